@@ -1,0 +1,66 @@
+"""The errors FlowEdge raises; every one says what was wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class FlowEdgeError(Exception):
+    """Base of all errors raised on purpose; `code` is what crosses the wire."""
+
+    code = "internal"
+
+
+class BadRequestError(FlowEdgeError):
+    """An option or a request that cannot be served as asked."""
+
+    code = "bad_request"
+
+
+class CapacityError(BadRequestError):
+    """A request whose context would not fit the cache, or a model that would not fit the memory."""
+
+    code = "capacity"
+
+
+class CheckpointError(FlowEdgeError):
+    """A model or drafter directory that cannot be loaded."""
+
+    code = "checkpoint"
+
+
+class ProtocolError(FlowEdgeError):
+    """A message that breaks the protocol; it is refused and the session it names ends."""
+
+    code = "protocol"
+
+
+class DeviceError(FlowEdgeError):
+    """A failure that belongs to one device; `device` names it."""
+
+    code = "device"
+
+    def __init__(self, device: str, reason: str) -> None:
+        super().__init__(f"device {device}: {reason}")
+        self.device = device
+        self.reason = reason
+
+
+class DeviceLostError(DeviceError):
+    """A device that closed its connection or has been silent for longer than the deadline."""
+
+    code = "device_lost"
+
+
+class DeadlineError(FlowEdgeError):
+    """Something that did not happen before its deadline."""
+
+    code = "deadline"
+
+
+def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
+    """The error a peer reported: the class whose `code` it is; `device` is where it happened."""
+    for cls in (BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
+        if cls.code == code:
+            return cls(f"device {device}: {reason}" if device else reason)
+    if code == DeviceLostError.code:
+        return DeviceLostError(device, reason)
+    return DeviceError(device, reason)
