@@ -1,0 +1,142 @@
+"""The interface of a decoding strategy: events in, commands out.
+
+A strategy owns the draft tree and the policy: what to draft, what to send and when. The draft node owns the
+compute lane, the caches and the wire, and turns commands into jobs and messages. A strategy can therefore be
+run against a script of events. Rows are indices in the session's sequence, in its current numbering.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from flowedge.sampling import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """The prompt is cached everywhere and the first token is drawn.
+
+    Attributes:
+        context: rows of the prompt; token: the first drawn token; credits: segments that may be sent now.
+    """
+
+    context: int
+    token: int
+    credits: int
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer of a draft tree has been computed.
+
+    Attributes:
+        growth: number of the growth it belongs to, always the latest one asked for.
+        nodes: the frontier nodes, as named in the Grow command.
+        tokens: int64 [f, width] likeliest children of each, best first; log_probs: float64 [f, width].
+    """
+
+    growth: int
+    nodes: tuple[int, ...]
+    tokens: IntArray
+    log_probs: FloatArray
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A segment with live rows has come back and the target's draws were followed through it.
+
+    Attributes:
+        accepted: rows on the true path, root first; token: the first drawn token without a returned row.
+    """
+
+    accepted: tuple[int, ...]
+    token: int
+
+
+@dataclass(frozen=True)
+class CreditGranted:
+    """One more segment may be sent."""
+
+
+Event: TypeAlias = Prefilled | Layer | Verified | CreditGranted
+
+
+@dataclass(frozen=True)
+class Grow:
+    """Compute children of `nodes`; node 0 alone is the root and starts a growth.
+
+    A new growth takes the place of the one before it, whose layers that are not computed yet are dropped.
+    """
+
+    growth: int
+    nodes: tuple[int, ...]
+    parents: tuple[int, ...]
+    tokens: tuple[int, ...]
+    width: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Drop what is left of the current growth."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send draft rows as one segment; they get the next rows in order.
+
+    Attributes:
+        parents: parent row of each, -1 for the root; it may be a row of this segment.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Append:
+    """Send one token as a committed row, context from now on."""
+
+    token: int
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Keep the accepted rows, as context, and the sent subtree of `root`; everything else dies.
+
+    Attributes:
+        accepted: rows, root first; root: row of the new root, None when it was not sent.
+        ends_round: the drawn token has no node, so that a fresh tree has to be grown.
+    """
+
+    accepted: tuple[int, ...]
+    root: int | None
+    ends_round: bool
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Tokens that are certain, in order; comes first among the commands of an event."""
+
+    tokens: tuple[int, ...]
+
+
+Command: TypeAlias = Grow | Cancel | Send | Append | Prune | Emit
+
+
+class Strategy(ABC):
+    """One way of decoding one session."""
+
+    name: ClassVar[str]
+    needs_drafter: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def max_draft_rows(self) -> int:
+        """The most draft rows the strategy ever has sent and not yet accepted or pruned."""
+
+    @abstractmethod
+    def handle(self, event: Event) -> Sequence[Command]:
+        """Take in an event and say what to do."""

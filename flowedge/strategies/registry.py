@@ -1,0 +1,33 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from flowedge.errors import BadRequestError
+from flowedge.strategies.autoregressive import Autoregressive
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.flowspec import FlowSpec
+from flowedge.strategies.naive_pp import NaivePP
+from flowedge.strategies.settings import TreeSettings
+
+
+def _autoregressive(options: Mapping[str, float]) -> Strategy:
+    if options:
+        raise BadRequestError(f"autoregressive has no options, but got {', '.join(sorted(options))}")
+    return Autoregressive()
+
+
+_FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
+    Autoregressive.name: _autoregressive,
+    NaivePP.name: lambda options: NaivePP(TreeSettings.from_options(options)),
+    FlowSpec.name: lambda options: FlowSpec(TreeSettings.from_options(options)),
+}
+STRATEGIES = tuple(_FACTORIES)
+
+
+def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
+    """A fresh strategy for one session. Raises BadRequestError for an unknown name or option."""
+    if name not in _FACTORIES:
+        raise BadRequestError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+    return _FACTORIES[name](options)
