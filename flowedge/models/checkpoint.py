@@ -1,0 +1,267 @@
+"""A Hugging Face checkpoint that is read one tensor at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+import flowedge
+from flowedge.errors import CheckpointError
+from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
+
+BUNDLED = "bundled"
+DOWNLOADED_FILES = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+)
+# Their frequencies change with the length of the forward that is running, so a row's value would depend
+# on its segment.
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_STORED_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+_SAMPLES_PER_FILE = 256
+_SAMPLE_BYTES = 4096
+
+
+class Checkpoint:
+    """One model on disk: its config and its tensors, which are mapped and read only when asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Opens `directory`; CheckpointError when it is no supported, readable model."""
+        self.directory = directory
+        self._raw_config = _read_json(directory / "config.json")
+        self.family: Family = family_of(str(self._raw_config.get("model_type")))
+        self.config = self._load_config()
+        self._handles: dict[Path, Any] = {}
+        self._files = self._locate_tensors()
+
+    @classmethod
+    def open(cls, source: str) -> Checkpoint:
+        """Opens a directory, a hub id ("owner/name") or the word "bundled".
+
+        A hub id is downloaded (safetensors, config and tokenizer files only) unless it is in the local cache.
+        CheckpointError when the source cannot be found, fetched or understood.
+        """
+        if source == BUNDLED:
+            return cls(Path(flowedge.__file__).parent / "bundled" / "model")
+        directory = Path(source).expanduser()
+        if directory.is_dir():
+            return cls(directory)
+        if not _HUB_ID.fullmatch(source):
+            raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
+        return cls(_download(source))
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds a tensor of this name."""
+        return name in self._files
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted."""
+        return sorted(self._files)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The stored shape of a tensor, from the file's header."""
+        return self._stored(name)[0]
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
+        """Reads one tensor, in its stored dtype, on the CPU; it may be a view of the mapped file.
+
+        With `shape` given, CheckpointError names the tensor, the wanted and the found shape when they differ.
+        """
+        found = self.shape(name)
+        if shape is not None and found != tuple(shape):
+            raise CheckpointError(
+                f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
+            )
+        handle = self._handle(name)
+        if isinstance(handle, dict):
+            return torch.as_tensor(handle[name])
+        try:
+            tensor: torch.Tensor = handle.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
+        return tensor
+
+    def tensor_bytes(self, names: Iterable[str]) -> int:
+        """The bytes that these tensors take on disk."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._stored, names))
+
+    @property
+    def head_name(self) -> str:
+        """The tensor that the LM head reads: its own, or the embedding's when the two are tied."""
+        if self.has(LM_HEAD):
+            return LM_HEAD
+        if self.config.tie_word_embeddings:
+            return EMBEDDING
+        raise CheckpointError(f"{self.directory}: tensor {LM_HEAD} is missing and the config does not tie it")
+
+    @property
+    def embedding_name(self) -> str:
+        """The tensor that the token embedding reads: its own, or the LM head's when only that is stored."""
+        if not self.has(EMBEDDING) and self.config.tie_word_embeddings and self.has(LM_HEAD):
+            return LM_HEAD
+        return EMBEDDING
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hex digest that two devices compare to know that they hold the same model.
+
+        It covers config.json, the weight files' names and sizes, and 1 MiB of evenly spaced samples of
+        each: it tells
+        models and fine-tunes apart without reading gigabytes; it is not proof against a crafted file.
+        """
+        digest = hashlib.sha256((self.directory / "config.json").read_bytes())
+        for path in sorted(set(self._files.values())):
+            size = path.stat().st_size
+            digest.update(f"\0{path.name}\0{size}\0".encode())
+            with path.open("rb") as file:
+                for index in range(_SAMPLES_PER_FILE):
+                    file.seek(max(0, size - _SAMPLE_BYTES) * index // (_SAMPLES_PER_FILE - 1))
+                    digest.update(file.read(_SAMPLE_BYTES))
+        return digest.hexdigest()
+
+    def _load_config(self) -> Any:
+        if "quantization_config" in self._raw_config:
+            raise CheckpointError(
+                f"{self.directory}: the checkpoint is already quantised; give the original one"
+            )
+        try:
+            config = self.family.config.from_pretrained(self.directory, local_files_only=True)
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
+            raise CheckpointError(
+                f"{self.directory}: {heads} attention heads do not share {kv_heads} KV heads"
+            )
+        rope = (config.rope_parameters or {}).get("rope_type", "default")
+        if rope in LENGTH_DEPENDENT_ROPE:
+            raise CheckpointError(
+                f"{self.directory}: RoPE scaling {rope!r} changes with the length; it is not supported"
+            )
+        return config
+
+    def _locate_tensors(self) -> dict[str, Path]:
+        """Which file holds each tensor; safetensors are preferred, .bin is accepted with a warning."""
+        for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
+            single = self.directory / f"{stem}.{suffix}"
+            index = self.directory / f"{stem}.{suffix}.index.json"
+            if not index.is_file() and not single.is_file():
+                continue
+            if suffix == "bin":
+                warnings.warn(
+                    f"{self.directory}: reading .bin weights (weights_only=True); prefer safetensors",
+                    stacklevel=4,
+                )
+            if index.is_file():
+                return _locate_shards(self.directory, _read_json(index))
+            return dict.fromkeys(self._open_once(single).keys(), single)
+        raise CheckpointError(
+            f"{self.directory}: no model.safetensors, no index of shards and no pytorch_model.bin"
+        )
+
+    def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        handle = self._handle(name)
+        if isinstance(handle, dict):
+            return tuple(handle[name].shape), handle[name].dtype
+        try:
+            stored = handle.get_slice(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.directory}: tensor {name}: {error}") from error
+        dtype = _STORED_DTYPES.get(stored.get_dtype())
+        if dtype is None:
+            raise CheckpointError(
+                f"{self.directory}: tensor {name} has type {stored.get_dtype()}, not a float"
+            )
+        return tuple(stored.get_shape()), dtype
+
+    def _handle(self, name: str) -> Any:
+        path = self._files.get(name)
+        if path is None:
+            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+        return self._open_once(path)
+
+    def _open_once(self, path: Path) -> Any:
+        if path not in self._handles:
+            self._handles[path] = _open_weights(path)
+        return self._handles[path]
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=list(DOWNLOADED_FILES)))
+    except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
+        raise CheckpointError(
+            f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "
+            "offline, give the path of a local model directory"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return content
+
+
+def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CheckpointError(f"{directory}: the index of shards has no weight_map")
+    for file_name in {str(value) for value in weight_map.values()}:
+        # The index is data: it may name files of this directory only.
+        if Path(file_name).name != file_name or not (directory / file_name).is_file():
+            raise CheckpointError(f"{directory}: shard {file_name!r} named by the index is not here")
+    return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}
+
+
+def _open_weights(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            return safe_open(str(path), framework="pt", device="cpu")
+        return _load_bin(path)
+    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _load_bin(path: Path) -> dict[str, torch.Tensor]:
+    import pickle  # noqa: PLC0415 (for the name of the error only)
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise CheckpointError(f"{path}: is not a dictionary of tensors")
+    return state

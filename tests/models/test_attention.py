@@ -1,0 +1,67 @@
+"""Our attention against transformers' own, and against the claim that it copies no keys and values."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from flowedge.models.attention import NAME, attend, attend_packed
+
+HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
+
+
+def inputs(heads: int = HEADS, rows: int = ROWS) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    kv = torch.randn(2, 1, KV_HEADS, 2048, SIZE, generator=generator)[:, :, :, :CONTEXT]
+    mask = torch.zeros(1, 1, 64, 2048)[:, :, :rows, :CONTEXT]
+    mask[..., -rows:] = torch.finfo(torch.float32).min
+    mask[..., -rows:].diagonal(dim1=-2, dim2=-1).zero_()
+    return {
+        "query": torch.randn(1, heads, rows, SIZE, generator=generator),
+        "key": kv[0],
+        "value": kv[1],
+        "attention_mask": mask,
+        "scaling": SIZE**-0.5,
+    }
+
+
+def allocated(call: Any) -> int:
+    """Bytes allocated during a call, those freed again included."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
+        call()
+    events = run.profiler.kineto_results.events()
+    return sum(event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0)
+
+
+@pytest.mark.parametrize("heads", [KV_HEADS, HEADS])
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_it_equals_transformers_sdpa(heads: int, rows: int) -> None:
+    values = inputs(heads, rows)
+    module: Any = SimpleNamespace(num_key_value_groups=heads // KV_HEADS, is_causal=True)
+    expected = sdpa_attention_forward(module, **values)[0]
+    got, weights = attend(module, **values)
+    assert weights is None
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    packed = attend_packed(**values).transpose(1, 2)
+    torch.testing.assert_close(packed, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_keys_and_values_are_not_copied() -> None:
+    values = inputs()
+    module: Any = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, is_causal=True)
+    with torch.inference_mode():
+        ours = allocated(lambda: attend(module, **values))
+        stock = allocated(lambda: sdpa_attention_forward(module, **values))
+    expanded = 2 * HEADS * CONTEXT * SIZE * 4
+    assert stock > expanded, "the measurement does not see transformers' copy"
+    assert ours < values["key"].nbytes / 2, f"{ours} bytes allocated"
+
+
+def test_it_is_registered() -> None:
+    assert AttentionInterface()[NAME] is attend

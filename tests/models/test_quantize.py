@@ -1,0 +1,102 @@
+"""Quantised blocks against the same quantised whole model, and how far rows depend on each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaForCausalLM
+
+from flowedge.errors import BadRequestError
+from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.quantize import quantize_block, quantize_linear
+from flowedge.models.reference import ReferenceModel
+from tests.models.conftest import Make
+from tests.models.pipeline import Pipeline
+
+TEXT = torch.randint(0, 97, (48,), generator=torch.Generator().manual_seed(2)).tolist()
+# 1-row against 16-row forwards: 4-bit multiplies in float32; int8 rounds activations, and a row that
+# rounding moves across a step in one layer is a step off in the next.
+ROW_TOLERANCE = {"none": 1e-4, "nf4": 1e-4, "fp4": 1e-4, "int8": 0.3}
+
+
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "int8"])
+def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str) -> None:
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    exact = model(torch.tensor([TEXT])).logits[0].detach()
+    quantize_block(model.model.layers, quant)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TEXT])).logits[0]
+    assert (expected - exact).abs().max() > 0.01, "nothing was quantised"
+    for blocks in (1, 2):
+        got = Pipeline(Checkpoint.open(str(directory)), blocks, quant=quant).commit(TEXT)
+        torch.testing.assert_close(got, expected, atol=ROW_TOLERANCE[quant], rtol=1e-3)
+
+
+@pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "int8"])
+def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
+    checkpoint = Checkpoint.open(str(directory))
+    together, alone = (Pipeline(checkpoint, 1, quant=quant) for _ in range(2))
+    several = torch.cat([together.commit(TEXT[start : start + 16]) for start in range(0, 48, 16)])
+    single = torch.cat([alone.commit([token]) for token in TEXT])
+    assert (several - single).abs().max() <= ROW_TOLERANCE[quant]
+
+
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "int8"])
+def test_rows_of_one_linear_layer_are_independent(quant: str) -> None:
+    torch.manual_seed(0)
+    layer = quantize_linear(nn.Linear(128, 96), quant)
+    rows = torch.randn(1, 16, 128)
+    rows[0, 3] *= 50  # an outlier row must not change its neighbours
+    with torch.inference_mode():
+        together = layer(rows)[0]
+        alone = torch.cat([layer(rows[:, i : i + 1])[0] for i in range(16)])
+    torch.testing.assert_close(together, alone, atol=1e-5 if quant != "int8" else 0.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("quant", ["nf4", "fp4"])
+def test_four_bit_layers_multiply_in_float32_even_after_eval(quant: str) -> None:
+    torch.manual_seed(0)
+    layer = quantize_linear(nn.Linear(128, 96), quant).eval()
+    rows = torch.randn(16, 128)
+    with torch.inference_mode():
+        got = layer(rows)
+        state = layer.weight.quant_state
+        assert not getattr(state, "packing_format_for_cpu", False)
+        import bitsandbytes
+
+        weight = bitsandbytes.functional.dequantize_4bit(layer.weight.data, state)
+        expected = torch.nn.functional.linear(rows, weight, layer.bias)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_int8_outlier_threshold_is_off() -> None:
+    assert quantize_linear(nn.Linear(8, 8), "int8").state.threshold == 0.0
+
+
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "int8"])
+def test_bytes_are_those_announced_before_and_after_a_forward(make_checkpoint: Make, quant: str) -> None:
+    checkpoint = Checkpoint.open(str(make_checkpoint(attention_bias=True, mlp_bias=True)))
+    pipeline = Pipeline(checkpoint, 2, quant=quant)
+    for _ in range(2):
+        for block in pipeline.blocks:
+            expected = LayerBlock.required_bytes(checkpoint, block.start, block.stop, quant=quant)
+            assert block.weight_bytes == expected
+        pipeline.commit([1, 2])
+
+
+def test_the_embedding_and_the_head_stay_as_they_are(directory: Path) -> None:
+    model = ReferenceModel.load(str(directory), "nf4").model
+    assert type(model.lm_head) is nn.Linear
+    assert type(model.model.embed_tokens) is nn.Embedding
+    assert type(model.model.layers[0].mlp.up_proj).__name__ == "Linear4bit"
+
+
+def test_unknown_names_are_refused(directory: Path) -> None:
+    with pytest.raises(BadRequestError, match="none, int8, nf4, fp4"):
+        quantize_linear(nn.Linear(2, 2), "int4")
+    with pytest.raises(BadRequestError):
+        LayerBlock.load(Checkpoint.open(str(directory)), 0, 1, quant="gptq")
