@@ -1,0 +1,277 @@
+"""The state machine of the draft node, D0: it drafts, verifies, and alone changes a session's sequence.
+
+Like the stage it opens no socket, reads no clock and starts no thread. A driver feeds it with `start` and
+`receive`, takes work with `next_job`, messages with `next_outbound` (in-band, to the first stage) and
+`next_express` (to every stage), and what clients get with `next_output`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
+from flowedge.messages import (
+    Close,
+    Credit,
+    Fault,
+    Heartbeat,
+    Message,
+    Open,
+    Prune,
+    Segment,
+    StageReport,
+)
+from flowedge.runtime.draft_session import DraftSession
+from flowedge.runtime.jobs import DraftJob, DraftLayer, DraftResult, DropCache, GrowDraft, OpenCache, Verify
+from flowedge.runtime.outbox import Outbox
+from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
+from flowedge.runtime.stopping import TextStream
+from flowedge.sampling import Walk
+from flowedge.strategies import base
+from flowedge.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class DraftNodeSpec:
+    """What the draft node's pipeline takes and gives.
+
+    Attributes:
+        width: size of a final hidden state; dtype: its numpy name.
+        max_positions: longest sequence the model is made for.
+        prefill_rows: rows of a prefill chunk.
+        has_drafter: whether strategies that draft can be served.
+        padding_per_row: bytes sent along with each row, for emulated models.
+    """
+
+    width: int
+    dtype: str = "float32"
+    max_positions: int = 1 << 20
+    prefill_rows: int = 128
+    has_drafter: bool = True
+    padding_per_row: int = 0
+
+
+class DraftNode:
+    """All sessions of one pipeline, and the draft node's one compute lane."""
+
+    def __init__(
+        self,
+        device: str,
+        spec: DraftNodeSpec,
+        make_strategy: Callable[[Request], Strategy],
+        make_text: Callable[[], TextStream],
+    ) -> None:
+        self.device = device
+        self.spec = spec
+        self._make_strategy = make_strategy
+        self._make_text = make_text
+        self._sessions: dict[str, DraftSession] = {}
+        self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
+        self._cache_jobs: deque[OpenCache | DropCache] = deque()
+        self._outbox = Outbox()
+        self._express: deque[Message] = deque()
+        self._outputs: deque[Output] = deque()
+        self._reports: dict[str, StageReport] = {}
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions) + len(self._closing)
+
+    def start(self, request: Request) -> None:
+        """Open a session and send the first chunk of its prompt.
+
+        Raises BadRequestError or CapacityError, with nothing opened, for a request that cannot be served.
+        """
+        name = request.session
+        if name in self._sessions or name in self._closing:
+            raise BadRequestError(f"session {name} exists already")
+        strategy = self._make_strategy(request)
+        if strategy.needs_drafter and not self.spec.has_drafter:
+            raise BadRequestError(
+                f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
+            )
+        session = DraftSession(request, strategy, self._make_text(), self.spec.max_positions)
+        self._sessions[name] = session
+        self._reports[name] = StageReport(self.device)
+        if strategy.needs_drafter:
+            self._cache_jobs.append(OpenCache(name, session.capacity))
+        self._outbox.put(Open(name, session.capacity))
+        self._send_prompt(session)
+
+    def cancel(self, name: str) -> None:
+        """End a session without a result; does nothing when it has ended."""
+        if name in self._sessions:
+            self._close(self._sessions[name])
+
+    def fail_session(self, name: str, error: FlowEdgeError) -> None:
+        """End a session with an error; does nothing when it has ended."""
+        session = self._sessions.get(name)
+        if session is not None:
+            self._close(session)
+            self._outputs.append(Failed(name, error))
+        elif name in self._closing:
+            ended = self._closing.pop(name)
+            if ended.finish_reason is not None:
+                self._outputs.append(Failed(name, error))
+
+    def device_lost(self, error: DeviceLostError) -> None:
+        """The pipeline is broken: every session ends with the error."""
+        for name in [*self._sessions, *self._closing]:
+            self.fail_session(name, error)
+        self._closing.clear()
+        self._reports.clear()
+        self._outbox = Outbox()
+        self._express.clear()
+
+    def receive(self, message: Message) -> None:
+        """Take in a message from the last stage, a credit from the first, or a fault."""
+        name = getattr(message, "session", "")
+        try:
+            match message:
+                case Segment():
+                    self._receive_result(message)
+                case Prune():
+                    if name in self._sessions:
+                        self._sessions[name].pass_fence(message.epoch)
+                case Credit():
+                    self._receive_credit(name)
+                case Close():
+                    self._receive_close(message)
+                case Fault():
+                    self.fail_session(name, error_from_code(message.code, message.device, message.reason))
+                case Open() | Heartbeat():
+                    pass
+        except ProtocolError as error:
+            self.fail_session(name, error)
+
+    def next_job(self) -> DraftJob | None:
+        """The next job for the compute lane, which must be free; verifying goes before drafting."""
+        if self._cache_jobs:
+            return self._cache_jobs.popleft()
+        for take in (DraftSession.next_verify, DraftSession.next_draft):
+            for name, session in self._sessions.items():
+                try:
+                    job = take(session)
+                except ProtocolError as error:
+                    self.fail_session(name, error)
+                    return self.next_job()
+                if job is not None:
+                    self._sessions[name] = self._sessions.pop(name)
+                    return job
+        return None
+
+    def finish(self, job: DraftJob, result: DraftResult) -> None:
+        """Take back a job the lane has run."""
+        session = self._sessions.get(job.session)
+        if session is None:
+            return
+        if isinstance(job, Verify) and isinstance(result, Walk):
+            self._carry_out(session, session.strategy.handle(session.verified(job, result)))
+        elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
+            layer = session.grown(job, result)
+            if layer is not None:
+                self._carry_out(session, session.strategy.handle(layer))
+
+    def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
+        """Take back a job the lane could not run: its session ends with the error."""
+        self.fail_session(job.session, error)
+
+    def next_outbound(self) -> Message | None:
+        """The next message for the link to the first stage, which must be ready to take it."""
+        return self._outbox.pop()
+
+    def next_express(self) -> Message | None:
+        """The next message to be sent to every stage at once."""
+        return self._express.popleft() if self._express else None
+
+    def next_output(self) -> Output | None:
+        """The next thing a client gets."""
+        return self._outputs.popleft() if self._outputs else None
+
+    def record_busy(self, name: str, seconds: float) -> None:
+        """Count lane time of a session."""
+        if name in self._reports:
+            report = self._reports[name]
+            self._reports[name] = _added(report, seconds=seconds)
+
+    def record_sent(self, name: str, num_bytes: int) -> None:
+        """Count bytes of a session that went to the first stage."""
+        if name in self._reports:
+            self._reports[name] = _added(self._reports[name], num_bytes=num_bytes)
+
+    def _send_prompt(self, session: DraftSession) -> None:
+        segment = session.next_prompt_segment(self.spec)
+        if segment is not None:
+            self._outbox.put(segment)
+
+    def _receive_credit(self, name: str) -> None:
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        session.credits += 1
+        if session.prefilled:
+            self._carry_out(session, session.strategy.handle(base.CreditGranted()))
+        else:
+            self._send_prompt(session)
+
+    def _receive_result(self, segment: Segment) -> None:
+        session = self._sessions.get(segment.session)
+        if session is not None:
+            session.take_result(segment, self.spec)
+
+    def _receive_close(self, close: Close) -> None:
+        session = self._closing.pop(close.session, None)
+        own = self._reports.pop(close.session, StageReport(self.device))
+        if session is not None and session.finish_reason is not None:
+            self._outputs.append(
+                Finished(close.session, session.finish_reason, "", session.counters(), (own, *close.reports))
+            )
+
+    def _carry_out(self, session: DraftSession, commands: base.Sequence[base.Command]) -> None:
+        for command in commands:
+            match command:
+                case base.Emit():
+                    if self._emit(session, command):
+                        return
+                case base.Prune():
+                    prune = session.prune(command)
+                    self._outbox.prune(prune)
+                    self._express.append(prune)
+                case base.Send():
+                    self._outbox.put(session.draft_segment(command, self.spec))
+                case base.Append():
+                    self._outbox.put(session.committed_segment((command.token,), self.spec))
+                case base.Grow():
+                    session.grow(command)
+                case base.Cancel():
+                    session.grow(None)
+
+    def _emit(self, session: DraftSession, emit: base.Emit) -> bool:
+        """Put out certain tokens; says whether the generation ends with them."""
+        accepted = session.output.push(emit.tokens)
+        session.count_emitted(len(accepted.tokens))
+        self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text))
+        if accepted.reason is None:
+            return False
+        session.finish_reason = accepted.reason
+        self._close(session)
+        return True
+
+    def _close(self, session: DraftSession) -> None:
+        name = session.name
+        self._closing[name] = self._sessions.pop(name)
+        self._outbox.drop_segments(name)
+        self._outbox.put(Close(name))
+        self._express.append(Close(name))
+        if session.strategy.needs_drafter:
+            self._cache_jobs.append(DropCache(name))
+
+
+def _added(report: StageReport, seconds: float = 0.0, num_bytes: int = 0) -> StageReport:
+    return StageReport(
+        device=report.device,
+        busy_s=report.busy_s + seconds,
+        bytes_sent=report.bytes_sent + num_bytes,
+    )

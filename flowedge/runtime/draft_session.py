@@ -1,0 +1,270 @@
+"""One session as the draft node holds it: sequence, returned segments, features, growth."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flowedge.errors import BadRequestError, CapacityError, ProtocolError
+from flowedge.messages import CONTEXT, Payload, Prune, Segment
+from flowedge.runtime.epochs import map_segment
+from flowedge.runtime.jobs import DraftJob, DraftLayer, ExtendDraft, GrowDraft, Verify
+from flowedge.runtime.request import DecodeCounters, Request
+from flowedge.runtime.sequence import Sequence
+from flowedge.runtime.stopping import OutputText, TextStream
+from flowedge.sampling import IntArray, Walk
+from flowedge.strategies import base
+from flowedge.strategies.base import Strategy
+from flowedge.tree import ROOT
+
+if TYPE_CHECKING:
+    from flowedge.runtime.draft_node import DraftNodeSpec
+
+
+class DraftSession:
+    """State of one request on the draft node.
+
+    Attributes:
+        credits: segments that may be sent now; capacity: cache rows it needs on every stage.
+        prefilled: whether the first token is drawn; finish_reason: why the generation ended.
+    """
+
+    def __init__(self, request: Request, strategy: Strategy, text: TextStream, max_positions: int) -> None:
+        if not request.prompt:
+            raise BadRequestError("the prompt has no tokens")
+        if request.max_new_tokens < 1:
+            raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
+        wanted = len(request.prompt) + request.max_new_tokens
+        if wanted > max_positions:
+            raise CapacityError(
+                f"{len(request.prompt)} prompt tokens and {request.max_new_tokens} new ones make {wanted}; "
+                f"the model takes {max_positions}: shorten the prompt or lower max_new_tokens"
+            )
+        self.name = request.session
+        self.request = request
+        self.strategy = strategy
+        self.capacity = wanted + strategy.max_draft_rows
+        self.output = OutputText(request, text)
+        self.credits = 1
+        self.prefilled = False
+        self.finish_reason: str | None = None
+        self._growth: base.Grow | None = None  # the layer to be drafted next
+        self._wanted_growth: int | None = None
+        self._sequence = Sequence(self.name)
+        self._fence = 0
+        self._maps: dict[int, Prune] = {}
+        self._results: deque[Segment] = deque()
+        self._features: list[tuple[Payload, IntArray]] = []
+        self._sent = 0
+        self._returned = 0
+        self._counters = DecodeCounters()
+        self._per_segment: list[int] = []
+        self._per_round: list[int] = [0]
+        self._first_emitted = False
+
+    def next_prompt_segment(self, spec: DraftNodeSpec) -> Segment | None:
+        """The next chunk of the prompt, when there is one and a credit for it."""
+        start = self._sequence.context
+        if self.credits == 0 or start >= len(self.request.prompt):
+            return None
+        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows], spec)
+
+    def committed_segment(self, tokens: tuple[int, ...], spec: DraftNodeSpec) -> Segment:
+        """A segment of rows that are context at once."""
+        rows = self._sequence.commit(len(tokens))
+        parents = rows - 1
+        parents[:1] = CONTEXT
+        return self._segment(True, int(rows[0]), tokens, rows, parents, spec)
+
+    def draft_segment(self, send: base.Send, spec: DraftNodeSpec) -> Segment:
+        """A segment of draft rows."""
+        sequence = self._sequence
+        first = sequence.append(send.tokens, send.parents)
+        if sequence.length > self.capacity:
+            raise ValueError(
+                f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
+            )
+        positions = sequence.positions[first - sequence.context :]
+        self._counters = replace(
+            self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
+        )
+        return self._segment(
+            False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64), spec
+        )
+
+    def _segment(
+        self,
+        committed: bool,
+        first: int,
+        tokens: tuple[int, ...],
+        positions: IntArray,
+        parents: IntArray,
+        spec: DraftNodeSpec,
+    ) -> Segment:
+        if self.credits == 0:
+            raise ValueError(f"{self.strategy.name} sent a segment without a credit")
+        self.credits -= 1
+        self._sent += 1
+        return Segment(
+            session=self.name,
+            number=self._sent - 1,
+            epoch=self._sequence.epoch,
+            committed=committed,
+            first_row=first,
+            positions=positions,
+            parents=parents,
+            payload=np.array(tokens, dtype=np.int32),
+            padding=spec.padding_per_row * len(tokens),
+        )
+
+    def prune(self, command: base.Prune) -> Prune:
+        """Change the sequence; results that wait here are trimmed at once."""
+        prune = self._sequence.prune(command.accepted, command.root)
+        self._maps[prune.epoch] = prune
+        self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
+        self._counters = replace(self._counters, prunes=self._counters.prunes + 1)
+        if command.ends_round:
+            self._per_round.append(0)
+        return prune
+
+    def pass_fence(self, epoch: int) -> None:
+        """The in-band copy of a prune has come around. Raises ProtocolError when it is not the next."""
+        if epoch != self._fence + 1 or epoch not in self._maps:
+            raise ProtocolError(f"prune {epoch} came back after {self._fence}")
+        self._fence = epoch
+        del self._maps[epoch]
+
+    def take_result(self, segment: Segment, spec: DraftNodeSpec) -> None:
+        """Take in a segment from the last stage. Raises ProtocolError when it does not fit the session."""
+        if segment.number != self._returned or segment.number >= self._sent:
+            raise ProtocolError(f"segment {segment.number} came back where {self._returned} was due")
+        if segment.epoch != self._fence:
+            raise ProtocolError(
+                f"segment {segment.number} is of epoch {segment.epoch}, the link is at {self._fence}"
+            )
+        wanted = (segment.num_rows, spec.width)
+        if segment.payload.shape != wanted or segment.payload.dtype.name != spec.dtype:
+            raise ProtocolError(
+                f"segment {segment.number} came back as {segment.payload.dtype.name} "
+                f"{list(segment.payload.shape)}, not {spec.dtype} {list(wanted)}"
+            )
+        self._returned += 1
+        for epoch in range(segment.epoch + 1, self._sequence.epoch + 1):
+            segment, _ = map_segment(segment, self._maps[epoch])
+        self._counters = replace(self._counters, segments=self._counters.segments + 1)
+        if segment.num_rows:
+            self._results.append(segment)
+        else:
+            self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
+
+    def next_verify(self) -> Verify | None:
+        """Verification of the next returned segment; prompt chunks before the last need none."""
+        while self._results:
+            segment = self._results.popleft()
+            if segment.num_rows == 0:
+                self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
+                continue
+            if not segment.committed:
+                return self._verify_draft(segment)
+            rows = segment.first_row + np.arange(1, segment.num_rows + 1)
+            if rows[-1] < len(self.request.prompt):
+                self._add_features(segment.payload, np.array(self.request.prompt, dtype=np.int64)[rows])
+                continue
+            self._add_features(
+                segment.payload[:-1], np.array(self.request.prompt[segment.first_row + 1 :], dtype=np.int64)
+            )
+            return Verify(
+                session=self.name,
+                sampling=self.request.sampling,
+                hidden=segment.payload[-1:],
+                tokens=np.zeros(1, dtype=np.int64),
+                parents=np.array([-1]),
+                positions=segment.positions[-1:],
+            )
+        return None
+
+    def _verify_draft(self, segment: Segment) -> Verify:
+        parents = np.where(segment.parents == CONTEXT, -1, segment.parents - segment.first_row)
+        if segment.first_row != self._sequence.context or parents[0] != -1 or bool(np.any(parents[1:] < 0)):
+            raise ProtocolError(f"segment {segment.number} is not a tree under the root")
+        return Verify(
+            session=self.name,
+            sampling=self.request.sampling,
+            hidden=segment.payload,
+            tokens=self._sequence.tokens[: segment.num_rows],
+            parents=parents,
+            positions=segment.positions,
+        )
+
+    def verified(self, job: Verify, result: Walk) -> base.Prefilled | base.Verified:
+        """What a verification means for the strategy."""
+        accepted = np.array(result.accepted)
+        tokens = np.append(job.tokens[accepted[1:]], result.token)
+        self._add_features(job.hidden[accepted], tokens)
+        if not self.prefilled:
+            self.prefilled = True
+            return base.Prefilled(len(self.request.prompt), result.token, self.credits)
+        root_row = int(job.positions[0])  # everything before the root is context
+        return base.Verified(tuple((root_row + accepted).tolist()), result.token)
+
+    def _add_features(self, features: Payload, next_tokens: IntArray) -> None:
+        if self.strategy.needs_drafter and len(next_tokens):
+            self._features.append((features, next_tokens))
+
+    def next_draft(self) -> DraftJob | None:
+        """The next drafting job: the drafter's prefill as chunks return, or one layer of the growth."""
+        if not self.prefilled:
+            if not self._features:
+                return None
+            features, tokens = self._take_features()
+            return ExtendDraft(self.name, features, tokens)
+        growth, self._growth = self._growth, None
+        if growth is None:
+            return None
+        self._counters = replace(self._counters, draft_layers=self._counters.draft_layers + 1)
+        extend = self._take_features() if growth.nodes == (ROOT,) and self._features else (None, None)
+        return GrowDraft(
+            session=self.name,
+            growth=growth.growth,
+            nodes=np.array(growth.nodes),
+            parents=np.array(growth.parents),
+            tokens=np.array(growth.tokens),
+            width=growth.width,
+            features=extend[0],
+            next_tokens=extend[1],
+        )
+
+    def grow(self, command: base.Grow | None) -> None:
+        """Ask for a layer, in place of any asked for before; None asks for nothing."""
+        self._growth = command
+        self._wanted_growth = None if command is None else command.growth
+
+    def _take_features(self) -> tuple[Payload, IntArray]:
+        features = np.concatenate([f for f, _ in self._features])
+        tokens = np.concatenate([t for _, t in self._features])
+        self._features.clear()
+        return features, tokens
+
+    def grown(self, job: GrowDraft, result: DraftLayer) -> base.Layer | None:
+        """A drafted layer for the strategy; None when its growth is not wanted any more."""
+        if job.growth != self._wanted_growth:
+            return None
+        return base.Layer(job.growth, tuple(job.nodes.tolist()), result.tokens, result.log_probs)
+
+    def count_emitted(self, count: int) -> None:
+        """Count tokens put out after a returned segment; the prefill's token belongs to none."""
+        if self._first_emitted:
+            self._per_segment.append(count)
+            self._per_round[-1] += count
+        self._first_emitted = True
+
+    def counters(self) -> DecodeCounters:
+        """What was counted so far."""
+        return replace(
+            self._counters,
+            accepted_per_segment=tuple(self._per_segment),
+            accepted_per_round=tuple(self._per_round),
+        )

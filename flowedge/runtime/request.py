@@ -1,0 +1,79 @@
+"""A request to generate, as the draft node holds it, and what it puts out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from flowedge.errors import FlowEdgeError
+from flowedge.messages import StageReport
+from flowedge.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation.
+
+    Attributes:
+        prompt: token ids, at least one.
+        stop: strings at which generation ends; none of the string and nothing after it is put out.
+        eos: token ids at which generation ends; the id itself is put out as a token, not as text.
+    """
+
+    session: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    max_new_tokens: int
+    eos: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    strategy: str = "flowspec"
+    strategy_options: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens the target has drawn, with the text they complete."""
+
+    session: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class DecodeCounters:
+    """What decoding one request took, counted by the draft node.
+
+    Attributes:
+        accepted_per_segment: tokens put out after each returned segment that held live draft rows.
+        accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
+    """
+
+    accepted_per_segment: tuple[int, ...] = ()
+    accepted_per_round: tuple[int, ...] = ()
+    segments: int = 0
+    empty_segments: int = 0
+    prunes: int = 0
+    draft_layers: int = 0
+    draft_rows_sent: int = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The request ended well: reason "eos", "stop" or "length"."""
+
+    session: str
+    reason: str
+    text: str  # what had been held back and belongs to the output
+    counters: DecodeCounters
+    reports: tuple[StageReport, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request ended with an error."""
+
+    session: str
+    error: FlowEdgeError
+
+
+Output: TypeAlias = Tokens | Finished | Failed

@@ -1,0 +1,86 @@
+"""The draft node's own record of a session's sequence; it alone changes it (rule R2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.messages import CONTEXT, Prune
+from flowedge.runtime.epochs import renumbered_parents
+from flowedge.sampling import IntArray
+
+_EMPTY = np.zeros(0, dtype=np.int64)
+
+
+class Sequence:
+    """Context rows, then the draft rows that were sent, in the numbering of `epoch`.
+
+    Attributes:
+        epoch: number of the last change; context: committed rows (l_glo).
+        tokens, parents, positions: int64 [d] of the draft rows context .. length.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self.epoch = 0
+        self.context = 0
+        self.tokens: IntArray = _EMPTY
+        self.parents: IntArray = _EMPTY
+        self.positions: IntArray = _EMPTY
+
+    @property
+    def length(self) -> int:
+        return self.context + len(self.tokens)
+
+    def commit(self, count: int) -> IntArray:
+        """Append committed rows; returns their rows, which are their positions: int64 [count]."""
+        if len(self.tokens):
+            raise ValueError("rows cannot be committed while draft rows are in flight")
+        rows = np.arange(self.context, self.context + count)
+        self.context += count
+        return rows
+
+    def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
+        """Append draft rows; a parent is a draft row, earlier in the sequence, or CONTEXT.
+
+        Returns the row of the first. Raises ValueError for a parent that is not an earlier draft row.
+        """
+        first = self.length
+        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True), start=first):
+            if parent != CONTEXT and not self.context <= parent < row:
+                raise ValueError(f"row {row} cannot have parent {parent}")
+            position = self.context if parent == CONTEXT else int(self.positions[parent - self.context]) + 1
+            self.tokens = np.append(self.tokens, token)
+            self.parents = np.append(self.parents, parent)
+            self.positions = np.append(self.positions, position)
+        return first
+
+    def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
+        """Make the accepted rows context and keep the subtree of `root`, if it was sent.
+
+        Returns the message that has every stage do the same.
+        """
+        subtree = _EMPTY if root is None else self._subtree(root)
+        retained = np.append(np.array(accepted, dtype=np.int64), subtree)
+        prune = Prune(
+            session=self._session,
+            epoch=self.epoch + 1,
+            source_len=self.length,
+            context=self.context,
+            accepted=len(accepted),
+            retained=retained,
+        )
+        offsets = subtree - self.context
+        self.tokens = self.tokens[offsets]
+        self.positions = self.positions[offsets]
+        self.parents = renumbered_parents(prune, self.parents[offsets])
+        self.epoch += 1
+        self.context += len(accepted)
+        return prune
+
+    def _subtree(self, root: int) -> IntArray:
+        inside = np.zeros(len(self.tokens), dtype=np.bool_)
+        inside[root - self.context] = True
+        for offset in range(root - self.context + 1, len(inside)):
+            parent = self.parents[offset]
+            inside[offset] = parent != CONTEXT and inside[parent - self.context]
+        return np.flatnonzero(inside) + self.context

@@ -1,0 +1,233 @@
+"""The virtual driver: the same machines in one process, on an event heap instead of a clock.
+
+Compute really happens, so tokens are real; time is what `Costs` says. Events are ordered by (time, sequence),
+so a run repeats exactly.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flowedge.errors import DeadlineError
+from flowedge.messages import Message
+from flowedge.runtime.draft_node import DraftNode
+from flowedge.runtime.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
+from flowedge.runtime.request import Failed, Finished, Output, Request
+from flowedge.runtime.stage import Stage
+
+DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, ..
+
+
+class Costs(Protocol):
+    """How long things take, in seconds of virtual time."""
+
+    def stage_job(self, stage: int, job: StageJob) -> float:
+        """Compute time of a job on a stage."""
+
+    def layer(self, stage: int, job: Forward) -> float:
+        """Time between two places where a computation can be aborted."""
+
+    def draft_job(self, job: DraftJob) -> float:
+        """Compute time of a job on the draft node."""
+
+    def transfer(self, sender: int, message: Message) -> float:
+        """How long an in-band message occupies the link out of `sender`."""
+
+    def latency(self, sender: int) -> float:
+        """How long a message is under way after it has left."""
+
+    def message_bytes(self, message: Message) -> int:
+        """Size of a message on the wire."""
+
+
+ExpressFault = Callable[[int, Message], float | None]
+"""Extra delay in seconds of an express message to a stage; None loses it."""
+
+
+@dataclass
+class _Lane:
+    busy: bool = False
+    job: StageJob | DraftJob | None = None
+    started: float = 0.0
+    ends: float = 0.0
+    run: int = 0  # told apart from an end that was put forward by an abort
+
+
+@dataclass(order=True)
+class _Event:
+    time: float
+    sequence: int
+    place: int = field(compare=False)  # the device it happens to
+    action: Callable[[], None] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class TimedOutput:
+    """Something a client gets, and when, in seconds of virtual time."""
+
+    time: float
+    output: Output
+
+
+class VirtualPipeline:
+    """A draft node and its stages on a virtual clock."""
+
+    def __init__(
+        self,
+        draft_node: DraftNode,
+        draft_executor: DraftExecutor,
+        stages: Sequence[Stage],
+        stage_executors: Sequence[StageExecutor],
+        costs: Costs,
+        express_fault: ExpressFault | None = None,
+    ) -> None:
+        self.draft_node = draft_node
+        self.stages = list(stages)
+        self.now = 0.0
+        self.outputs: list[TimedOutput] = []
+        self._draft_executor = draft_executor
+        self._stage_executors = list(stage_executors)
+        self._costs = costs
+        self._express_fault = express_fault
+        self._heap: list[_Event] = []
+        self._sequence = 0
+        self._draft_lane = _Lane()
+        self._lanes = [_Lane() for _ in self.stages]
+        self._link_busy = dict.fromkeys(range(-1, len(self.stages)), False)
+        self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
+
+    def start(self, request: Request, time: float | None = None) -> None:
+        """Hand a request to the draft node, now or at a time to come."""
+        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self.draft_node.start(request))
+
+    def cancel(self, session: str, time: float | None = None) -> None:
+        """Cancel a session, now or at a time to come."""
+        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self.draft_node.cancel(session))
+
+    def step(self) -> bool:
+        """Let the next event happen; says whether there was one."""
+        if not self._heap:
+            return False
+        event = heapq.heappop(self._heap)
+        self.now = event.time
+        event.action()
+        if event.place == DRAFT_NODE:
+            self._pump_draft_node()
+        else:
+            self._pump_stage(event.place)
+        return True
+
+    def run(self, max_events: int = 10_000_000) -> None:
+        """Let events happen until none is left. Raises DeadlineError after `max_events` of them."""
+        for _ in range(max_events):
+            if not self.step():
+                return
+        raise DeadlineError(f"the virtual pipeline still works after {max_events} events")
+
+    def generate(self, request: Request) -> list[TimedOutput]:
+        """Run one request to its end; raises the error it ended with."""
+        begun = len(self.outputs)
+        self.start(request)
+        self.run()
+        own = [timed for timed in self.outputs[begun:] if timed.output.session == request.session]
+        last = own[-1].output if own else None
+        if isinstance(last, Failed):
+            raise last.error
+        if not isinstance(last, Finished):
+            raise DeadlineError(f"session {request.session} neither finished nor failed")
+        return own
+
+    def _at(self, time: float, place: int, action: Callable[[], None]) -> None:
+        """Have something happen to one device; what it can start then is started."""
+        self._sequence += 1
+        heapq.heappush(self._heap, _Event(time, self._sequence, place, action))
+
+    def _pump_draft_node(self) -> None:
+        node, lane = self.draft_node, self._draft_lane
+        if not lane.busy and (job := node.next_job()) is not None:
+            cost = self._costs.draft_job(job)
+            self._occupy(DRAFT_NODE, lane, job, cost, lambda: self._finish_draft(job))
+        while (message := node.next_express()) is not None:
+            for index in range(len(self.stages)):
+                self._send_express(index, message)
+        self._send_next(DRAFT_NODE, node)
+        while (output := node.next_output()) is not None:
+            self.outputs.append(TimedOutput(self.now, output))
+
+    def _pump_stage(self, index: int) -> None:
+        stage, lane = self.stages[index], self._lanes[index]
+        if not lane.busy and (job := stage.next_job()) is not None:
+            cost = self._costs.stage_job(index, job)
+            self._occupy(index, lane, job, cost, lambda: self._finish_stage(index, job))
+        if isinstance(lane.job, Forward) and lane.job.dead and lane.busy:
+            self._end_early(index, lane, lane.job)
+        while (message := stage.next_upstream()) is not None:
+            self._deliver(self.now + self._costs.latency(index), DRAFT_NODE, message)
+        self._send_next(index, stage)
+
+    def _occupy(self, place: int, lane: _Lane, job: Any, cost: float, finish: Callable[[], None]) -> None:
+        lane.busy, lane.job, lane.started, lane.ends = True, job, self.now, self.now + cost
+        lane.run += 1
+        self._end_at(lane.ends, place, lane, finish)
+
+    def _end_at(self, time: float, place: int, lane: _Lane, finish: Callable[[], None]) -> None:
+        run = lane.run
+
+        def end() -> None:
+            if lane.run == run and lane.busy:
+                lane.busy = False
+                finish()
+
+        self._at(time, place, end)
+
+    def _end_early(self, index: int, lane: _Lane, job: Forward) -> None:
+        """An aborted computation ends where its current layer ends."""
+        layer = self._costs.layer(index, job)
+        done = int((self.now - lane.started) / layer) + 1 if layer > 0 else 0
+        ends = lane.started + done * layer
+        if ends < lane.ends:
+            lane.ends = ends
+            lane.run += 1
+            self._end_at(max(ends, self.now), index, lane, lambda: self._finish_stage(index, job))
+
+    def _finish_draft(self, job: DraftJob) -> None:
+        self.draft_node.record_busy(job.session, self.now - self._draft_lane.started)
+        self.draft_node.finish(job, self._draft_executor.run(job))
+
+    def _finish_stage(self, index: int, job: StageJob) -> None:
+        self.stages[index].record_busy(job.session, self.now - self._lanes[index].started)
+        self.stages[index].finish(job, self._stage_executors[index].run(job))
+
+    def _send_next(self, sender: int, machine: DraftNode | Stage) -> None:
+        if self._link_busy[sender]:
+            return
+        message = machine.next_outbound()
+        if message is None:
+            return
+        self._link_busy[sender] = True
+        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(message))
+        left = self.now + self._costs.transfer(sender, message)
+        receiver = sender + 1 if sender + 1 < len(self.stages) else DRAFT_NODE
+        arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
+        self._last_arrival[sender] = arrives  # jitter does not reorder a link
+        self._at(left, sender, lambda: self._free_link(sender))
+        self._deliver(arrives, receiver, message)
+
+    def _free_link(self, sender: int) -> None:
+        self._link_busy[sender] = False
+
+    def _send_express(self, index: int, message: Message) -> None:
+        extra = 0.0 if self._express_fault is None else self._express_fault(index, message)
+        if extra is not None:
+            delay = self._costs.latency(DRAFT_NODE) + extra
+            stage = self.stages[index]
+            self._at(self.now + delay, index, lambda: stage.receive(message, express=True))
+
+    def _deliver(self, time: float, place: int, message: Message) -> None:
+        if place == DRAFT_NODE:
+            self._at(time, place, lambda: self.draft_node.receive(message))
+        else:
+            self._at(time, place, lambda: self.stages[place].receive(message, express=False))

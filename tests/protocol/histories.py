@@ -1,0 +1,175 @@
+"""Random histories of the protocol on the exact model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
+from flowedge.runtime.request import Failed, Finished, Request, Tokens
+from flowedge.runtime.stage import Stage, StageSpec
+from flowedge.runtime.virtual import VirtualPipeline
+from flowedge.sampling import SamplingParams
+from flowedge.strategies.registry import make_strategy
+from tests.protocol.exact_model import ExactHead, ExactStage, PlainModel
+
+
+class RandomCosts:
+    """Times drawn at random, some of them nothing and some very long."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.scale = rng.choice([0.0, 0.1, 1.0, 10.0], size=5)
+
+    def _draw(self, kind: int) -> float:
+        return float(self.rng.integers(0, 8) * self.scale[kind])
+
+    def stage_job(self, stage, job):
+        return self._draw(0)
+
+    def layer(self, stage, job):
+        return 0.5
+
+    def draft_job(self, job):
+        return self._draw(1)
+
+    def transfer(self, sender, message):
+        return self._draw(2)
+
+    def latency(self, sender):
+        return self._draw(3)
+
+    def message_bytes(self, message):
+        return 1
+
+
+class NoText:
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def random_strategy(rng: np.random.Generator):
+    name = str(rng.choice(["flowspec", "flowspec", "flowspec", "naive_pp", "autoregressive"]))
+    if name == "autoregressive":
+        return name, {}
+    options = {
+        "tree_nodes": int(rng.integers(1, 14)),
+        "depth": int(rng.integers(1, 5)),
+        "top_k": int(rng.integers(1, 4)),
+        "segment_rows": int(rng.integers(1, 6)),
+        "expand_nodes": int(rng.integers(1, 12)),
+        "expand_depth": int(rng.integers(1, 5)),
+        "deepen_nodes": int(rng.integers(1, 5)),
+        "deepen_layers": int(rng.integers(1, 3)),
+        "max_draft_rows": int(rng.integers(14, 40)),
+    }
+    return name, options
+
+
+def express_fault(rng: np.random.Generator):
+    """None, or a lane that loses, delays and so reorders messages."""
+    kind = rng.choice(["fine", "cut", "late", "mixed"])
+    if kind == "fine":
+        return None
+
+    def fault(stage, message):
+        if kind == "cut" or (kind == "mixed" and rng.random() < 0.3):
+            return None
+        return float(rng.integers(0, 200))
+
+    return fault
+
+
+def run_history(seed: int) -> int:
+    """One random history; returns the number of tokens compared."""
+    rng = np.random.default_rng(seed)
+    num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
+    vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
+    stages = [
+        Stage(f"v{i}", StageSpec(is_first=i == 0, width=1, vocab_size=vocab, dtype="uint64"))
+        for i in range(num_stages)
+    ]
+    executors = [ExactStage(i) for i in range(num_stages)]
+    head = ExactHead(vocab, rng)
+    node = DraftNode(
+        "d0",
+        DraftNodeSpec(width=1, dtype="uint64", prefill_rows=int(rng.integers(1, 6))),
+        lambda request: make_strategy(request.strategy, request.strategy_options),
+        NoText,
+    )
+    pipeline = VirtualPipeline(
+        node, head, stages, executors, RandomCosts(rng), express_fault=express_fault(rng)
+    )
+    plain = PlainModel(num_stages, vocab)
+    requests, cancelled = [], set()
+    for i in range(int(rng.integers(1, 4))):
+        name, options = random_strategy(rng)
+        eos = frozenset([int(rng.integers(0, vocab))]) if rng.random() < 0.2 else frozenset()
+        request = Request(
+            session=f"s{i}",
+            prompt=tuple(int(t) for t in rng.integers(0, vocab, size=int(rng.integers(1, 12)))),
+            sampling=SamplingParams(),
+            max_new_tokens=int(rng.integers(1, 20)),
+            eos=eos,
+            strategy=name,
+            strategy_options=options,
+        )
+        requests.append(request)
+        start = float(rng.integers(0, 60))
+        pipeline.start(request, start)
+        if rng.random() < 0.15:
+            cancelled.add(request.session)
+            pipeline.cancel(request.session, start + float(rng.integers(0, 300)))
+    check_all = rng.random() < 0.25
+    while pipeline.step():
+        if check_all:
+            check_invariants(node, stages)
+    compared = 0
+    for request in requests:
+        outputs = [t.output for t in pipeline.outputs if t.output.session == request.session]
+        assert not any(isinstance(o, Failed) for o in outputs), (seed, outputs[-1])
+        got = [token for o in outputs if isinstance(o, Tokens) for token in o.token_ids]
+        want = plain.generate(request.prompt, request.max_new_tokens, request.eos)
+        if request.session in cancelled and not isinstance(outputs[-1] if outputs else None, Finished):
+            assert got == want[: len(got)], seed
+        else:
+            assert isinstance(outputs[-1], Finished), seed
+            assert got == want, (seed, request.strategy, got, want)
+        compared += len(got)
+    check_clean(node, stages, executors, head)
+    return compared
+
+
+def check_invariants(node: DraftNode, stages: list[Stage]) -> None:
+    """What must hold after every event, for every session that is open everywhere."""
+    for name, session in node._sessions.items():
+        sequence = session._sequence
+        for stage in stages:
+            held = stage._sessions.get(name)
+            if held is None or held.epoch != sequence.epoch:
+                continue
+            tail = held.tail
+            draft = tail.cached - sequence.context
+            assert tail.cached <= sequence.length, "a cache is a prefix of the draft node's sequence"
+            if draft > 0:
+                assert tail.context == sequence.context
+                assert np.array_equal(tail.parents, sequence.parents[:draft])
+                assert np.array_equal(tail.positions, sequence.positions[:draft])
+        for stage in stages:
+            held = stage._sessions.get(name)
+            if held is not None:
+                assert held.epoch <= sequence.epoch
+                assert held.fence <= held.epoch
+                assert set(held.maps) == set(range(held.fence + 1, held.epoch + 1))
+
+
+def check_clean(node: DraftNode, stages: list[Stage], executors, head: ExactHead) -> None:
+    """Nothing is left of any session."""
+    assert not node._sessions and not node._closing and not node._reports
+    assert not head.open
+    for stage, executor in zip(stages, executors, strict=True):
+        assert not stage._sessions and not stage._inbox and len(stage._outbox) == 0
+        assert not stage._closed, "a tombstone stays"
+        assert not executor.caches
