@@ -1,0 +1,88 @@
+"""The bundled pair, loaded once for the tests of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.eagle_head import load_eagle_head
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.reference import ReferenceModel
+from flowedge.models.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.runtime.costs import FixedCosts
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.request import Finished, Request, Tokens
+from flowedge.runtime.virtual import ExpressFault, TimedOutput, VirtualPipeline
+from flowedge.sampling import SamplingParams
+
+TEXT = (
+    "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "
+    "How many dollars does he earn in four weeks? Explain each step. "
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target, its drafter, and the plain model to hold them against."""
+
+    checkpoint: Checkpoint
+    head: LMHead
+    drafter: EagleDrafter
+    tokenizer: Any
+
+    def prompt(self, num_tokens: int) -> tuple[int, ...]:
+        """A chat prompt cut to, or repeated up to, a number of tokens."""
+        ids = encode_chat(self.tokenizer, TEXT * (num_tokens // 30 + 1))
+        return tuple(ids[:num_tokens])
+
+    def pipeline(
+        self, split: list[int], quant: str = "none", express_fault: ExpressFault | None = None
+    ) -> VirtualPipeline:
+        return virtual_pipeline(
+            self.checkpoint,
+            split,
+            FixedCosts(),
+            drafter=self.drafter,
+            head=self.head,
+            make_text=lambda: StreamDecoder(self.tokenizer),
+            quant=quant,
+            express_fault=express_fault,
+        )
+
+
+@cache
+def reference(quant: str) -> ReferenceModel:
+    return ReferenceModel.load("bundled", quant)
+
+
+@pytest.fixture(scope="session")
+def pair() -> Pair:
+    torch.set_num_threads(1)
+    checkpoint = Checkpoint.open("bundled")
+    head = LMHead.load(checkpoint)
+    embedding = load_embedding(checkpoint, shared_with=head)
+    eagle = load_eagle_head(checkpoint.directory.parent / "eagle", torch.float32)
+    return Pair(checkpoint, head, EagleDrafter(eagle, head, embedding), load_tokenizer(checkpoint))
+
+
+@cache
+def expected(prompt: tuple[int, ...], sampling: SamplingParams, count: int, quant: str) -> tuple[int, ...]:
+    """What the plain model generates, by transformers' own generate."""
+    return tuple(reference(quant).generate(prompt, sampling, count, frozenset()).token_ids)
+
+
+def token_ids(outputs: list[TimedOutput]) -> tuple[int, ...]:
+    assert isinstance(outputs[-1].output, Finished)
+    return tuple(t for o in outputs if isinstance(o.output, Tokens) for t in o.output.token_ids)
+
+
+def request(
+    prompt: tuple[int, ...], sampling: SamplingParams, count: int, strategy: str, session: str = "s"
+) -> Request:
+    return Request(session, prompt, sampling, count, strategy=strategy)

@@ -1,0 +1,145 @@
+"""Token-for-token equality with the plain model (rule R1), on the virtual driver and the bundled pair."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flowedge.models.judging import Tolerance
+from flowedge.runtime.request import Failed, Finished, Tokens
+from flowedge.sampling import SamplingParams
+from flowedge.strategies.registry import STRATEGIES
+from tests.equality.conftest import Pair, expected, reference, request, token_ids
+
+SPLITS = {1: [8], 2: [3, 5], 3: [2, 2, 4], 4: [2, 2, 2, 2], 8: [1] * 8}
+SAMPLINGS = {
+    "greedy": SamplingParams(),
+    "T0.7": SamplingParams(temperature=0.7, seed=11),
+    "T0.7-k20": SamplingParams(temperature=0.7, top_k=20, seed=12),
+    "T1-p0.9": SamplingParams(temperature=1.0, top_p=0.9, seed=13),
+    "T1-k40-p0.95": SamplingParams(temperature=1.0, top_k=40, top_p=0.95, seed=2**62 + 1),
+}
+
+
+@pytest.mark.parametrize("stages", SPLITS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_strategies_stages_and_sampling(
+    pair: Pair, strategy: str, stages: int, sampling: SamplingParams
+) -> None:
+    prompt = pair.prompt(40)
+    outputs = pair.pipeline(SPLITS[stages]).generate(request(prompt, sampling, 24, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 127, 128, 129, 600, 1500])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=length)
+    prompt = pair.prompt(length)
+    assert len(prompt) == length
+    outputs = pair.pipeline([2, 2, 2, 2]).generate(request(prompt, sampling, 16, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
+
+
+@pytest.mark.parametrize("quant", ["nf4", "fp4"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
+def test_four_bit(pair: Pair, strategy: str, quant: str, sampling: SamplingParams) -> None:
+    prompt = pair.prompt(40)
+    outputs = pair.pipeline([3, 5], quant).generate(request(prompt, sampling, 20, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 20, quant)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
+def test_eight_bit_up_to_measured_ties(pair: Pair, strategy: str, sampling: SamplingParams) -> None:
+    prompt = pair.prompt(40)
+    outputs = pair.pipeline([3, 5], "int8").generate(request(prompt, sampling, 20, strategy))
+    model = reference("int8")
+    tolerance: Tolerance = model.measure_tolerance(pair.prompt(256))
+    judgement = model.judge(prompt, token_ids(outputs), sampling, tolerance.value)
+    assert judgement.passed, judgement
+    assert judgement.checked == 20
+
+
+def cut(_stage: int, _message: object) -> None:
+    return None
+
+
+def late(_stage: int, _message: object) -> float:
+    return 5.0
+
+
+def reordered(seed: int):
+    rng = random.Random(seed)
+    return lambda _stage, _message: None if rng.random() < 0.2 else rng.random() * 2
+
+
+@pytest.mark.parametrize(
+    "fault", [cut, late, reordered(1), reordered(2)], ids=["cut", "late", "mixed1", "mixed2"]
+)
+@pytest.mark.parametrize("strategy", ["flowspec", "naive_pp"])
+@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
+def test_express_lane_faults(pair: Pair, strategy: str, fault, sampling: SamplingParams) -> None:
+    prompt = pair.prompt(40)
+    pipeline = pair.pipeline([2, 2, 2, 2], express_fault=fault)
+    outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
+
+
+def test_sessions_do_not_see_each_other(pair: Pair) -> None:
+    pipeline = pair.pipeline([2, 2, 2, 2])
+    wanted = {}
+    for i, strategy in enumerate(["flowspec", "naive_pp", "autoregressive", "flowspec"]):
+        prompt, sampling = pair.prompt(30 + i), SamplingParams(temperature=1.0, seed=i)
+        pipeline.start(request(prompt, sampling, 16, strategy, session=f"s{i}"), time=0.05 * i)
+        wanted[f"s{i}"] = expected(prompt, sampling, 16, "none")
+    pipeline.run()
+    for session, tokens in wanted.items():
+        own = [timed for timed in pipeline.outputs if timed.output.session == session]
+        assert token_ids(own) == tokens
+
+
+def test_a_run_repeats_exactly(pair: Pair) -> None:
+    prompt, sampling = pair.prompt(40), SAMPLINGS["T1-p0.9"]
+    runs = [pair.pipeline([3, 5]).generate(request(prompt, sampling, 24, "flowspec")) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_end_of_sequence_wherever_it_falls(pair: Pair) -> None:
+    """Each token of an output in turn is declared the end; what comes out stops right after it."""
+    prompt, sampling = pair.prompt(40), SAMPLINGS["T1-p0.9"]
+    tokens = expected(prompt, sampling, 24, "none")
+    pipeline = pair.pipeline([2, 2, 2, 2])
+    for i in range(0, 24, 3):
+        eos = frozenset([tokens[i]])
+        session = request(prompt, sampling, 24, "flowspec", session=f"eos{i}")
+        outputs = pipeline.generate(type(session)(**{**session.__dict__, "eos": eos}))
+        assert token_ids(outputs) == tokens[: tokens.index(tokens[i]) + 1]
+        assert isinstance(outputs[-1].output, Finished)
+        assert outputs[-1].output.reason == "eos"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_token_limit(pair: Pair, strategy: str, count: int) -> None:
+    prompt, sampling = pair.prompt(40), SamplingParams()
+    outputs = pair.pipeline([3, 5]).generate(request(prompt, sampling, count, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")[:count]
+
+
+def test_stop_string_across_token_borders(pair: Pair) -> None:
+    prompt = pair.prompt(40)
+    pipeline = pair.pipeline([3, 5])
+    plain = request(prompt, SamplingParams(), 24, "flowspec", session="plain")
+    outputs = pipeline.generate(plain)
+    text = "".join(o.output.text for o in outputs if isinstance(o.output, Tokens))
+    stop = text[len(text) // 2 - 2 : len(text) // 2 + 3]
+    stopping = type(plain)(**{**plain.__dict__, "session": "stop", "stop": (stop,)})
+    stopped = pipeline.generate(stopping)
+    assert "".join(o.output.text for o in stopped if isinstance(o.output, Tokens)) == text[: text.index(stop)]
+    assert isinstance(stopped[-1].output, Finished)
+    assert stopped[-1].output.reason == "stop"
+    assert not any(isinstance(timed.output, Failed) for timed in stopped)
