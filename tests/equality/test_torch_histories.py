@@ -1,0 +1,127 @@
+"""Random histories of the protocol on a small random model in torch, against transformers' own generate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from flowedge.messages import Payload
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead
+from flowedge.models.reference import ReferenceModel
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.jobs import DraftLayer
+from flowedge.runtime.request import Finished, Request, Tokens
+from flowedge.sampling import IntArray, SamplingParams
+from tests.protocol.histories import NoText, RandomCosts, express_fault, random_strategy
+
+VOCAB = 5
+LAYERS = 4
+HISTORIES = 300
+SHARDS = 6
+
+
+class RandomDrafter:
+    """Proposes tokens at random; with so few of them, many are right."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def open(self, session: str, capacity: int) -> None:
+        pass
+
+    def close(self, session: str) -> None:
+        pass
+
+    def extend(self, session: str, features: Payload, next_tokens: IntArray) -> None:
+        assert len(features) == len(next_tokens)
+
+    def grow(
+        self,
+        session: str,
+        growth: int,
+        nodes: Sequence[int],
+        parents: Sequence[int],
+        tokens: Sequence[int],
+        width: int,
+    ) -> DraftLayer:
+        drafted = np.array([self.rng.permutation(VOCAB)[:width] for _ in nodes], dtype=np.int64)
+        weights = np.sort(self.rng.choice([0.1, 0.3, 0.3, 0.6], size=drafted.shape))[:, ::-1]
+        return DraftLayer(drafted, np.log(weights))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    directory: Path = tmp_path_factory.mktemp("tiny")
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return Checkpoint.open(str(directory))
+
+
+def random_split(rng: np.random.Generator) -> list[int]:
+    stages = int(rng.integers(1, LAYERS + 1))
+    cuts = sorted(rng.choice(np.arange(1, LAYERS), size=stages - 1, replace=False).tolist())
+    return np.diff([0, *cuts, LAYERS]).tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_histories_on_torch(checkpoint: Checkpoint, shard: int) -> None:
+    reference = ReferenceModel.load(checkpoint)
+    head = LMHead.load(checkpoint)
+    for seed in range(shard, HISTORIES, SHARDS):
+        rng = np.random.default_rng(seed)
+        pipeline = virtual_pipeline(
+            checkpoint,
+            random_split(rng),
+            RandomCosts(rng),
+            drafter=RandomDrafter(rng),
+            head=head,
+            make_text=NoText,
+            prefill_rows=int(rng.integers(1, 9)),
+            express_fault=express_fault(rng),
+        )
+        requests = []
+        for i in range(int(rng.integers(1, 3))):
+            strategy, options = random_strategy(rng)
+            request = Request(
+                session=f"s{i}",
+                prompt=tuple(rng.integers(0, VOCAB, size=int(rng.integers(1, 20))).tolist()),
+                sampling=SamplingParams(
+                    temperature=float(rng.choice([0.0, 0.7, 1.0])),
+                    top_k=int(rng.choice([0, 3])),
+                    top_p=float(rng.choice([1.0, 0.9])),
+                    seed=seed,
+                ),
+                max_new_tokens=int(rng.integers(1, 16)),
+                strategy=strategy,
+                strategy_options=options,
+            )
+            requests.append(request)
+            pipeline.start(request, time=float(rng.integers(0, 40)))
+        pipeline.run()
+        for request in requests:
+            outputs = [timed.output for timed in pipeline.outputs if timed.output.session == request.session]
+            assert isinstance(outputs[-1], Finished), (seed, outputs[-1])
+            got = [token for output in outputs if isinstance(output, Tokens) for token in output.token_ids]
+            wanted = reference.generate(
+                request.prompt, request.sampling, request.max_new_tokens, frozenset()
+            ).token_ids
+            assert got == wanted, (seed, request)
