@@ -60,7 +60,11 @@ class Segment:
         if len(kept) == self.num_rows:
             return self
         return replace(
-            self, positions=self.positions[kept], parents=self.parents[kept], payload=self.payload[kept]
+            self,
+            positions=self.positions[kept],
+            parents=self.parents[kept],
+            payload=self.payload[kept],
+            padding=self.padding * len(kept) // self.num_rows,
         )
 
 

@@ -95,7 +95,7 @@ class DraftTree:
 
     def effective_scores(self) -> FloatArray:
         """min(own score, parent's effective score), so that a re-scored parent never orphans a child."""
-        effective = self.scores.copy()
+        effective: FloatArray = self.scores.copy()
         for depth in range(1, int(self.depths.max()) + 1):
             layer = np.flatnonzero(self.depths == depth)
             effective[layer] = np.minimum(effective[layer], effective[self.parents[layer]])

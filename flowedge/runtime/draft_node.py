@@ -8,7 +8,7 @@ Like the stage it opens no socket, reads no clock and starts no thread. A driver
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
@@ -43,6 +43,7 @@ class DraftNodeSpec:
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.
         padding_per_row: bytes sent along with each row, for emulated models.
+        num_stages: verification stages, by which lock-step strategies pace themselves.
     """
 
     width: int
@@ -51,6 +52,7 @@ class DraftNodeSpec:
     prefill_rows: int = 128
     has_drafter: bool = True
     padding_per_row: int = 0
+    num_stages: int = 1
 
 
 class DraftNode:
@@ -168,7 +170,9 @@ class DraftNode:
         if session is None:
             return
         if isinstance(job, Verify) and isinstance(result, Walk):
-            self._carry_out(session, session.strategy.handle(session.verified(job, result)))
+            event = session.verified(job, result, self.spec.num_stages)
+            self._carry_out(session, session.strategy.handle(event))
+            self._report_empty(session)
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             layer = session.grown(job, result)
             if layer is not None:
@@ -220,6 +224,12 @@ class DraftNode:
         session = self._sessions.get(segment.session)
         if session is not None:
             session.take_result(segment, self.spec)
+            self._report_empty(session)
+
+    def _report_empty(self, session: DraftSession) -> None:
+        """Tell the strategy of segments that came back without live rows, each when its turn has come."""
+        while session.name in self._sessions and session.take_empty():
+            self._carry_out(session, session.strategy.handle(base.Returned()))
 
     def _receive_close(self, close: Close) -> None:
         session = self._closing.pop(close.session, None)
@@ -229,7 +239,7 @@ class DraftNode:
                 Finished(close.session, session.finish_reason, "", session.counters(), (own, *close.reports))
             )
 
-    def _carry_out(self, session: DraftSession, commands: base.Sequence[base.Command]) -> None:
+    def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
         for command in commands:
             match command:
                 case base.Emit():

@@ -56,7 +56,9 @@ class DraftSession:
         self._sequence = Sequence(self.name)
         self._fence = 0
         self._maps: dict[int, Prune] = {}
+        self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
         self._results: deque[Segment] = deque()
+        self._verifying = False  # a segment of draft rows
         self._features: list[tuple[Payload, IntArray]] = []
         self._sent = 0
         self._returned = 0
@@ -108,7 +110,7 @@ class DraftSession:
             raise ValueError(f"{self.strategy.name} sent a segment without a credit")
         self.credits -= 1
         self._sent += 1
-        return Segment(
+        segment = Segment(
             session=self.name,
             number=self._sent - 1,
             epoch=self._sequence.epoch,
@@ -119,11 +121,14 @@ class DraftSession:
             payload=np.array(tokens, dtype=np.int32),
             padding=spec.padding_per_row * len(tokens),
         )
+        self._in_flight.append(segment)
+        return segment
 
     def prune(self, command: base.Prune) -> Prune:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._maps[prune.epoch] = prune
+        self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         self._counters = replace(self._counters, prunes=self._counters.prunes + 1)
         if command.ends_round:
@@ -145,6 +150,11 @@ class DraftSession:
             raise ProtocolError(
                 f"segment {segment.number} is of epoch {segment.epoch}, the link is at {self._fence}"
             )
+        if len(segment.parents) != segment.num_rows:
+            raise ProtocolError(
+                f"segment {segment.number} came back with {segment.num_rows} rows and "
+                f"{len(segment.parents)} parents"
+            )
         wanted = (segment.num_rows, spec.width)
         if segment.payload.shape != wanted or segment.payload.dtype.name != spec.dtype:
             raise ProtocolError(
@@ -154,20 +164,25 @@ class DraftSession:
         self._returned += 1
         for epoch in range(segment.epoch + 1, self._sequence.epoch + 1):
             segment, _ = map_segment(segment, self._maps[epoch])
+        if not _same_rows(segment, self._in_flight.popleft()):
+            raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         self._counters = replace(self._counters, segments=self._counters.segments + 1)
-        if segment.num_rows:
-            self._results.append(segment)
-        else:
-            self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
+        self._results.append(segment)
+
+    def take_empty(self) -> bool:
+        """Drop the next returned segment if no row of it lives and no verification comes before it."""
+        if self._verifying or not self._results or self._results[0].num_rows:
+            return False
+        self._results.popleft()
+        self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
+        return True
 
     def next_verify(self) -> Verify | None:
         """Verification of the next returned segment; prompt chunks before the last need none."""
-        while self._results:
+        while self._results and self._results[0].num_rows:
             segment = self._results.popleft()
-            if segment.num_rows == 0:
-                self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
-                continue
             if not segment.committed:
+                self._verifying = True
                 return self._verify_draft(segment)
             rows = segment.first_row + np.arange(1, segment.num_rows + 1)
             if rows[-1] < len(self.request.prompt):
@@ -199,14 +214,15 @@ class DraftSession:
             positions=segment.positions,
         )
 
-    def verified(self, job: Verify, result: Walk) -> base.Prefilled | base.Verified:
+    def verified(self, job: Verify, result: Walk, num_stages: int) -> base.Prefilled | base.Verified:
         """What a verification means for the strategy."""
+        self._verifying = False
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
         self._add_features(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
-            return base.Prefilled(len(self.request.prompt), result.token, self.credits)
+            return base.Prefilled(len(self.request.prompt), result.token, self.credits, num_stages)
         root_row = int(job.positions[0])  # everything before the root is context
         return base.Verified(tuple((root_row + accepted).tolist()), result.token)
 
@@ -268,3 +284,12 @@ class DraftSession:
             accepted_per_segment=tuple(self._per_segment),
             accepted_per_round=tuple(self._per_round),
         )
+
+
+def _same_rows(segment: Segment, sent: Segment) -> bool:
+    return (
+        segment.committed == sent.committed
+        and np.array_equal(segment.positions, sent.positions)
+        and np.array_equal(segment.parents, sent.parents)
+        and (segment.num_rows == 0 or segment.first_row == sent.first_row)
+    )

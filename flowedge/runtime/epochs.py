@@ -35,6 +35,10 @@ def check_prune(prune: Prune, context: int, cached: int) -> None:
         raise ProtocolError(
             f"prune {prune.epoch} must retain ascending rows from {context} to below {prune.source_len}"
         )
+    if prune.accepted and retained[prune.accepted - 1] >= cached:
+        raise ProtocolError(
+            f"prune {prune.epoch} accepts row {retained[prune.accepted - 1]}, but {cached} are cached here"
+        )
 
 
 def retained_from(prune: Prune, first_row: int, num_rows: int) -> IntArray:

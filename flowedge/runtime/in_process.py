@@ -6,16 +6,33 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.head import LMHead
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
-from flowedge.runtime.jobs import Drafter
+from flowedge.runtime.jobs import Drafter, DraftExecutor, StageExecutor
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.stopping import TextStream
-from flowedge.runtime.virtual import Costs, ExpressFault, VirtualPipeline
+from flowedge.runtime.virtual import Costs, ExpressFault, Observer, VirtualPipeline
 from flowedge.strategies.registry import make_strategy
+
+
+def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none") -> list[LayerBlock]:
+    """Blocks of `split` layers each, in fp32.
+
+    Raises BadRequestError when the split does not add up to the model's layers.
+    """
+    if sum(split) != checkpoint.config.num_hidden_layers:
+        raise BadRequestError(
+            f"the split {list(split)} is not the model's {checkpoint.config.num_hidden_layers} layers"
+        )
+    ends = [sum(split[: index + 1]) for index in range(len(split))]
+    return [
+        LayerBlock.load(checkpoint, end - layers, end, quant=quant, dtype=torch.float32)
+        for end, layers in zip(ends, split, strict=True)
+    ]
 
 
 def virtual_pipeline(
@@ -29,30 +46,53 @@ def virtual_pipeline(
     quant: str = "none",
     prefill_rows: int = 128,
     express_fault: ExpressFault | None = None,
+    observer: Observer | None = None,
+    blocks: Sequence[LayerBlock] | None = None,
 ) -> VirtualPipeline:
     """Stages of `split` layers each, and a draft node, over one checkpoint in fp32.
 
-    Raises BadRequestError when the split does not add up to the model's layers.
+    `blocks` are those of `load_blocks`, when they are loaded already. Raises BadRequestError when the split
+    does not add up to the model's layers.
     """
     config = checkpoint.config
-    stages: list[Stage] = []
-    executors: list[BlockExecutor] = []
-    start = 0
-    for index, layers in enumerate(split):
-        block = LayerBlock.load(checkpoint, start, start + layers, quant=quant, dtype=torch.float32)
-        spec = StageSpec(is_first=start == 0, width=config.hidden_size, vocab_size=config.vocab_size)
-        stages.append(Stage(f"v{index + 1}", spec))
-        executors.append(BlockExecutor(block))
-        start += layers
-    node = DraftNode(
-        "d0",
-        DraftNodeSpec(
+    loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
+    return machine_pipeline(
+        HeadExecutor(head, drafter),
+        [BlockExecutor(block) for block in loaded],
+        costs,
+        width=config.hidden_size,
+        vocab_size=config.vocab_size,
+        spec=DraftNodeSpec(
             width=config.hidden_size,
             max_positions=config.max_position_embeddings,
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
+            num_stages=len(loaded),
         ),
-        lambda request: make_strategy(request.strategy, request.strategy_options),
-        make_text,
+        make_text=make_text,
+        express_fault=express_fault,
+        observer=observer,
     )
-    return VirtualPipeline(node, HeadExecutor(head, drafter), stages, executors, costs, express_fault)
+
+
+def machine_pipeline(
+    draft_executor: DraftExecutor,
+    stage_executors: Sequence[StageExecutor],
+    costs: Costs,
+    *,
+    width: int,
+    vocab_size: int,
+    spec: DraftNodeSpec,
+    make_text: Callable[[], TextStream],
+    express_fault: ExpressFault | None = None,
+    observer: Observer | None = None,
+) -> VirtualPipeline:
+    """A draft node and one stage for each executor; `width` is that of the hidden states they hand on."""
+    stages = [
+        Stage(f"v{index + 1}", StageSpec(is_first=index == 0, width=width, vocab_size=vocab_size))
+        for index in range(len(stage_executors))
+    ]
+    node = DraftNode(
+        "d0", spec, lambda request: make_strategy(request.strategy, request.strategy_options), make_text
+    )
+    return VirtualPipeline(node, draft_executor, stages, stage_executors, costs, express_fault, observer)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from flowedge.errors import DeadlineError
 from flowedge.messages import Message
@@ -43,6 +43,19 @@ class Costs(Protocol):
         """Size of a message on the wire."""
 
 
+class Observer(Protocol):
+    """Told what happens and when, in seconds of virtual time; it changes nothing."""
+
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+        """A device's lane ran a job."""
+
+    def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:
+        """An in-band message occupied the link out of `sender` from `start` until it had `left`."""
+
+    def expressed(self, stage: int, message: Message, start: float, arrives: float) -> None:
+        """The draft node sent a message straight to a stage."""
+
+
 ExpressFault = Callable[[int, Message], float | None]
 """Extra delay in seconds of an express message to a stage; None loses it."""
 
@@ -56,12 +69,9 @@ class _Lane:
     run: int = 0  # told apart from an end that was put forward by an abort
 
 
-@dataclass(order=True)
-class _Event:
-    time: float
-    sequence: int
-    place: int = field(compare=False)  # the device it happens to
-    action: Callable[[], None] = field(compare=False)
+# Time, sequence number, the device it happens to, what happens. The sequence number is unique, so that
+# comparing two events never gets to the rest.
+_Event: TypeAlias = tuple[float, int, int, Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,7 @@ class VirtualPipeline:
         stage_executors: Sequence[StageExecutor],
         costs: Costs,
         express_fault: ExpressFault | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.draft_node = draft_node
         self.stages = list(stages)
@@ -92,6 +103,7 @@ class VirtualPipeline:
         self._stage_executors = list(stage_executors)
         self._costs = costs
         self._express_fault = express_fault
+        self._observer = observer
         self._heap: list[_Event] = []
         self._sequence = 0
         self._draft_lane = _Lane()
@@ -111,13 +123,12 @@ class VirtualPipeline:
         """Let the next event happen; says whether there was one."""
         if not self._heap:
             return False
-        event = heapq.heappop(self._heap)
-        self.now = event.time
-        event.action()
-        if event.place == DRAFT_NODE:
+        self.now, _, place, action = heapq.heappop(self._heap)
+        action()
+        if place == DRAFT_NODE:
             self._pump_draft_node()
         else:
-            self._pump_stage(event.place)
+            self._pump_stage(place)
         return True
 
     def run(self, max_events: int = 10_000_000) -> None:
@@ -143,7 +154,7 @@ class VirtualPipeline:
     def _at(self, time: float, place: int, action: Callable[[], None]) -> None:
         """Have something happen to one device; what it can start then is started."""
         self._sequence += 1
-        heapq.heappush(self._heap, _Event(time, self._sequence, place, action))
+        heapq.heappush(self._heap, (time, self._sequence, place, action))
 
     def _pump_draft_node(self) -> None:
         node, lane = self.draft_node, self._draft_lane
@@ -194,12 +205,18 @@ class VirtualPipeline:
             self._end_at(max(ends, self.now), index, lane, lambda: self._finish_stage(index, job))
 
     def _finish_draft(self, job: DraftJob) -> None:
+        self._record(DRAFT_NODE, self._draft_lane, job)
         self.draft_node.record_busy(job.session, self.now - self._draft_lane.started)
         self.draft_node.finish(job, self._draft_executor.run(job))
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
+        self._record(index, self._lanes[index], job)
         self.stages[index].record_busy(job.session, self.now - self._lanes[index].started)
         self.stages[index].finish(job, self._stage_executors[index].run(job))
+
+    def _record(self, place: int, lane: _Lane, job: StageJob | DraftJob) -> None:
+        if self._observer is not None:
+            self._observer.computed(place, job, lane.started, self.now)
 
     def _send_next(self, sender: int, machine: DraftNode | Stage) -> None:
         if self._link_busy[sender]:
@@ -213,6 +230,8 @@ class VirtualPipeline:
         receiver = sender + 1 if sender + 1 < len(self.stages) else DRAFT_NODE
         arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link
+        if self._observer is not None:
+            self._observer.sent(sender, message, self.now, left, arrives)
         self._at(left, sender, lambda: self._free_link(sender))
         self._deliver(arrives, receiver, message)
 
@@ -224,6 +243,8 @@ class VirtualPipeline:
         if extra is not None:
             delay = self._costs.latency(DRAFT_NODE) + extra
             stage = self.stages[index]
+            if self._observer is not None:
+                self._observer.expressed(index, message, self.now, self.now + delay)
             self._at(self.now + delay, index, lambda: stage.receive(message, express=True))
 
     def _deliver(self, time: float, place: int, message: Message) -> None:

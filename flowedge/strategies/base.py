@@ -21,11 +21,13 @@ class Prefilled:
 
     Attributes:
         context: rows of the prompt; token: the first drawn token; credits: segments that may be sent now.
+        stages: verification stages of the pipeline.
     """
 
     context: int
     token: int
     credits: int
+    stages: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +59,19 @@ class Verified:
 
 
 @dataclass(frozen=True)
+class Returned:
+    """A segment has come back without a live row.
+
+    Every segment of draft rows ends in either this or Verified, in the order they were sent.
+    """
+
+
+@dataclass(frozen=True)
 class CreditGranted:
     """One more segment may be sent."""
 
 
-Event: TypeAlias = Prefilled | Layer | Verified | CreditGranted
+Event: TypeAlias = Prefilled | Layer | Verified | Returned | CreditGranted
 
 
 @dataclass(frozen=True)

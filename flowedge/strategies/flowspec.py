@@ -25,11 +25,12 @@ from flowedge.strategies.base import (
     Layer,
     Prefilled,
     Prune,
+    Returned,
     Send,
     Strategy,
     Verified,
 )
-from flowedge.strategies.growth import Growth
+from flowedge.strategies.growth import Growth, best_absent
 from flowedge.strategies.settings import TreeSettings
 from flowedge.tree import ROOT, UNSENT, DraftTree
 
@@ -44,6 +45,7 @@ class FlowSpec(Strategy):
         self._credits = 0
         self._tree = DraftTree(0, 0)
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
+        self._growth_nodes = settings.tree_nodes  # how many of its best nodes are merged into the tree
         self._deepened = False
 
     @property
@@ -55,11 +57,13 @@ class FlowSpec(Strategy):
             case Prefilled():
                 self._credits = event.credits
                 self._tree = DraftTree(event.token, event.context)
-                return [Emit((event.token,)), *self._regrow(self._settings.depth)]
+                return [Emit((event.token,)), *self._regrow(fresh=True)]
             case Layer():
                 return self._add_layer(event)
             case Verified():
                 return self._advance(event)
+            case Returned():
+                return []
             case CreditGranted():
                 self._credits += 1
                 return self._supply()
@@ -72,16 +76,19 @@ class FlowSpec(Strategy):
         if root is None:
             self._tree = DraftTree(event.token, tree.context + len(path))
             prune = Prune(event.accepted, None, ends_round=True)
-            return [emitted, prune, *self._regrow(self._settings.depth)]
+            return [emitted, prune, *self._regrow(fresh=True)]
         row = int(tree.rows[root])
         tree.reroot(root)
         prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
-        return [emitted, prune, *self._regrow(self._settings.expand_depth), *self._supply()]
+        return [emitted, prune, *self._regrow(fresh=False), *self._supply()]
 
-    def _regrow(self, depth: int) -> list[Command]:
-        tree = self._tree
+    def _regrow(self, fresh: bool) -> list[Command]:
+        """Grow from the root: the tree of a new round, or the one that is merged into the current tree."""
+        tree, settings = self._tree, self._settings
         token = int(tree.tokens[ROOT])
-        self._growth = Growth(self._growth.number + 1, token, tree.context, self._settings.top_k, depth)
+        depth = settings.depth if fresh else settings.expand_depth
+        self._growth = Growth(self._growth.number + 1, token, tree.context, settings.top_k, depth)
+        self._growth_nodes = settings.tree_nodes if fresh else settings.expand_nodes
         self._deepened = False
         return [self._growth.next_layer()]
 
@@ -91,31 +98,12 @@ class FlowSpec(Strategy):
         if self._deepened:
             if not growth.finished:
                 return [growth.next_layer()]
-            self._tree.merge(growth.base, self._best_absent(settings.deepen_nodes))
+            self._tree.merge(growth.base, best_absent(growth.base, self._tree, settings.deepen_nodes))
             return self._supply()
-        fresh = self._tree.num_sent == 0
-        self._tree.merge(
-            growth.base, growth.base.best(settings.tree_nodes if fresh else settings.expand_nodes)
-        )
+        self._tree.merge(growth.base, growth.base.best(self._growth_nodes))
         self._tree.drop_unsent_beyond(settings.max_draft_rows)
         more: list[Command] = [] if growth.finished else [growth.next_layer()]
         return [*more, *self._supply()]
-
-    def _best_absent(self, count: int) -> list[int]:
-        """The `count` best nodes of T_base that T does not have, with the ancestors they need."""
-        base, tree = self._growth.base, self._tree
-        here: dict[int, int | None] = {ROOT: ROOT}
-        absent: list[int] = []
-        for node in range(1, len(base)):
-            parent = here[int(base.parents[node])]
-            here[node] = None if parent is None else tree.child(parent, int(base.tokens[node]))
-        for node in base.ranking().tolist():
-            if len(absent) == count:
-                break
-            if here[node] is None:
-                absent.append(node)
-        present = [node for node, twin in here.items() if twin is not None]
-        return present + absent
 
     def _supply(self) -> list[Command]:
         """Fill the room there is with the best unsent nodes; deepen T_base when none is left."""

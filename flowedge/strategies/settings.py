@@ -1,18 +1,57 @@
-"""Sizes of draft trees, as the FlowSpec paper's appendix A.1 fixes them."""
+"""Options of the strategies; the defaults are those of the papers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from flowedge.errors import BadRequestError
 
+_Settings = TypeVar("_Settings", bound="Settings")
+
 
 @dataclass(frozen=True)
-class TreeSettings:
-    """Sizes of draft trees and segments; the symbols are the paper's.
+class Settings:
+    """Options by name: counts, which are whole and 1 or more, and real numbers, which are 0 or more.
 
-    Raises BadRequestError when a value is below 1.
+    Raises BadRequestError when a value is out of range.
+    """
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value, least = getattr(self, option.name), int(_is_count(option.default))
+            if not least <= value < math.inf:
+                raise BadRequestError(
+                    f"strategy option {option.name} is {value}; it must be {least} or more, and finite"
+                )
+
+    @classmethod
+    def from_options(cls: type[_Settings], options: Mapping[str, float]) -> _Settings:
+        """Settings with some values overridden by name.
+
+        Raises BadRequestError for an unknown name, or a count that is not a whole number.
+        """
+        known = {option.name: option.default for option in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise BadRequestError(f"unknown strategy option {name}; known are {', '.join(sorted(known))}")
+            if not _is_count(known[name]):
+                values[name] = float(value)
+            elif float(value).is_integer():
+                values[name] = int(value)
+            else:
+                raise BadRequestError(f"strategy option {name} is {value}; it must be a whole number")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class TreeSettings(Settings):
+    """Sizes of draft trees and segments, as the FlowSpec paper's appendix A.1 fixes them.
+
+    The symbols are the paper's.
     """
 
     tree_nodes: int = 80  # L: nodes of a tree, root included
@@ -25,23 +64,33 @@ class TreeSettings:
     deepen_layers: int = 2  # d_se: layers it adds
     max_draft_rows: int = 256  # most sent rows that are neither accepted nor pruned
 
+
+@dataclass(frozen=True)
+class LevelSettings(Settings):
+    """Sizes of a tree that goes through the pipeline level by level (pipedec, section 3.3.3)."""
+
+    width: int = 16  # w: most nodes of a level
+    children: int = 16  # c: candidates of each node
+    max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned
+
+
+@dataclass(frozen=True)
+class MicroBatchSettings(Settings):
+    """How far PipeInfer speculates; the values are those of its artifact's command line."""
+
+    batch_rows: int = 4  # --draft: most tokens of a micro-batch (section IV-B.1)
+    sequences: int = 3  # -np: most branches that are drafted side by side
+    cutoff: float = 0.001  # -pa: least confidence of a drafted token
+    split: float = 0.8  # -ps: least confidence of a further branch
+    recovery: float = 0.4  # -pr: raises the cut-off for each micro-batch sent ahead (section IV-B.2)
+    decay: float = 0.01  # -pd: lowers it for each attempt that fails; above 0
+    max_draft_rows: int = 128  # most tokens that are drafted and neither accepted nor pruned
+
     def __post_init__(self) -> None:
-        for option in fields(self):
-            if getattr(self, option.name) < 1:
-                raise BadRequestError(
-                    f"strategy option {option.name} is {getattr(self, option.name)}; it must be 1 or more"
-                )
+        super().__post_init__()
+        if self.decay == 0:
+            raise BadRequestError("strategy option decay is 0; the cut-off must come down in the end")
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, float]) -> TreeSettings:
-        """Settings with some values overridden by name.
 
-        Raises BadRequestError for an unknown name or a value that is not a whole number.
-        """
-        known = {option.name for option in fields(cls)}
-        for name, value in options.items():
-            if name not in known:
-                raise BadRequestError(f"unknown strategy option {name}; known are {', '.join(sorted(known))}")
-            if value != int(value):
-                raise BadRequestError(f"strategy option {name} is {value}; it must be a whole number")
-        return cls(**{name: int(value) for name, value in options.items()})
+def _is_count(default: object) -> bool:
+    return isinstance(default, int)

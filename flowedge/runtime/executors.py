@@ -1,0 +1,111 @@
+"""Runs the jobs of the state machines on real models."""
+
+from __future__ import annotations
+
+import torch
+
+from flowedge.errors import BadRequestError, ProtocolError
+from flowedge.messages import Payload
+from flowedge.models.block import LayerBlock
+from flowedge.models.cache import SessionCache
+from flowedge.models.head import LMHead
+from flowedge.models.sampler import TokenSampler
+from flowedge.models.tensors import to_payload, to_tensor
+from flowedge.runtime.jobs import (
+    Drafter,
+    DraftJob,
+    DraftResult,
+    DropCache,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    OpenCache,
+    StageJob,
+    Verify,
+)
+from flowedge.sampling import Walk, walk
+
+
+class BlockExecutor:
+    """A StageExecutor over a block of layers, with the caches of all its sessions."""
+
+    def __init__(self, block: LayerBlock) -> None:
+        self.block = block
+        self._caches: dict[str, SessionCache] = {}
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of all caches allocated now."""
+        # A copy first: the lane's thread may open a session meanwhile.
+        return sum(cache.nbytes for cache in list(self._caches.values()))
+
+    def run(self, job: StageJob) -> Payload | None:
+        """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
+        match job:
+            case OpenCache():
+                self._caches[job.session] = self.block.new_cache(job.capacity)
+            case DropCache():
+                self._caches.pop(job.session, None)
+            case Forward():
+                return self._forward(job)
+        return None
+
+    def _forward(self, job: Forward) -> Payload | None:
+        cache = self._caches.get(job.session)
+        if cache is None:
+            raise ProtocolError(f"session {job.session} has no cache here")
+        cache.gather(job.settled, job.slots)
+        hidden = self.block.forward(
+            to_tensor(job.payload),
+            job.positions,
+            cache,
+            job.cached,
+            job.context,
+            job.tail_parents,
+            lambda: job.dead,
+        )
+        return None if hidden is None else to_payload(hidden)
+
+
+class HeadExecutor:
+    """A DraftExecutor: the LM head, the sampler, and the drafter where there is one."""
+
+    def __init__(self, head: LMHead, drafter: Drafter | None) -> None:
+        self.head = head
+        self.drafter = drafter
+
+    def run(self, job: DraftJob) -> DraftResult:
+        """Run one job. Raises FlowEdgeError."""
+        match job:
+            case Verify():
+                return self._verify(job)
+            case OpenCache():
+                if self.drafter is not None:
+                    self.drafter.open(job.session, job.capacity)
+            case DropCache():
+                if self.drafter is not None:
+                    self.drafter.close(job.session)
+            case ExtendDraft():
+                self._drafter().extend(job.session, job.features, job.next_tokens)
+            case GrowDraft():
+                drafter = self._drafter()
+                if job.features is not None and job.next_tokens is not None:
+                    drafter.extend(job.session, job.features, job.next_tokens)
+                nodes, parents, tokens = job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist()
+                return drafter.grow(job.session, job.growth, nodes, parents, tokens, job.width)
+        return None
+
+    @torch.inference_mode()
+    def _verify(self, job: Verify) -> Walk:
+        logits = self.head.logits(to_tensor(job.hidden))
+        sampler = TokenSampler(job.sampling, logits.shape[-1])
+
+        def draw(row: int) -> int:
+            return sampler.draw(logits[row], int(job.positions[row]) + 1)
+
+        return walk(job.tokens.tolist(), job.parents.tolist(), draw)
+
+    def _drafter(self) -> Drafter:
+        if self.drafter is None:
+            raise BadRequestError("this draft node has no drafter; only autoregressive decoding works")
+        return self.drafter

@@ -1,0 +1,83 @@
+"""The compute lane of a live device: one worker thread, one job at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from flowedge.errors import DeviceError, FlowEdgeError
+
+T = TypeVar("T")
+_Work = Callable[[], None]
+
+_log = logging.getLogger(__name__)
+
+
+class ComputeLane:
+    """Runs blocking functions in a thread of its own, in order."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        # A daemon, so that a process that is told to stop does not wait for a long load to end.
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    async def run(self, function: Callable[[], T]) -> tuple[T, float]:
+        """Run a function; returns its result and the seconds it took.
+
+        A FlowEdgeError passes; whatever else it raises becomes a DeviceError of this device. When the waiting
+        task is cancelled the function still runs to its end.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[T, float]] = loop.create_future()
+
+        def work() -> None:
+            started = time.perf_counter()
+            try:
+                result = function()
+            except FlowEdgeError as error:
+                _tell(loop, done, None, error)
+            except Exception as error:  # noqa: BLE001 (a model may raise anything; the waiting side must hear)
+                _log.exception("a job failed")
+                failure = DeviceError(self._device, f"computing failed: {type(error).__name__}: {error}")
+                _tell(loop, done, None, failure)
+            else:
+                _tell(loop, done, (result, time.perf_counter() - started), None)
+
+        self._work.put(work)
+        return await done
+
+    def stop(self, wait_s: float) -> None:
+        """End the thread after the work it has; waits for that at most `wait_s`."""
+        self._work.put(None)
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    done: asyncio.Future[T],
+    result: T | None,
+    error: FlowEdgeError | None,
+) -> None:
+    def settle() -> None:
+        if done.done():  # the waiting task was cancelled
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        _log.info("a job ended after its process was told to stop")

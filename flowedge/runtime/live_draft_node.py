@@ -1,0 +1,274 @@
+"""A draft node at work: drives the state machine with real links and real compute.
+
+Everything here runs on the event loop but the jobs, which run in the compute lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from flowedge.errors import (
+    BadRequestError,
+    DeadlineError,
+    DeviceError,
+    DeviceLostError,
+    FlowEdgeError,
+    ProtocolError,
+)
+from flowedge.messages import Fault, Message
+from flowedge.runtime.deadline import within
+from flowedge.runtime.draft_node import DraftNode
+from flowedge.runtime.express import ExpressFault, ExpressLane
+from flowedge.runtime.jobs import DraftExecutor
+from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.pump import Pump
+from flowedge.runtime.request import Failed, Finished, Output, Request
+from flowedge.runtime.transport.link import Lane, OutLink
+from flowedge.runtime.transport.server import InStream
+from flowedge.wire import FrameError
+
+OpenLink = Callable[[Callable[[Message], None], Callable[[DeviceLostError], None]], Awaitable[OutLink]]
+CHECK_S = 0.5  # how often sessions are looked at for progress
+
+_log = logging.getLogger(__name__)
+
+
+class Generation:
+    """One request that is being served."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.outputs: asyncio.Queue[Output] = asyncio.Queue()
+        self.progressed = time.monotonic()
+        self.express_bytes = 0
+
+    async def next_output(self, timeout_s: float) -> Output | None:
+        """The next output, or None when there is none within the time."""
+        try:
+            return await within(timeout_s, self.outputs.get(), "no output")
+        except DeadlineError:
+            return None
+
+
+class LiveDraftNode:
+    """The draft node of one pipeline, from its making to the loss of a device; `lost` says which."""
+
+    def __init__(
+        self,
+        machine: DraftNode,
+        executor: DraftExecutor,
+        lane: ComputeLane,
+        *,
+        progress_s: float,
+        fault: ExpressFault,
+    ) -> None:
+        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError."""
+        self.lost: DeviceLostError | None = None
+        self._machine = machine
+        self._executor = executor
+        self._lane = lane
+        self._progress_s = progress_s
+        self._fault = fault
+        self._generations: dict[str, Generation] = {}
+        self._first: OutLink | None = None
+        self._express_links: list[OutLink] = []
+        self._express: ExpressLane | None = None
+        self._last: InStream | None = None
+        self._compute_pump = Pump("compute", self._compute, self._on_bug)
+        self._send_pump = Pump("send", self._send, self._on_bug)
+        self._watch: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def device(self) -> str:
+        """The name of this device."""
+        return self._machine.device
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that are open here."""
+        return self._machine.num_sessions
+
+    async def connect(self, open_first: OpenLink, open_express: Sequence[OpenLink]) -> None:
+        """Open the in-band link to the first stage and an express link to every stage.
+
+        Raises what they raise; DeviceLostError when a stage was lost meanwhile.
+        """
+        for open_link in open_express:
+            self._express_links.append(await open_link(self._take, self._on_lost))
+        self._first = await open_first(self._take, self._on_lost)
+        if self.lost is not None:
+            raise self.lost
+        self._express = ExpressLane(self._express_links, self._fault)
+        self._compute_pump.start()
+        self._send_pump.start()
+        self._watch = asyncio.create_task(self._watch_progress())
+
+    def generate(self, request: Request) -> Generation:
+        """Begin to serve a request; end it with `end`.
+
+        Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
+        pipeline is broken.
+        """
+        if self.lost is not None:
+            raise DeviceLostError(self.lost.device, self.lost.reason)
+        self._machine.start(request)
+        generation = self._generations[request.session] = Generation(request.session)
+        self._changed()
+        return generation
+
+    def end(self, generation: Generation) -> None:
+        """The client has its result, or wants none; cancels what is still going on."""
+        self._generations.pop(generation.session, None)
+        self._machine.cancel(generation.session)
+        self._changed()
+
+    async def stop(self, reason: str) -> None:
+        """End all sessions and links."""
+        self._on_lost(DeviceLostError(self.device, reason))
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._compute_pump.stop()
+        await self._send_pump.stop()
+        if self._closing is not None:
+            await self._closing
+
+    def opened(self, stream: InStream) -> None:
+        """The last stage asks for a stream; see StreamOwner."""
+        if stream.lane is not Lane.IN_BAND:
+            raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
+        if self.lost is not None:
+            raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
+        if self._last is not None:
+            raise BadRequestError(f"device {self.device} has a last stage already: {self._last.peer}")
+        self._last = stream
+
+    def received(self, stream: InStream, message: Message) -> None:  # noqa: ARG002 (StreamOwner)
+        """A message has come from the last stage; see StreamOwner."""
+        self._take(message)
+
+    def malformed(self, stream: InStream, error: FrameError) -> None:
+        """A frame of the last stage could not be read: the session it names has lost something."""
+        if error.session:
+            reason = f"{stream.peer} sent what cannot be read: {error}"
+            self._take(Fault(error.session, self.device, ProtocolError.code, reason))
+
+    def closed(self, stream: InStream, reason: str) -> None:
+        """The last stage is gone; see StreamOwner."""
+        self._on_lost(DeviceLostError(stream.peer, reason))
+
+    def _take(self, message: Message) -> None:
+        session = getattr(message, "session", "")
+        if (
+            isinstance(message, Fault)
+            and message.code == DeviceLostError.code
+            and session in self._generations
+        ):
+            # Between two stages a link is lost: nothing else can come through this pipeline either.
+            self._on_lost(DeviceLostError(message.device, message.reason))
+            return
+        self._note_progress(session)
+        self._guard(session, lambda: self._machine.receive(message))
+        self._changed()
+
+    def _guard(self, session: str, step: Callable[[], None]) -> None:
+        """A bug in one session's strategy ends that session with an error, and no other."""
+        try:
+            step()
+        except FlowEdgeError as error:
+            self._machine.fail_session(session, error)
+        except Exception as error:  # noqa: BLE001 (see above)
+            _log.exception("session %s failed", session)
+            reason = f"internal error: {type(error).__name__}: {error}"
+            self._machine.fail_session(session, DeviceError(self.device, reason))
+
+    def _changed(self) -> None:
+        """Hand out what goes to stages and clients and wake whatever may have work now."""
+        while (message := self._machine.next_express()) is not None:
+            if self._express is not None:
+                self._express.put(message)
+        while (output := self._machine.next_output()) is not None:
+            self._hand_out(output)
+        self._compute_pump.wake()
+        self._send_pump.wake()
+
+    def _hand_out(self, output: Output) -> None:
+        generation = self._generations.get(output.session)
+        if generation is None:
+            return
+        self._note_progress(output.session)
+        if isinstance(output, Finished | Failed) and self._express is not None:
+            generation.express_bytes = self._express.take_sent_bytes(output.session)
+        generation.outputs.put_nowait(output)
+
+    def _note_progress(self, session: str) -> None:
+        generation = self._generations.get(session)
+        if generation is not None:
+            generation.progressed = time.monotonic()
+
+    async def _compute(self) -> bool:
+        job = self._machine.next_job()
+        if job is None:
+            return False
+        try:
+            result, seconds = await self._lane.run(lambda: self._executor.run(job))
+        except FlowEdgeError as error:
+            self._machine.fail(job, error)
+        else:
+            self._note_progress(job.session)
+            self._machine.record_busy(job.session, seconds)
+            self._guard(job.session, lambda: self._machine.finish(job, result))
+        self._changed()
+        return True
+
+    async def _send(self) -> bool:
+        message = self._machine.next_outbound()
+        if message is None or self._first is None:
+            return False
+        try:
+            sent = await self._first.send(message)
+        except DeviceLostError as error:
+            self._on_lost(error)
+            return False
+        self._machine.record_sent(getattr(message, "session", ""), sent)
+        return True
+
+    async def _watch_progress(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            now = time.monotonic()
+            for generation in list(self._generations.values()):
+                if now - generation.progressed > self._progress_s:
+                    self._give_up(generation)
+
+    def _give_up(self, generation: Generation) -> None:
+        error = DeadlineError(
+            f"device {self.device}: session {generation.session} saw no message, no result and no output "
+            f"for {self._progress_s:g} s"
+        )
+        self._machine.fail_session(generation.session, error)
+        self._changed()
+        if self._generations.pop(generation.session, None) is not None:
+            generation.outputs.put_nowait(Failed(generation.session, error))
+
+    def _on_bug(self, error: Exception) -> None:
+        self._on_lost(DeviceLostError(self.device, f"internal error: {type(error).__name__}: {error}"))
+
+    def _on_lost(self, error: DeviceLostError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        _log.warning("the pipeline of %s is broken: %s", self.device, error)
+        self._machine.device_lost(error)
+        self._changed()
+        self._closing = asyncio.ensure_future(self._close_links())
+
+    async def _close_links(self) -> None:
+        """The stages take the end of the express stream as the end of the pipeline."""
+        if self._express is not None:
+            await self._express.stop()
+        links = [*self._express_links, *([self._first] if self._first is not None else [])]
+        await asyncio.gather(*(link.close() for link in links))

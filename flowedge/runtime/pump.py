@@ -1,0 +1,50 @@
+"""A loop that works while there is work, and then sleeps until it is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+_log = logging.getLogger(__name__)
+
+
+class Pump:
+    """Calls `step` until it says that there is nothing to do, then waits for `wake`.
+
+    An exception out of `step` is a bug: it is logged and given to `on_bug`, and the pump goes on.
+    """
+
+    def __init__(
+        self, name: str, step: Callable[[], Awaitable[bool]], on_bug: Callable[[Exception], None]
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._on_bug = on_bug
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._task = asyncio.create_task(self._run(), name=f"pump {self._name}")
+
+    def wake(self) -> None:
+        """There may be work."""
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """Stop at once, in the middle of a step if there is one."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                while await self._step():
+                    pass
+            except Exception as error:  # noqa: BLE001 (sessions must hear of a bug, not wait for ever)
+                _log.exception("the %s pump failed", self._name)
+                self._on_bug(error)
+            await self._woken.wait()
+            self._woken.clear()

@@ -1,0 +1,147 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DTYPE_UNSPECIFIED: _ClassVar[DType]
+    DTYPE_INT32: _ClassVar[DType]
+    DTYPE_FLOAT32: _ClassVar[DType]
+    DTYPE_FLOAT16: _ClassVar[DType]
+    DTYPE_BFLOAT16: _ClassVar[DType]
+DTYPE_UNSPECIFIED: DType
+DTYPE_INT32: DType
+DTYPE_FLOAT32: DType
+DTYPE_FLOAT16: DType
+DTYPE_BFLOAT16: DType
+
+class Frame(_message.Message):
+    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    PRUNE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    segment: Segment
+    prune: Prune
+    close: Close
+    credit: Credit
+    fault: Fault
+    heartbeat: Heartbeat
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("session", "capacity")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    capacity: int
+    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("dtype", "shape", "data")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    dtype: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("session", "number", "epoch", "committed", "first_row", "positions", "parents", "payload", "padding")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    number: int
+    epoch: int
+    committed: bool
+    first_row: int
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    payload: Tensor
+    padding: bytes
+    def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[bytes] = ...) -> None: ...
+
+class Prune(_message.Message):
+    __slots__ = ("session", "epoch", "source_len", "context", "accepted", "retained")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LEN_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    epoch: int
+    source_len: int
+    context: int
+    accepted: int
+    retained: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[int] = ..., source_len: _Optional[int] = ..., context: _Optional[int] = ..., accepted: _Optional[int] = ..., retained: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StageReport(_message.Message):
+    __slots__ = ("device", "segments", "rows_computed", "rows_trimmed", "rows_wasted", "aborted", "busy_s", "bytes_sent")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_WASTED_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    segments: int
+    rows_computed: int
+    rows_trimmed: int
+    rows_wasted: int
+    aborted: int
+    busy_s: float
+    bytes_sent: int
+    def __init__(self, device: _Optional[str] = ..., segments: _Optional[int] = ..., rows_computed: _Optional[int] = ..., rows_trimmed: _Optional[int] = ..., rows_wasted: _Optional[int] = ..., aborted: _Optional[int] = ..., busy_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ...) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ("session", "reports")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    reports: _containers.RepeatedCompositeFieldContainer[StageReport]
+    def __init__(self, session: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class Fault(_message.Message):
+    __slots__ = ("session", "device", "code", "reason")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    device: str
+    code: str
+    reason: str
+    def __init__(self, session: _Optional[str] = ..., device: _Optional[str] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,159 @@
+"""The drafter's incremental cache gives what recomputing everything gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from flowedge.drafting.eagle import SCRATCH_ROWS, EagleDrafter
+from flowedge.drafting.eagle_head import EagleHead, KeyValueViews
+from flowedge.errors import CapacityError
+from flowedge.models.head import LMHead
+from flowedge.runtime.jobs import DraftLayer
+
+HIDDEN, VOCAB = 32, 50
+
+
+class Setting:
+    """A small random head, and the true features and tokens of one text."""
+
+    def __init__(self, seed: int, rows: int = 40) -> None:
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            hidden_size=HIDDEN,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=VOCAB,
+        )
+        self.head = EagleHead(config, fc_bias=True).eval()
+        self.lm_head = LMHead(nn.Parameter(torch.randn(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
+        self.embedding = nn.Embedding(VOCAB, HIDDEN)
+        self.features = np.random.default_rng(seed).standard_normal((rows, HIDDEN)).astype(np.float32)
+        self.next_tokens = np.random.default_rng(seed + 1).integers(0, VOCAB, rows)
+
+    def drafter(self) -> EagleDrafter:
+        return EagleDrafter(self.head, self.lm_head, self.embedding)
+
+    @torch.inference_mode()
+    def recompute(self, rows: int, path: list[int]) -> torch.Tensor:
+        """log-probabilities of the token after `path`, draft tokens below the root, without any cache.
+
+        A chain: rows of true features, then one row per draft token with the feature predicted before it.
+        """
+        tokens = torch.from_numpy(self.next_tokens[:rows]).tolist()
+        features = list(torch.from_numpy(self.features[:rows]))
+        for token in [*path, None]:
+            predicted = self._causal(tokens, features)[-1]
+            if token is not None:
+                tokens.append(token)
+                features.append(predicted)
+        return torch.log_softmax(self.lm_head.logits(predicted[None]), dim=-1)[0]
+
+    def _causal(self, tokens: list[int], features: list[torch.Tensor]) -> torch.Tensor:
+        count = len(tokens)
+        config = self.head.config
+        kv = torch.zeros(2, config.num_key_value_heads, count, HIDDEN // config.num_attention_heads)
+        return self.head(
+            self.embedding(torch.tensor(tokens)),
+            torch.stack(features),
+            torch.arange(count),
+            KeyValueViews(kv[0], kv[1]),
+            torch.ones(count, count, dtype=torch.bool).tril(),
+        )
+
+
+def grow_and_check(setting: Setting, drafter: EagleDrafter, rows: int, growth: int, layers: int) -> None:
+    """Grow a tree of random frontiers and compare every layer with the recomputation."""
+    random = np.random.default_rng(growth)
+    width, frontier = 4, 3
+    paths: dict[int, list[int]] = {0: []}
+    nodes, parents, tokens = [0], [-1], [0]
+    for _ in range(layers):
+        layer = drafter.grow("s", growth, nodes, parents, tokens, width)
+        check(setting, rows, [paths[node] for node in nodes], layer)
+        chosen = random.permutation(len(nodes) * width)[:frontier]
+        above = [(nodes[index // width], int(layer.tokens.reshape(-1)[index])) for index in chosen]
+        first = max(paths) + 1
+        nodes = list(range(first, first + len(above)))
+        parents, tokens = [parent for parent, _ in above], [token for _, token in above]
+        for node, (parent, token) in zip(nodes, above, strict=True):
+            paths[node] = [*paths[parent], token]
+
+
+def check(setting: Setting, rows: int, paths: list[list[int]], layer: DraftLayer) -> None:
+    assert layer.tokens.dtype == np.int64 and layer.log_probs.dtype == np.float64
+    for path, tokens, log_probs in zip(paths, layer.tokens, layer.log_probs, strict=True):
+        expected = setting.recompute(rows, path)
+        assert (np.diff(log_probs) <= 0).all()
+        np.testing.assert_allclose(log_probs, expected[tokens].numpy(), atol=1e-4)
+        best = torch.topk(expected, len(tokens)).values.numpy()
+        np.testing.assert_allclose(log_probs, best, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_growth_equals_recomputation(seed: int) -> None:
+    setting = Setting(seed)
+    drafter = setting.drafter()
+    drafter.open("s", 40)
+    rows = 0
+    for growth, step in enumerate((7, 1, 3, 12)):
+        drafter.extend("s", setting.features[rows : rows + step], setting.next_tokens[rows : rows + step])
+        rows += step
+        grow_and_check(setting, drafter, rows, growth, layers=4)
+
+
+def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
+    setting = Setting(5)
+    drafter = setting.drafter()
+    drafter.open("s", 10)
+    drafter.extend("s", setting.features[:10], setting.next_tokens[:10])
+    first = drafter.grow("s", 1, [0], [-1], [0], 3)
+    drafter.grow("s", 1, [1], [0], [int(first.tokens[0, 0])], 3)
+    drafter.grow("s", 2, [0], [-1], [0], 3)
+    with pytest.raises(ValueError, match="not of growth 2"):
+        drafter.grow("s", 2, [2], [1], [3], 3)
+
+
+def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
+    setting = Setting(6)
+    drafter = setting.drafter()
+    drafter.open("s", 5)
+    drafter.extend("s", setting.features[:5], setting.next_tokens[:5])
+    layer = drafter.grow("s", 1, [0], [-1], [0], VOCAB)
+    tokens = layer.tokens[0].tolist()
+    node = 1
+    for _ in range(SCRATCH_ROWS // VOCAB + 2):
+        nodes = list(range(node, node + VOCAB))
+        node += VOCAB
+        layer = drafter.grow("s", 1, nodes, [0] * VOCAB, tokens, 3)
+    check(setting, 5, [[token] for token in tokens], layer)
+
+
+def test_sessions_are_apart_and_capacity_holds() -> None:
+    setting = Setting(7)
+    drafter = setting.drafter()
+    drafter.open("s", 8)
+    drafter.open("t", 8)
+    drafter.extend("s", setting.features[:8], setting.next_tokens[:8])
+    drafter.extend("t", setting.features[8:12], setting.next_tokens[8:12])
+    check(setting, 8, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))
+    with pytest.raises(CapacityError, match="8 rows"):
+        drafter.extend("s", setting.features[:1], setting.next_tokens[:1])
+    drafter.close("s")
+    drafter.close("s")
+    drafter.extend("t", setting.features[12:16], setting.next_tokens[12:16])
+
+
+def test_a_payload_in_bfloat16_is_read_as_such() -> None:
+    setting = Setting(8)
+    drafter = setting.drafter()
+    exact = torch.from_numpy(setting.features[:6]).bfloat16()
+    setting.features[:6] = exact.float().numpy()
+    drafter.open("s", 6)
+    drafter.extend("s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
+    check(setting, 6, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))
