@@ -1,0 +1,103 @@
+"""The Agent service: what a device is, and the role it takes."""
+
+# ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc.aio
+
+from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.identity import Identity
+from flowedge.agent.role import Role, RoleHolder
+from flowedge.agent.settings import AgentSettings
+from flowedge.agent.stage_role import StageRole
+from flowedge.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.transport.status import abort
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Report = Callable[[str, str], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+
+
+class AgentService(rpc.AgentServicer):
+    """Answers for one device."""
+
+    def __init__(
+        self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
+    ) -> None:
+        self._identity = identity
+        self._roles = roles
+        self._settings = settings
+        self._lane = lane
+
+    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
+        """The device and its role."""
+        device = self._identity.describe()
+        if self._roles.role is not None:
+            self._roles.role.describe(device)
+        return device
+
+    async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
+        """Take the role of a stage."""
+        name = self._identity.name
+        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon)
+        await self._become(role, request, context, lambda report: role.load(lambda text: report(name, text)))
+
+    async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
+        """Take the role of a draft node, and give the stages theirs."""
+        identity = self._identity
+        role = DraftNodeRole(identity.name, identity.address_for, request, self._settings, self._lane)
+        await self._become(role, request, context, role.load)
+
+    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
+        """Give the role up."""
+        await self._roles.release(request.pipeline)
+        return pb.ReleaseReply()
+
+    async def _become(
+        self,
+        role: Role,
+        request: pb.StageRole | pb.DraftNodeRole,
+        context: Context,
+        load: Callable[[Report], Awaitable[None]],
+    ) -> None:
+        writing = asyncio.Lock()
+
+        async def report(device: str, text: str) -> None:
+            async with writing:
+                await context.write(pb.RoleProgress(device=device, message=text))
+
+        try:
+            _check(request)
+            await self._roles.take(role)
+            try:
+                await load(report)
+            except BaseException as error:
+                await self._roles.drop(role, f"it could not be loaded: {error}")
+                raise
+        except FlowEdgeError as error:
+            _log.warning("the role was refused: %s", error)
+            await abort(context, error)
+        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
+
+
+def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
+    if request.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the request is of protocol {request.protocol_version}, this device speaks {PROTOCOL_VERSION}; "
+            "install the same version on both"
+        )
+    if not 0 < len(request.pipeline) <= 64 or not (
+        request.pipeline.isascii() and request.pipeline.isprintable()
+    ):
+        raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")

@@ -1,0 +1,149 @@
+"""Setting up the stages of a pipeline, from the draft node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import grpc.aio
+
+from flowedge.cluster.split import check_split, even_split, layer_ranges
+from flowedge.errors import DeviceError, ProtocolError
+from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.runtime.transport.status import from_status
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+
+RELEASE_S = 3.0
+
+Report = Callable[[str, str], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A device and the layers [start, stop) it is to hold; memory_available in bytes, before it loads."""
+
+    name: str
+    address: str
+    start: int
+    stop: int
+    memory_available: int
+
+    @property
+    def num_layers(self) -> int:
+        return self.stop - self.start
+
+
+async def plan_stages(
+    addresses: Sequence[str], split: Sequence[int], num_layers: int, settings: LinkSettings
+) -> list[PlannedStage]:
+    """Who holds what: as even as possible, unless `split` has the layers of each stage.
+
+    Raises BadRequestError for a split that does not add up, DeviceLostError for a device that is not there.
+    """
+    count = len(addresses)
+    counts = check_split(list(split), num_layers, count) if split else even_split(num_layers, count)
+    devices = await asyncio.gather(*(_describe(address, settings) for address in addresses))
+    return [
+        PlannedStage(device.name, address, start, stop, device.memory_available)
+        for device, address, (start, stop) in zip(devices, addresses, layer_ranges(counts), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class StageSetup:
+    """What all stages of a pipeline are told; `last_downstream` is the draft node's own address."""
+
+    pipeline: str
+    model: str
+    quant: str
+    dtype: str
+    fingerprint: str
+    last_downstream: str
+
+    def start(self, stages: Sequence[PlannedStage], report: Report) -> RunningSetup:
+        """Have all stages load at once."""
+        downstream = [*(stage.address for stage in stages[1:]), self.last_downstream]
+        return RunningSetup(
+            [
+                asyncio.create_task(self._set_up(stage, next_address, report))
+                for stage, next_address in zip(stages, downstream, strict=True)
+            ]
+        )
+
+    async def _set_up(self, stage: PlannedStage, downstream: str, report: Report) -> None:
+        role = pb.StageRole(
+            pipeline=self.pipeline,
+            model=self.model,
+            layer_start=stage.start,
+            layer_stop=stage.stop,
+            quant=self.quant,
+            downstream=downstream,
+            protocol_version=PROTOCOL_VERSION,
+            fingerprint=self.fingerprint,
+            dtype=self.dtype,
+        )
+        ready = False
+        try:
+            async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:
+                async for progress in rpc.AgentStub(channel).BecomeStage(role):
+                    await report(stage.name, progress.message)
+                    ready = progress.ready
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, stage.name) from error
+        if not ready:
+            raise DeviceError(stage.name, "it ended its set-up without being ready")
+
+
+class RunningSetup:
+    """The stages that are loading."""
+
+    def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._tasks = tasks
+
+    async def wait(self) -> None:
+        """Until all are ready; raises the error of the first that fails. The caller has the deadline."""
+        await asyncio.gather(*self._tasks)
+
+    async def cancel(self) -> None:
+        """Call off what is still going on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def release_stages(stages: Sequence[PlannedStage], pipeline: str) -> None:
+    """Have the stages give up their roles, as far as they can be reached."""
+
+    async def release(stage: PlannedStage) -> None:
+        try:
+            async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:
+                await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
+        except grpc.aio.AioRpcError as error:
+            _log.info("%s was not released: %s", stage.name, from_status(error, stage.address))
+
+    await asyncio.gather(*(release(stage) for stage in stages))
+
+
+async def _describe(address: str, settings: LinkSettings) -> pb.Device:
+    try:
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+            device: pb.Device = await rpc.AgentStub(channel).Describe(
+                pb.DescribeRequest(), timeout=settings.connect_s
+            )
+    except grpc.aio.AioRpcError as error:
+        raise from_status(error, address) from error
+    if device.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"device {device.name} speaks protocol {device.protocol_version}, this one {PROTOCOL_VERSION}; "
+            "install the same version on both"
+        )
+    return device
+
+
+_OPTIONS = LinkSettings().channel_options

@@ -1,0 +1,191 @@
+"""The role of the draft node: it sets its pipeline up, then drafts and verifies for it.
+
+torch is imported when a role is loaded, in the compute lane, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flowedge.agent.coordinator import PlannedStage, StageSetup, plan_stages, release_stages
+from flowedge.agent.settings import AgentSettings
+from flowedge.errors import BadRequestError, CapacityError, DeviceError
+from flowedge.messages import Message
+from flowedge.runtime.deadline import within
+from flowedge.runtime.express import ExpressFault
+from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
+from flowedge.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from flowedge.agent.draft_models import DraftModels
+    from flowedge.runtime.live_draft_node import LiveDraftNode
+
+Report = Callable[[str, str], Awaitable[None]]
+
+
+class DraftNodeRole:
+    """Sets up the stages, loads the LM head and the drafter, and holds the pipeline."""
+
+    def __init__(
+        self,
+        device: str,
+        address_for: Callable[[str], str],
+        request: pb.DraftNodeRole,
+        settings: AgentSettings,
+        lane: ComputeLane,
+    ) -> None:
+        """`address_for` gives the address at which a stage, given by its own, reaches this device."""
+        self.pipeline = request.pipeline
+        self._device = device
+        self._address_for = address_for
+        self._request = request
+        self._settings = settings
+        self._lane = lane
+        self._stages: list[PlannedStage] = []
+        self._models: DraftModels | None = None
+        self._live: LiveDraftNode | None = None
+        self._ready = False
+        self._stopped = False
+
+    @property
+    def in_use(self) -> bool:
+        """See Role."""
+        if self._stopped:
+            return False
+        return self._live is None or self._live.lost is None
+
+    async def load(self, report: Report) -> None:
+        """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
+        try:
+            await within(self._settings.load_s, self._load(report), "the pipeline was not set up")
+        except BaseException:
+            await release_stages(self._stages, self.pipeline)
+            raise
+        self._ready = True
+
+    def serving(self) -> tuple[LiveDraftNode, DraftModels]:
+        """What serves requests. DeviceError while it is being loaded."""
+        if self._live is None or self._models is None or not self._ready:
+            raise DeviceError(self._device, "its pipeline is still being set up")
+        return self._live, self._models
+
+    def streams(self) -> LiveDraftNode:
+        """See Role."""
+        if self._live is None:
+            raise DeviceError(self._device, "it is still loading")
+        return self._live
+
+    def describe(self, device: pb.Device) -> None:
+        """See Role."""
+        request = self._request
+        if not self.in_use:  # the pipeline is broken; the device may be given another role
+            return
+        device.role = "draft node"
+        device.pipeline = self.pipeline
+        device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
+        if self._ready:
+            device.stage_addresses.extend(request.stages)
+        if self._models is not None:
+            device.weight_bytes = self._models.weight_bytes
+
+    async def stop(self, reason: str) -> None:
+        """See Role."""
+        self._stopped = True
+        if self._live is not None:
+            await self._live.stop(reason)
+            await release_stages(self._stages, self.pipeline)
+        self._live = None
+        self._models = None
+
+    def check_memory(self, rows: int) -> None:
+        """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
+        if self._models is None:
+            return
+        for stage in self._stages:
+            needed = rows * self._models.row_bytes(stage.num_layers)
+            if needed > stage.memory_available:
+                raise CapacityError(
+                    f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of cache on device "
+                    f"{stage.name}, which had {stage.memory_available / 2**20:.0f} MiB free before it loaded"
+                )
+
+    async def _load(self, report: Report) -> None:
+        request, settings = self._request, self._settings
+        if not request.stages:
+            raise BadRequestError("a pipeline needs one stage or more")
+        await report(self._device, f"opening {request.model}")
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request.model, settings.threads))
+        stages = await plan_stages(
+            list(request.stages), list(request.split), opened.num_layers, settings.link
+        )
+        setup = StageSetup(
+            pipeline=self.pipeline,
+            model=request.model,
+            quant=request.quant,
+            dtype=request.dtype,
+            fingerprint=opened.fingerprint,
+            last_downstream=self._address_for(stages[-1].address),
+        )
+        self._stages = stages
+        running = setup.start(stages, report)
+        try:
+            await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
+            models, _ = await self._lane.run(lambda: _load_models(opened.checkpoint, request))
+            self._models = models
+            # From here on the last stage finds its downstream.
+            self._live = self._make_live(models)
+            await running.wait()
+        finally:
+            await running.cancel()
+        open_express = [partial(self._open, stage.address, Lane.EXPRESS) for stage in stages]
+        await self._live.connect(partial(self._open, stages[0].address, Lane.IN_BAND), open_express)
+
+    def _make_live(self, models: DraftModels) -> LiveDraftNode:
+        from flowedge.agent.draft_models import make_machine  # noqa: PLC0415
+        from flowedge.runtime.live_draft_node import LiveDraftNode  # noqa: PLC0415
+
+        if self._stopped:
+            raise DeviceError(self._device, "the role was given up while it was being loaded")
+        return LiveDraftNode(
+            make_machine(self._device, models, len(self._stages)),
+            models.executor,
+            self._lane,
+            progress_s=self._settings.progress_s,
+            fault=ExpressFault.from_environment(),
+        )
+
+    async def _open(
+        self,
+        address: str,
+        lane: Lane,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[Any], None],
+    ) -> OutLink:
+        return await OutLink.open(
+            address,
+            lane,
+            pipeline=self.pipeline,
+            device=self._device,
+            events=LinkEvents(on_message, on_lost),
+            settings=self._settings.link,
+        )
+
+
+def _open_checkpoint(model: str, threads: int) -> Any:
+    """Runs in the compute lane."""
+    import torch  # noqa: PLC0415
+
+    from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    return OpenedCheckpoint.open(model)
+
+
+def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:
+    """Runs in the compute lane."""
+    from flowedge.agent.draft_models import DraftModels  # noqa: PLC0415
+
+    return DraftModels.load(checkpoint, request.drafter, request.dtype)

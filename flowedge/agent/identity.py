@@ -1,0 +1,75 @@
+"""Who a device is, and where it is reached."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import uuid
+from dataclasses import dataclass
+
+from flowedge.agent.settings import AgentSettings
+from flowedge.cluster.address import join_address, split_address
+from flowedge.cluster.device_kind import device_kind, memory_available, memory_total, resident_bytes
+from flowedge.cluster.record import DeviceRecord
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+WILDCARDS = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A running agent; `port` is the one it listens on."""
+
+    id: str
+    name: str
+    kind: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, settings: AgentSettings, port: int) -> Identity:
+        """The identity of this device; its id is new at every start."""
+        name = settings.name or platform.node() or "device"
+        return cls(uuid.uuid4().hex[:16], name, settings.device_kind or device_kind(), settings.host, port)
+
+    @property
+    def address(self) -> str:
+        """Where it listens; the host may be a wildcard."""
+        return join_address(self.host or "0.0.0.0", self.port)
+
+    def address_for(self, peer: str) -> str:
+        """The address at which the device at `peer` reaches this one."""
+        if self.host not in WILDCARDS:
+            return self.address
+        host, port = split_address(peer)
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing; it has the system choose the way, and so our address
+            return join_address(str(probe.getsockname()[0]), self.port)
+
+    def record(self) -> DeviceRecord:
+        """What the device advertises."""
+        return DeviceRecord(
+            name=self.name,
+            id=self.id,
+            address=self.address,
+            kind=self.kind,
+            memory_total=memory_total(),
+            protocol_version=PROTOCOL_VERSION,
+            version=VERSION,
+        )
+
+    def describe(self) -> pb.Device:
+        """What the device says of itself, apart from its role."""
+        return pb.Device(
+            id=self.id,
+            name=self.name,
+            kind=self.kind,
+            address=self.address,
+            memory_total=memory_total(),
+            memory_available=memory_available(),
+            protocol_version=PROTOCOL_VERSION,
+            version=VERSION,
+            resident_bytes=resident_bytes(),
+        )

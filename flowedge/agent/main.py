@@ -1,0 +1,88 @@
+"""The agent: one process a device, which takes a role when it is asked to and serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+
+import grpc.aio
+
+from flowedge.agent.agent_service import AgentService
+from flowedge.agent.generation_service import GenerationService
+from flowedge.agent.identity import Identity
+from flowedge.agent.role import RoleHolder
+from flowedge.agent.settings import AgentSettings
+from flowedge.cluster.address import join_address
+from flowedge.errors import DeadlineError, DeviceError
+from flowedge.runtime.deadline import within
+from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.transport.server import StreamServer
+from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc
+
+__all__ = ["AgentSettings", "run_agent", "serve"]
+
+STOP_GRACE_S = 0.5  # for calls that are told of the end to end
+
+
+def serve(settings: AgentSettings) -> None:
+    """Run an agent until the process is told to stop (SIGTERM or SIGINT).
+
+    Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(run_agent(settings))
+
+
+async def run_agent(settings: AgentSettings) -> None:
+    """See `serve`; for a running event loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = grpc.aio.server(options=settings.link.channel_options)
+    identity = Identity.of(settings, _bind(server, settings))
+    lane = ComputeLane(identity.name)
+    roles = RoleHolder(identity.name)
+    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
+    generation = GenerationService(identity.name, roles, settings)
+    generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
+    streams = StreamServer(identity.name, roles.streams_of, settings.link)
+    server.add_generic_rpc_handlers((streams.handler(),))
+    await server.start()
+    try:
+        await _serve_until(stop, identity, settings.advertise)
+    finally:
+        with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
+            await within(settings.stop_s, roles.release(""), "the role was not given up")
+        await server.stop(STOP_GRACE_S)
+        lane.stop(settings.stop_s)
+
+
+async def _serve_until(stop: asyncio.Event, identity: Identity, advertise: bool) -> None:
+    if not advertise:
+        _announce(identity)
+        await stop.wait()
+        return
+    from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
+
+    async with Advertiser(identity.record()):
+        _announce(identity)
+        await stop.wait()
+
+
+def _announce(identity: Identity) -> None:
+    """The one line that tells a person, or whoever started the agent, that it serves and where."""
+    print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
+
+
+def _bind(server: grpc.aio.Server, settings: AgentSettings) -> int:
+    address = join_address(settings.host or "0.0.0.0", settings.port)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise DeviceError(settings.name or "this one", f"cannot listen on {address}: {error}") from error
+    if port == 0:
+        raise DeviceError(settings.name or "this one", f"cannot listen on {address}")
+    return port

@@ -1,0 +1,80 @@
+"""The one role a device has at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from flowedge.errors import DeviceError
+from flowedge.runtime.transport.server import StreamOwner
+from flowedge.v1 import agent_pb2 as pb
+
+
+class Role(Protocol):
+    """A part in one pipeline, from the moment it is claimed, before anything is loaded."""
+
+    pipeline: str
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the pipeline is being set up or alive, so that no other may take the device."""
+
+    def streams(self) -> StreamOwner:
+        """What takes the pipeline's streams; DeviceError while it is still being loaded."""
+
+    def describe(self, device: pb.Device) -> None:
+        """Fill in what the device does."""
+
+    async def stop(self, reason: str) -> None:
+        """Give the role up: end sessions and links, and let go of the model."""
+
+
+class RoleHolder:
+    """Gives the device's role to one pipeline at a time."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._role: Role | None = None
+        self._dropping: asyncio.Future[None] | None = None
+
+    @property
+    def role(self) -> Role | None:
+        """The role now, None when idle."""
+        return self._role
+
+    def streams_of(self, pipeline: str) -> StreamOwner:
+        """What takes the streams of a pipeline. DeviceError when this device has no part in it."""
+        if self._role is None or self._role.pipeline != pipeline:
+            raise DeviceError(self._device, f"it has no part in pipeline {pipeline!r}")
+        return self._role.streams()
+
+    async def take(self, role: Role) -> None:
+        """Give the device a new role; the one it has is stopped.
+
+        DeviceError when that one's pipeline is another and alive.
+        """
+        old = self._role
+        if old is not None and old.in_use and old.pipeline != role.pipeline:
+            raise DeviceError(
+                self._device, f"it is part of pipeline {old.pipeline!r}, which is alive; release that first"
+            )
+        self._role = role
+        if old is not None:
+            await old.stop("the device was given another role")
+
+    async def drop(self, role: Role, reason: str) -> None:
+        """Stop a role and be idle again, unless another role has been taken meanwhile."""
+        if self._role is role:
+            self._role = None
+        await role.stop(reason)
+
+    def drop_soon(self, role: Role, reason: str) -> None:
+        """The same for a role whose pipeline has ended, from inside it."""
+        if self._role is role:
+            self._dropping = asyncio.ensure_future(self.drop(role, reason))
+
+    async def release(self, pipeline: str) -> None:
+        """Give up the role in a pipeline, in whichever there is with ""; nothing happens without one."""
+        role = self._role
+        if role is not None and pipeline in ("", role.pipeline):
+            await self.drop(role, "the role was released")

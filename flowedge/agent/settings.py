@@ -1,0 +1,25 @@
+"""How an agent is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flowedge.runtime.transport.settings import LinkSettings
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """One agent; times in seconds."""
+
+    host: str = "127.0.0.1"  # address to listen on; a wildcard for every network of the device
+    port: int = 0  # 0 takes a free one
+    name: str | None = None  # of the device; the host's name if not given
+    advertise: bool = True  # make it known by zeroconf
+    device_kind: str | None = None  # what it is; found out if not given
+    threads: int = 1  # that a computation uses
+    load_s: float = 600.0  # a role has to be loaded within this
+    claim_s: float = 30.0  # a loaded stage that no draft node has come for may be given another role
+    progress_s: float = 60.0  # a session without any message, result or output for so long is ended
+    keep_alive_s: float = 1.0  # a client hears something at least this often
+    stop_s: float = 2.0  # what is going on has this long to end when the agent is told to stop
+    link: LinkSettings = field(default_factory=LinkSettings)

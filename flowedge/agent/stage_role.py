@@ -1,0 +1,173 @@
+"""The role of a stage: a block of layers between two other devices.
+
+torch is imported when a role is loaded, in the compute lane, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from flowedge.agent.settings import AgentSettings
+from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.messages import Message
+from flowedge.runtime.deadline import within
+from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
+from flowedge.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from flowedge.runtime.executors import BlockExecutor
+    from flowedge.runtime.live_stage import LiveStage
+
+MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
+RETRY_S = 0.1  # the next device may still be loading
+
+Report = Callable[[str], Awaitable[None]]
+
+
+class StageRole:
+    """Loads its layers, opens the link to the next device, then works until the pipeline ends."""
+
+    def __init__(
+        self,
+        device: str,
+        request: pb.StageRole,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        on_ended: Callable[[StageRole, str], None],
+    ) -> None:
+        """`on_ended` is called when the pipeline has ended, and the role can be given up."""
+        self.pipeline = request.pipeline
+        self._device = device
+        self._request = request
+        self._settings = settings
+        self._lane = lane
+        self._on_ended = on_ended
+        self._live: LiveStage | None = None
+        self._executor: BlockExecutor | None = None
+        self._ready_at: float | None = None
+        self._stopped = False
+
+    @property
+    def in_use(self) -> bool:
+        """See Role."""
+        if self._stopped or self._live is None or self._ready_at is None:
+            return not self._stopped
+        waiting = time.monotonic() - self._ready_at < self._settings.claim_s
+        return self._live.in_use or (waiting and self._live.ended is None)
+
+    async def load(self, report: Report) -> None:
+        """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
+        # Here and in the lane only: torch is slow to import.
+        await report(f"loading layers {self._request.layer_start} to {self._request.layer_stop - 1}")
+        work = self._lane.run(lambda: _load_block(self._request, self._settings.threads))
+        executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
+        self._check_not_stopped()
+        self._executor = executor
+        self._live = _live_stage(
+            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason)
+        )
+        await report(f"connecting to {self._request.downstream}")
+        await self._live.connect(self._open_downstream)
+        self._check_not_stopped()
+        self._ready_at = time.monotonic()
+
+    def streams(self) -> LiveStage:
+        """See Role."""
+        if self._live is None:
+            raise DeviceError(self._device, "it is still loading its layers")
+        return self._live
+
+    def describe(self, device: pb.Device) -> None:
+        """See Role."""
+        request = self._request
+        device.role = "stage"
+        device.pipeline = self.pipeline
+        device.model = request.model
+        device.quant = request.quant
+        device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
+        if self._executor is not None:
+            device.weight_bytes = self._executor.block.weight_bytes
+            device.cache_bytes = self._executor.cache_bytes
+
+    async def stop(self, reason: str) -> None:
+        """See Role."""
+        self._stopped = True
+        live, self._live, self._executor = self._live, None, None
+        if live is not None:
+            await live.stop(reason)
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise DeviceError(self._device, "the role was given up while it was being loaded")
+
+    async def _open_downstream(
+        self, on_message: Callable[[Message], None], on_lost: Callable[[DeviceLostError], None]
+    ) -> OutLink:
+        """Try until the next device, which is set up at the same time, takes the stream."""
+        deadline = time.monotonic() + self._settings.load_s
+        while True:
+            self._check_not_stopped()
+            try:
+                return await OutLink.open(
+                    self._request.downstream,
+                    Lane.IN_BAND,
+                    pipeline=self.pipeline,
+                    device=self._device,
+                    events=LinkEvents(on_message, on_lost),
+                    settings=self._settings.link,
+                )
+            except FlowEdgeError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+def _live_stage(
+    device: str, executor: BlockExecutor, lane: ComputeLane, on_ended: Callable[[str], None]
+) -> LiveStage:
+    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+    from flowedge.models.cache import SessionCache  # noqa: PLC0415
+    from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
+    from flowedge.runtime.live_stage import LiveStage  # noqa: PLC0415
+    from flowedge.runtime.stage import Stage, StageSpec  # noqa: PLC0415
+
+    block = executor.block
+    row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
+    spec = StageSpec(
+        is_first=block.is_first,
+        width=block.hidden_size,
+        vocab_size=block.vocab_size,
+        dtype=payload_dtype(block.dtype),
+        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // row_bytes)),
+    )
+    return LiveStage(Stage(device, spec), executor, lane, on_ended)
+
+
+def _load_block(request: pb.StageRole, threads: int) -> BlockExecutor:
+    """Runs in the compute lane."""
+    import torch  # noqa: PLC0415
+
+    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+    from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    checkpoint = Checkpoint.open(request.model)
+    if request.fingerprint and checkpoint.fingerprint != request.fingerprint:
+        raise BadRequestError(f"{request.model} is another model here than on the draft node")
+    dtype, quant = torch_dtype(request.dtype), request.quant or "none"
+    start, stop = request.layer_start, request.layer_stop
+    needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
+    available = memory_available()
+    if needed > available:
+        raise CapacityError(
+            f"layers {start} to {stop - 1} take {needed / 2**20:.0f} MiB, "
+            f"{available / 2**20:.0f} MiB are free"
+        )
+    return BlockExecutor(LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype))

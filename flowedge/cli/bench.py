@@ -1,0 +1,62 @@
+"""`flowedge bench`: runs a scenario of the testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", help="What to run, on what.")],
+    out: Annotated[Path, typer.Option(help="Directory of the results; finished runs in it are kept.")],
+    clock: Annotated[
+        str | None, typer.Option(help="virtual (all is computed), replay (each true path once), paced or real.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few prompts and tokens: under three minutes on two cores.")
+    ] = False,
+    strategies: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Names of the scenario's datasets, separated by commas.")
+    ] = None,
+    temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
+    model: Annotated[str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="The real drafter: bundled, or an EAGLE head.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
+) -> None:
+    """Run a scenario; write results.json, run.json, report.md and plots.
+
+    Options replace what the scenario says. An interrupted benchmark goes on where it was when started again.
+    """
+    from flowedge.cli.bench_progress import bench_progress  # noqa: PLC0415
+    from flowedge.errors import BadRequestError  # noqa: PLC0415
+    from testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
+
+    def words(text: str | None) -> tuple[str, ...] | None:
+        return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+    try:
+        degrees = None if temperatures is None else tuple(float(word) for word in words(temperatures) or ())
+    except ValueError as error:
+        raise BadRequestError(f"--temperatures {temperatures}: not numbers separated by commas") from error
+    options = BenchOptions(
+        scenario=scenario,
+        out=out,
+        clock=clock,
+        quick=quick,
+        strategies=words(strategies),
+        datasets=words(datasets),
+        temperatures=degrees,
+        samples=samples,
+        model=model,
+        drafter=drafter,
+        data=data,
+        processes=processes,
+    )
+    with bench_progress() as progress:
+        report = run_bench(options, progress)
+    print(f"{report}")

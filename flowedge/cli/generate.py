@@ -1,0 +1,99 @@
+"""`flowedge generate`: answers prompts through a pipeline of agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowedge.cli.exits import EXIT_DIFFERENT
+from flowedge.cli.options import BUNDLED, Quant
+
+
+def generate(
+    model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            help="EAGLE head: directory or hub id; none for no drafter. The bundled model has one of its own."
+        ),
+    ] = None,
+    stages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Start so many stage agents and a draft node here, for this run."),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help="Agents to use, host:port,...: first the draft node, then the stages in layer order."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="autoregressive, naive_pp or flowspec.")] = "flowspec",
+    quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Smallest probability mass to draw from; 1 keeps all tokens.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0 keeps all.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws; if not given, one is drawn and shown.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
+    prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help='File, a JSON object a line: "prompt", or "turns", of which the first is used.'),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File to write what came out and what it took to.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
+) -> None:
+    """Answer prompts; the text streams as it is accepted.
+
+    Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
+    2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
+    """
+    from flowedge.cli.answers import answer_all  # noqa: PLC0415
+    from flowedge.cli.options import default_drafter, local_path, split_peers  # noqa: PLC0415
+    from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
+    from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
+    from flowedge.cli.report import Report  # noqa: PLC0415
+    from flowedge.cli.screen import Screen  # noqa: PLC0415
+    from flowedge.client.request import GenerateOptions  # noqa: PLC0415
+    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
+
+    # What is wrong with the options is found before anything is started.
+    make_strategy(strategy, {})
+    options = GenerateOptions(
+        strategy=strategy,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+    )
+    questions = read_prompts(prompt, prompts, limit)
+    request = PipelineRequest(
+        model=local_path(model),
+        drafter=local_path(default_drafter(model, drafter, strategy)),
+        quant=quant.value,
+        split=split,
+        stages=stages,
+        peers=tuple(split_peers(peers)) if peers is not None else None,
+    )
+    screen = Screen()
+    report = Report(request, options, json_file)
+    with open_pipeline(request, screen.progress) as address:
+        answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
+    if not report.passed:
+        raise typer.Exit(EXIT_DIFFERENT)

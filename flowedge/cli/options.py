@@ -1,0 +1,48 @@
+"""Values of options that several commands share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+from flowedge.cluster.address import split_address
+from flowedge.errors import BadRequestError
+
+BUNDLED = "bundled"
+NO_DRAFTER = "none"
+
+
+class Quant(str, Enum):
+    """How the linear layers of a block are quantised; the names are those of flowedge.models.quantize."""
+
+    NONE = "none"
+    INT8 = "int8"
+    NF4 = "nf4"
+    FP4 = "fp4"
+
+
+def split_peers(text: str) -> list[str]:
+    """The addresses of "host:port,host:port"; BadRequestError for one that is none."""
+    addresses = [part.strip() for part in text.split(",")]
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
+    """The drafter that was asked for, or the model's own; BadRequestError when one is needed and unknown."""
+    if drafter is not None:
+        return drafter
+    if model == BUNDLED:
+        return BUNDLED
+    if strategy == "autoregressive":
+        return NO_DRAFTER
+    raise BadRequestError(
+        f"--strategy {strategy} needs a drafter for {model}: give --drafter, or use --strategy autoregressive"
+    )
+
+
+def local_path(source: str) -> str:
+    """A model's source with a path of this machine made absolute; anything else as it is."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if source != BUNDLED and path.is_dir() else source

@@ -1,0 +1,8 @@
+"""The Python client: ask a draft node, receive its stream."""
+
+from flowedge.client.aio import AsyncClient, AsyncGeneration
+from flowedge.client.device import Device
+from flowedge.client.sync import Client, Generation
+from flowedge.client.transcript import Chunk
+
+__all__ = ["AsyncClient", "AsyncGeneration", "Chunk", "Client", "Device", "Generation"]

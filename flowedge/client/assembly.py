@@ -1,0 +1,100 @@
+"""Making a pipeline of agents."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from flowedge.client.channel import CHANNEL_OPTIONS, check_address
+from flowedge.client.device import Device
+from flowedge.client.failure import ended_early
+from flowedge.client.stubs import agent_stub
+from flowedge.errors import BadRequestError
+from flowedge.runtime.transport.status import from_status
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION
+
+Report = Callable[[str, str], None]  # device, what it is doing
+LOAD_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """Which agents do what.
+
+    Attributes:
+        stages: addresses in the order of the layers.
+        model, drafter: a directory or hub id that the devices can read, or "bundled"; drafter may be "none".
+        split: layers per stage; empty for as even as possible.
+    """
+
+    draft_node: str
+    stages: tuple[str, ...]
+    model: str
+    drafter: str
+    quant: str = "none"
+    split: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """BadRequestError when the addresses cannot make a pipeline."""
+        every = [self.draft_node, *self.stages]
+        for address in every:
+            check_address(address)
+        if not self.stages:
+            raise BadRequestError("a pipeline needs a draft node and at least one stage")
+        repeated = sorted({address for address in every if every.count(address) > 1})
+        if repeated:
+            raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent takes one role")
+
+    def is_served_by(self, device: Device) -> bool:
+        """Whether the device is the draft node of just this pipeline; one with a split of its own is not."""
+        return (
+            device.stage_addresses == self.stages
+            and (device.model, device.drafter, device.quant) == (self.model, self.drafter, self.quant)
+            and not self.split
+        )
+
+
+def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT_S) -> str:
+    """Has the draft node set up its pipeline; returns the pipeline's id when all devices have loaded.
+
+    report: told what each device is doing.
+    Raises the error of the device that failed, DeadlineError when loading takes longer than `timeout_s`.
+    """
+    pipeline = uuid.uuid4().hex
+    role = pb.DraftNodeRole(
+        pipeline=pipeline,
+        model=spec.model,
+        drafter=spec.drafter,
+        quant=spec.quant,
+        stages=spec.stages,
+        split=spec.split,
+        protocol_version=PROTOCOL_VERSION,
+    )
+    ready = False
+    with grpc.insecure_channel(spec.draft_node, options=CHANNEL_OPTIONS) as channel:
+        stub = agent_stub(channel)
+        try:
+            for progress in stub.BecomeDraftNode(role, timeout=timeout_s):
+                if progress.message:
+                    report(progress.device, progress.message)
+                ready = progress.ready
+        except grpc.RpcError as error:
+            raise from_status(error, spec.draft_node) from error
+    if not ready:
+        raise ended_early(spec.draft_node, "all devices were ready")
+    return pipeline
+
+
+def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) -> None:
+    """Has the agents give up their roles in a pipeline and free the memory."""
+    for address in addresses:
+        with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+            stub = agent_stub(channel)
+            try:
+                stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise from_status(error, address) from error

@@ -1,0 +1,79 @@
+"""Arguments of a call to what goes over the wire, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from flowedge.errors import BadRequestError
+from flowedge.sampling import SamplingParams
+from flowedge.v1 import generation_pb2 as pb
+
+DEFAULT_STRATEGY = "flowspec"
+DEFAULT_MAX_NEW_TOKENS = 256
+_TOKEN_LIMIT = 2**31
+
+
+class GenerateArguments(TypedDict, total=False):
+    """The fields of GenerateOptions, as keyword arguments."""
+
+    strategy: str
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: Sequence[str]
+    strategy_options: Mapping[str, float]
+    ignore_eos: bool
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """How to answer a prompt; the prompt itself comes with each call."""
+
+    strategy: str = DEFAULT_STRATEGY
+    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
+    temperature: float = 0.0  # 0 takes the most likely token
+    top_p: float = 1.0  # 1 keeps all tokens
+    top_k: int = 0  # 0 keeps all tokens
+    seed: int | None = None  # None: one is drawn by the draft node and reported
+    stop: Sequence[str] = ()  # strings at which the text ends, not part of it
+    strategy_options: Mapping[str, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """BadRequestError for a value out of range."""
+        SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
+        if not 1 <= self.max_new_tokens < _TOKEN_LIMIT:
+            raise BadRequestError(f"max_new_tokens is {self.max_new_tokens}; it must be 1 or more")
+        if isinstance(self.stop, str):
+            raise BadRequestError("stop is a string; give a list of strings")
+        if not all(self.stop):
+            raise BadRequestError("a stop string is empty")
+
+    def to_request(self, prompt: str | None, prompt_ids: Sequence[int] | None) -> pb.GenerateRequest:
+        """The request for one prompt, text or token ids; BadRequestError when it is not usable."""
+        request = pb.GenerateRequest(
+            strategy=self.strategy,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=list(self.stop),
+            strategy_options=dict(self.strategy_options),
+            ignore_eos=self.ignore_eos,
+        )
+        if (prompt is None) == (prompt_ids is None):
+            raise BadRequestError("give either prompt or prompt_ids")
+        if prompt is not None:
+            if not prompt.strip():
+                raise BadRequestError("the prompt is empty")
+            request.prompt = prompt
+        if prompt_ids is not None:
+            if not prompt_ids or not all(0 <= token < _TOKEN_LIMIT for token in prompt_ids):
+                raise BadRequestError("prompt_ids must be one token id or more, each 0 or more")
+            request.prompt_ids.ids.extend(prompt_ids)
+        return request

@@ -1,0 +1,190 @@
+"""The client for ordinary, blocking code."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from flowedge.client.channel import CHANNEL_OPTIONS, SILENCE_S, check_address
+from flowedge.client.device import Device
+from flowedge.client.failure import ended_early, silent
+from flowedge.client.request import GenerateArguments, GenerateOptions
+from flowedge.client.stubs import agent_stub, generation_stub
+from flowedge.client.transcript import Chunk, Transcript
+from flowedge.runtime.transport.status import from_status
+from flowedge.v1 import agent_pb2
+from flowedge.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Client:
+    """Asks the draft node at `address`; usable from several threads, and as a context manager.
+
+    with Client("127.0.0.1:7070") as client:
+        for chunk in client.generate("Why is the sky blue?"):
+            print(chunk.text, end="", flush=True)
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 600.0, silence_s: float = SILENCE_S) -> None:
+        """Connects when first used.
+
+        timeout_s: the longest a generation may take as a whole.
+        silence_s: how long the draft node may send nothing, no sign of life either, before it counts as lost.
+        """
+        self.address = check_address(address)
+        self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        timeout_s: float | None = None,
+        options: GenerateOptions | None = None,
+        **arguments: Unpack[GenerateArguments],
+    ) -> Generation:
+        """Starts answering; iterate over the result for the chunks as they are accepted.
+
+        prompt: a user message, to which the model's chat template is applied.
+        prompt_ids: tokens as they are, instead of a prompt.
+        timeout_s: the longest this generation may take; the client's own limit when not given.
+        options: how to answer, as a whole; arguments: fields of GenerateOptions that go before it.
+        """
+        chosen = replace(options or GenerateOptions(), **arguments)
+        request = chosen.to_request(prompt, prompt_ids)
+        stub = generation_stub(self._channel)
+        call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+        return Generation(call, self.address, self._silence_s)
+
+    def describe(self) -> Device:
+        """What the agent is and what it holds."""
+        stub = agent_stub(self._channel)
+        try:
+            reply = stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
+        except grpc.RpcError as error:
+            raise from_status(error, self.address) from error
+        return Device.from_proto(reply)
+
+    def close(self) -> None:
+        """Ends the connection and every generation on it."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Generation(Iterator[Chunk]):
+    """One answer on its way: iterate for its chunks; everything else is complete when the iteration ends.
+
+    Raises a FlowEdgeError when the answer cannot be completed: DeviceLostError names the device that closed
+    its connection or fell silent, DeadlineError says that the time was up.
+    """
+
+    def __init__(self, call: Any, address: str, silence_s: float) -> None:
+        self.transcript = Transcript()
+        self._address = address
+        self._silence_s = silence_s
+        self._call = call
+        self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
+        # The thread holds the call and the queue, not this object: dropping it ends the call.
+        threading.Thread(
+            target=_read, args=(call, self._events), name="flowedge-generation", daemon=True
+        ).start()
+        weakref.finalize(self, call.cancel)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self.transcript.text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens so far, without the prompt's."""
+        return self.transcript.token_ids
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The prompt as the model sees it."""
+        return self.transcript.prompt_ids
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that was asked for or drawn; known from the first chunk on."""
+        return self.transcript.seed
+
+    @property
+    def finish_reason(self) -> str | None:
+        """ "eos", "stop" or "length"; None while the answer is not complete."""
+        return self.transcript.finish_reason
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """What the draft node measured; empty while the answer is not complete."""
+        return self.transcript.statistics
+
+    def __next__(self) -> Chunk:
+        while True:
+            event = self._next_event()
+            if event is None:
+                raise StopIteration
+            chunk = self.transcript.apply(event)
+            if chunk is not None:
+                return chunk
+
+    def result(self) -> Generation:
+        """Waits for the end of the answer and returns it."""
+        for _ in self:
+            pass
+        return self
+
+    def close(self) -> None:
+        """Ends the request; harmless when it has ended."""
+        self._call.cancel()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next_event(self) -> pb.GenerateEvent | None:
+        if self.finish_reason is not None:
+            return None
+        try:
+            event = self._events.get(timeout=self._silence_s)
+        except queue.Empty:
+            self._call.cancel()
+            raise silent(self._address, self._silence_s) from None
+        if isinstance(event, grpc.RpcError):
+            raise from_status(event, self._address) from event
+        if event is None:
+            raise ended_early(self._address, "the answer was complete")
+        return event
+
+
+def _read(call: Any, events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None]) -> None:
+    try:
+        for event in call:
+            events.put(event)
+    except grpc.RpcError as error:
+        events.put(error)
+    else:
+        events.put(None)

@@ -1,0 +1,66 @@
+"""What a draft node has sent for one request so far."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowedge.errors import ProtocolError
+from flowedge.v1 import generation_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that were accepted together, and the text they complete (it may be empty)."""
+
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class Transcript:
+    """Events folded into one answer.
+
+    Attributes:
+        finish_reason: "eos", "stop" or "length"; None while the answer is not complete.
+        statistics: what the draft node measured; empty while the answer is not complete.
+    """
+
+    session: str = ""
+    seed: int | None = None
+    prompt_ids: tuple[int, ...] = ()
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, event: pb.GenerateEvent) -> Chunk | None:
+        """Takes one event in; returns the chunk when it carries one. ProtocolError for one out of place."""
+        body = event.WhichOneof("body")
+        if body == "keep_alive":
+            return None
+        if body is None or self.finish_reason is not None or (body == "started") != (self.seed is None):
+            raise ProtocolError(f"the draft node sent an event {body!r} that has no place here")
+        if body == "started":
+            self.session, self.seed = event.started.session, event.started.seed
+            self.prompt_ids = tuple(event.started.prompt_ids)
+            return None
+        if body == "finished":
+            self.statistics = _statistics(event.finished.statistics_json)
+            self.finish_reason = event.finished.reason
+            return None
+        chunk = Chunk(tuple(event.chunk.token_ids), event.chunk.text)
+        self.token_ids.extend(chunk.token_ids)
+        self.text += chunk.text
+        return chunk
+
+
+def _statistics(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ProtocolError(f"the draft node sent statistics that are no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ProtocolError("the draft node sent statistics that are no JSON object")
+    return content

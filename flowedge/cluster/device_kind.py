@@ -1,0 +1,51 @@
+"""What the device is that this process runs on."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import psutil
+
+_DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
+_KIND_LIMIT = 63
+
+
+def device_kind(model_file: Path = _DEVICE_TREE_MODEL) -> str:
+    """A short description: "Jetson Orin Nano", "Raspberry Pi 5 Model B", or the processor's architecture.
+
+    `model_file`: where boards with a device tree name themselves.
+    """
+    try:
+        model = model_file.read_bytes().split(b"\0")[0].decode("ascii", "ignore")
+    except OSError:  # no device tree: a PC or a virtual machine
+        model = ""
+    kind = _board_name(model) or platform.machine() or "unknown"
+    return kind[:_KIND_LIMIT]
+
+
+def memory_total() -> int:
+    """Bytes of memory, shared with the GPU on a Jetson."""
+    return int(psutil.virtual_memory().total)
+
+
+def memory_available() -> int:
+    """Bytes that can be used without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def resident_bytes() -> int:
+    """Bytes of memory this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def _board_name(model: str) -> str:
+    printable = "".join(character for character in model if character.isprintable()).strip()
+    if "Jetson" in printable:
+        name = printable[printable.index("Jetson") :]
+        for suffix in (" Engineering Reference Developer Kit", " Developer Kit", " Super"):
+            name = name.replace(suffix, "")
+        return name
+    if printable.startswith("Raspberry Pi"):
+        return printable.split(" Rev ")[0]
+    return printable

@@ -1,0 +1,153 @@
+"""A pipeline's agents as processes of this machine, for trying things out and for tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from flowedge.errors import BadRequestError, DeadlineError, DeviceError
+
+MAX_LOCAL_STAGES = 64
+_LISTENING = re.compile(r"listening on (\S+:\d+)")
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 5.0
+_POLL_S = 0.02
+
+
+@dataclass
+class LocalAgent:
+    """One agent process; `address` is known once it listens."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    address: str = ""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def last_words(self) -> str:
+        """The last line it wrote, to say why it ended."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it wrote nothing"
+
+
+class LocalCluster:
+    """N stage agents and a draft node on loopback; a context manager that leaves no process behind.
+
+    Each is a real agent process with one compute thread. They end with this process however it ends: an agent
+    stops when its standard input does.
+
+    Attributes:
+        draft_node, stages: the agents, once started; they are `agents[0]` and `agents[1:]`.
+    """
+
+    def __init__(
+        self, stages: int, *, name: str = "local", start_timeout_s: float = _START_TIMEOUT_S
+    ) -> None:
+        """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet."""
+        if not 1 <= stages <= MAX_LOCAL_STAGES:
+            raise BadRequestError(
+                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES} are possible"
+            )
+        token = uuid.uuid4().hex[:6]
+        self._names = [f"{name}-{token}-{role}" for role in ("d0", *(f"v{i + 1}" for i in range(stages)))]
+        self._start_timeout_s = start_timeout_s
+        self._logs: tempfile.TemporaryDirectory[str] | None = None
+        self.agents: list[LocalAgent] = []
+
+    @property
+    def draft_node(self) -> LocalAgent:
+        return self.agents[0]
+
+    @property
+    def stages(self) -> list[LocalAgent]:
+        return self.agents[1:]
+
+    def start(self) -> None:
+        """Starts all agents at once and waits until they listen.
+
+        DeviceError when one ends instead, DeadlineError when one is not ready in time; none is left then.
+        """
+        self._logs = tempfile.TemporaryDirectory(prefix="flowedge-")
+        try:
+            for name in self._names:
+                self.agents.append(_launch(name, Path(self._logs.name)))
+            deadline = time.monotonic() + self._start_timeout_s
+            for agent in self.agents:
+                agent.address = _await_address(agent, deadline, self._start_timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Asks all agents to end and kills those that have not after a few seconds."""
+        for agent in self.agents:
+            agent.process.terminate()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        for agent in self.agents:
+            _reap(agent.process, deadline)
+        self.agents = []
+        if self._logs is not None:
+            self._logs.cleanup()
+            self._logs = None
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _launch(name: str, logs: Path) -> LocalAgent:
+    log = logs / f"{name}.log"
+    command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
+    options = ["--host", "127.0.0.1", "--port", "0", "--name", name, "--exit-with-parent"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # Ctrl-C is for the command; it stops its agents itself
+        )
+    return LocalAgent(name, process, log)
+
+
+def _await_address(agent: LocalAgent, deadline: float, timeout_s: float) -> str:
+    while True:
+        # Asked before the log is read: what it wrote before it ended is then in the log.
+        ended = agent.process.poll() is not None
+        found = _LISTENING.search(agent.log.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            return found.group(1)
+        if ended:
+            raise DeviceError(agent.name, f"its agent ended at its start: {agent.last_words()}")
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"the agent {agent.name} did not listen within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_TIMEOUT_S)
+    pipe: IO[bytes] | None = process.stdin
+    if pipe is not None:
+        pipe.close()

@@ -1,0 +1,219 @@
+"""A stage that is killed, or only stopped, in mid-generation."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import flowedge
+from flowedge import Client
+from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.runtime.transport.status import from_status
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from tests.agent.processes import AgentProcess, agents, become_pipeline
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (Path(flowedge.__file__).parent / "bundled" / "model").is_dir(), reason="no bundled model"
+    ),
+]
+NOTICE_S = 5.0
+STAGES = 3
+PROMPT = "Tell me a long story about the sea."
+
+
+class Cluster:
+    """A draft node and three stages; a stage that has died is replaced."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        names = ["d0", *(f"v{i + 1}" for i in range(STAGES))]
+        self.agents: list[AgentProcess] = stack.enter_context(agents(names))
+        self._pipelines = 0
+
+    @property
+    def draft_node(self) -> AgentProcess:
+        return self.agents[0]
+
+    def replace(self, index: int) -> None:
+        """A fresh agent under a fresh name in the place of one that is dead."""
+        name = f"{self.agents[index].name}b"
+        (self.agents[index],) = self._stack.enter_context(agents([name]))
+
+    def set_up(self) -> str:
+        """A new pipeline over the agents, in the place of the one before; returns its id."""
+        with grpc.insecure_channel(self.draft_node.address) as channel:
+            rpc.AgentStub(channel).Release(pb.ReleaseRequest(), timeout=20)
+        self._pipelines += 1
+        pipeline = f"pipeline{self._pipelines}"
+        become_pipeline(self.agents, pipeline=pipeline)
+        return pipeline
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with contextlib.ExitStack() as stack:
+        yield Cluster(stack)
+
+
+def generate_until(
+    cluster: Cluster, victim: int, number: signal.Signals, strategy: str
+) -> tuple[FlowEdgeError, float]:
+    """Signals a stage after a few tokens; returns the client's error and the seconds it took."""
+    signalled = 0.0
+    with (
+        Client(cluster.draft_node.address, timeout_s=120) as client,
+        client.generate(PROMPT, strategy=strategy, max_new_tokens=1500, ignore_eos=True) as generation,
+    ):
+        try:
+            for _ in generation:
+                if len(generation.token_ids) >= 5 and not signalled:
+                    cluster.agents[victim].signal(number)
+                    signalled = time.monotonic()
+        except FlowEdgeError as error:
+            return error, time.monotonic() - signalled
+    raise AssertionError("the generation ended well without one of its devices")
+
+
+CASES = [
+    (1, signal.SIGKILL, "flowspec"),
+    (2, signal.SIGSTOP, "flowspec"),
+    (2, signal.SIGKILL, "autoregressive"),
+    (1, signal.SIGSTOP, "autoregressive"),
+    (3, signal.SIGSTOP, "naive_pp"),
+    (3, signal.SIGKILL, "flowspec"),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("victim", "number", "strategy"), CASES)
+def test_the_client_learns_which_device_is_lost(
+    cluster: Cluster, victim: int, number: signal.Signals, strategy: str
+) -> None:
+    cluster.set_up()
+    agent = cluster.agents[victim]
+    error, seconds = generate_until(cluster, victim, number, strategy)
+    print(f"{number.name} of {agent.name} during {strategy}: {error!r} after {seconds:.2f} s")
+    try:
+        assert isinstance(error, DeviceLostError)
+        assert error.device == agent.name
+        assert seconds < NOTICE_S
+        for survivor in cluster.agents:
+            if survivor is not agent:
+                assert survivor.describe().name == survivor.name
+                assert survivor.process.poll() is None
+        # The pipeline stays broken until it is set up again, and says so at once.
+        with pytest.raises(DeviceLostError, match=agent.name), Client(cluster.draft_node.address) as client:
+            client.generate(PROMPT).result()
+        await_idle(cluster, agent)
+    finally:
+        if number is signal.SIGSTOP:
+            agent.signal(signal.SIGCONT)
+        else:
+            agent.process.wait(10)
+            cluster.replace(victim)
+
+
+def await_idle(cluster: Cluster, lost: AgentProcess) -> None:
+    """The survivors give up their part in the broken pipeline, and with it sessions and weights."""
+    deadline = time.monotonic() + 10
+    for survivor in cluster.agents[1:]:
+        while survivor is not lost and survivor.describe().role:
+            assert time.monotonic() < deadline, f"{survivor.name} keeps its role"
+            time.sleep(0.1)
+
+
+def await_no_cache(cluster: Cluster, lost: AgentProcess) -> None:
+    """The stages, apart from a lost one, forget all sessions."""
+    deadline = time.monotonic() + 10
+    for survivor in cluster.agents[1:]:
+        while survivor is not lost and survivor.describe().cache_bytes:
+            assert time.monotonic() < deadline, f"{survivor.name} keeps its cache"
+            time.sleep(0.1)
+
+
+@pytest.mark.timeout(600)
+def test_the_same_agents_work_again(cluster: Cluster) -> None:
+    """Runs after the others: continued and replaced agents make a pipeline that gives an answer."""
+    cluster.set_up()
+    with Client(cluster.draft_node.address) as client:
+        generation = client.generate(PROMPT, max_new_tokens=20).result()
+    assert generation.finish_reason in ("length", "eos")
+
+
+@pytest.mark.timeout(600)
+def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
+    pipeline = cluster.set_up()
+    role = pb.DraftNodeRole(
+        pipeline="another", model="bundled", drafter="none", stages=[cluster.agents[2].address]
+    )
+    role.protocol_version = cluster.draft_node.describe().protocol_version
+    with grpc.insecure_channel(cluster.agents[1].address) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=60))
+    refused = from_status(caught.value, "v1")
+    assert isinstance(refused, DeviceError)
+    assert pipeline in str(refused)
+
+    with Client(cluster.draft_node.address) as client:
+        with pytest.raises(BadRequestError, match="unknown strategy"):
+            run_to_end(client, strategy="magic")
+        with pytest.raises(CapacityError, match="shorten the prompt"):
+            run_to_end(client, max_new_tokens=10**6)
+        with pytest.raises(BadRequestError, match="unknown strategy option"):
+            run_to_end(client, strategy_options={"tree_nods": 5})
+        with pytest.raises(BadRequestError, match="token"):
+            client.generate(prompt_ids=[10**6]).result()
+    with Client(cluster.agents[1].address) as client, pytest.raises(DeviceError, match="no draft node"):
+        run_to_end(client)
+
+
+def run_to_end(client: Client, **options: object) -> None:
+    client.generate(PROMPT, **options).result()  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(600)
+def test_a_client_that_goes_away_closes_its_session(cluster: Cluster) -> None:
+    cluster.set_up()
+    with (
+        Client(cluster.draft_node.address) as client,
+        client.generate(PROMPT, max_new_tokens=1500, ignore_eos=True) as generation,
+    ):
+        next(iter(generation))
+        assert any(agent.describe().cache_bytes for agent in cluster.agents[1:])
+    await_no_cache(cluster, cluster.draft_node)
+
+
+@pytest.mark.timeout(600)
+def test_sessions_at_once_do_not_see_each_other(cluster: Cluster) -> None:
+    cluster.set_up()
+    prompts = [f"What is {i} plus {i}?" for i in range(4)]
+    alone = [answer_of(cluster, prompt) for prompt in prompts]
+    together: list[list[int]] = [[] for _ in prompts]
+
+    def ask(index: int) -> None:
+        together[index] = answer_of(cluster, prompts[index])
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert together == alone
+
+
+def answer_of(cluster: Cluster, prompt: str) -> list[int]:
+    with (
+        Client(cluster.draft_node.address, timeout_s=120) as client,
+        client.generate(prompt, max_new_tokens=30, temperature=0.8, seed=5) as generation,
+    ):
+        list(generation)
+    return generation.token_ids

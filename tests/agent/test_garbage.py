@@ -1,0 +1,215 @@
+"""Garbage on the wire gets a typed error; the agent lives on and other sessions are unharmed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+import flowedge
+from flowedge import Client, wire
+from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
+from flowedge.runtime.deadline import within
+from flowedge.runtime.transport.link import PIPELINE_KEY, SERVICE
+from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.runtime.transport.status import from_status
+from tests.agent.processes import AgentProcess, agents, become_pipeline
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not (Path(flowedge.__file__).parent / "bundled" / "model").is_dir(), reason="no bundled model"
+    ),
+]
+REPLY_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Iterator[list[AgentProcess]]:
+    with agents(["d0", "v1", "v2"]) as running:
+        become_pipeline(running, pipeline="test")
+        yield running
+
+
+def segment(**changes: Any) -> Segment:
+    """A good first segment of three prompt tokens, but for the changes."""
+    rows = np.arange(3, dtype=np.int64)
+    good = Segment("g", 0, 0, True, 0, rows, rows - 1, np.array([5, 6, 7], dtype=np.int32))
+    return replace(good, **changes)
+
+
+def draft(**changes: Any) -> Segment:
+    """A good segment of a root and its child that follows `segment()`, but for the changes."""
+    good = Segment(
+        "g", 1, 0, False, 3, np.array([3, 4]), np.array([CONTEXT, 3]), np.array([8, 9], dtype=np.int32)
+    )
+    return replace(good, **changes)
+
+
+def prune(**changes: Any) -> Prune:
+    return replace(Prune("g", 1, 5, 3, 1, np.array([3, 4])), **changes)
+
+
+OPEN = Open("g", 64)
+GARBAGE: dict[str, Sequence[Message]] = {
+    "session that is not open": [segment()],
+    "opened twice": [OPEN, OPEN],
+    "capacity too large": [Open("g", 1 << 40)],
+    "capacity of nothing": [Open("g", 0)],
+    "hidden states where tokens belong": [OPEN, segment(payload=np.zeros((3, 8), dtype=np.float32))],
+    "floats where tokens belong": [OPEN, segment(payload=np.zeros(3, dtype=np.float32))],
+    "token beyond the vocabulary": [OPEN, segment(payload=np.array([1, 2, 10**6], dtype=np.int32))],
+    "negative token": [OPEN, segment(payload=np.array([1, -2, 3], dtype=np.int32))],
+    "epoch of the future": [OPEN, segment(epoch=7)],
+    "rows beyond the capacity": [OPEN, segment(first_row=62)],
+    "rows that do not follow": [OPEN, segment(first_row=9)],
+    "positions that do not follow": [OPEN, segment(positions=np.array([0, 2, 1]))],
+    "parent that is not earlier": [OPEN, segment(), draft(parents=np.array([CONTEXT, 40]))],
+    "parent in the context": [OPEN, segment(), draft(parents=np.array([CONTEXT, 1]))],
+    "position that is not its parent's plus one": [OPEN, segment(), draft(positions=np.array([3, 9]))],
+    "prune of unknown rows": [OPEN, segment(), draft(), prune(retained=np.array([3, 30]))],
+    "prune of another context": [OPEN, segment(), draft(), prune(context=2)],
+    "prune out of turn": [OPEN, segment(), draft(), prune(epoch=3)],
+    "credit from above": [OPEN, Credit("g")],
+}
+
+
+class Stranger:
+    """A peer that writes what it likes on an in-band stream of its own."""
+
+    def __init__(self, address: str, method: str = "InBand", pipeline: str = "test") -> None:
+        options = [*LinkSettings().channel_options, ("grpc.max_send_message_length", -1)]
+        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._call: Any = self._channel.stream_stream(f"/{SERVICE}/{method}")(
+            metadata=((PIPELINE_KEY, pipeline),)
+        )
+
+    async def __aenter__(self) -> Stranger:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+    async def write(self, *data: bytes) -> None:
+        for frame in data:
+            await self._call.write(frame)
+
+    async def fault(self) -> Fault:
+        """The next fault among the replies."""
+
+        async def read() -> Fault:
+            while True:
+                reply = wire.decode(await self._call.read())
+                if isinstance(reply, Fault):
+                    return reply
+
+        return await within(REPLY_S, read(), "no fault came back")
+
+    async def refusal(self) -> FlowEdgeError:
+        """The error that the stream is ended with."""
+
+        async def read() -> None:
+            while await self._call.read() is not grpc.aio.EOF:
+                pass
+            raise AssertionError("the stream ended well")
+
+        try:
+            await within(REPLY_S, read(), "the stream was not ended")
+        except grpc.aio.AioRpcError as error:
+            return from_status(error, "stranger")
+        raise AssertionError("unreachable")
+
+
+def answer(draft_node: AgentProcess, max_new_tokens: int = 24) -> list[int]:
+    with Client(draft_node.address, timeout_s=240) as client:
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": 3, "temperature": 0.7}
+        return client.generate("What is a river?", ignore_eos=True, **options).result().token_ids
+
+
+def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[AgentProcess]) -> None:
+    expected = answer(pipeline[0], 200)
+    got: list[list[int]] = []
+    other = threading.Thread(target=lambda: got.append(answer(pipeline[0], 200)))
+
+    async def send_all() -> None:
+        async with Stranger(pipeline[1].address) as stranger:
+            for index, (what, messages) in enumerate(GARBAGE.items()):
+                session = f"garbage{index}"
+                renamed = [replace(message, session=session) for message in messages]  # type: ignore[type-var]
+                await stranger.write(*(wire.encode(message) for message in renamed))
+                fault = await stranger.fault()
+                assert (fault.session, fault.code, fault.device) == (session, "protocol", "v1"), what
+                if isinstance(messages[0], Open):
+                    await stranger.write(wire.encode(Close(session)))
+
+    other.start()
+    asyncio.run(send_all())
+    other.join(240)
+    assert got == [expected]
+    assert answer(pipeline[0], 200) == expected
+
+
+def test_bytes_that_are_no_frame_do_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
+    async def test() -> None:
+        short = wire.to_frame(segment())
+        short.segment.payload.data = b"12"
+        async with Stranger(pipeline[1].address) as stranger:
+            await stranger.write(b"\xff\xff", b"\x0a\x05abc", short.SerializeToString())
+            faults = [await stranger.fault() for _ in range(3)]
+            assert [fault.session for fault in faults] == ["?", "?", "g"]
+            assert {fault.code for fault in faults} == {"protocol"}
+
+    asyncio.run(test())
+
+
+def test_a_session_belongs_to_the_stream_that_opened_it(pipeline: list[AgentProcess]) -> None:
+    async def test() -> None:
+        address = pipeline[1].address
+        async with Stranger(address) as owner, Stranger(address) as thief:
+            await owner.write(wire.encode(Open("mine", 64)))
+            await asyncio.sleep(1)
+            for message in (segment(session="mine"), prune(session="mine"), Close("mine")):
+                await thief.write(wire.encode(message))
+                assert "not opened on this stream" in (await thief.fault()).reason
+
+    asyncio.run(test())
+
+
+def test_an_oversized_frame_ends_only_its_stream(pipeline: list[AgentProcess]) -> None:
+    async def test() -> None:
+        async with Stranger(pipeline[1].address) as stranger:
+            # The agent may end the stream while the frame is still being written.
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await stranger.write(bytes(LinkSettings().max_message_bytes + 1))
+            assert isinstance(await stranger.refusal(), CapacityError | DeviceLostError)
+
+    asyncio.run(test())
+
+
+def test_streams_that_have_no_place_are_refused(pipeline: list[AgentProcess]) -> None:
+    async def test() -> None:
+        cases: list[tuple[AgentProcess, str, str, type[FlowEdgeError]]] = [
+            (pipeline[1], "InBand", "no such pipeline", DeviceError),
+            (pipeline[1], "Express", "test", BadRequestError),
+            (pipeline[0], "InBand", "test", BadRequestError),
+            (pipeline[0], "Express", "test", BadRequestError),
+        ]
+        for agent, method, name, kind in cases:
+            async with Stranger(agent.address, method, name) as stranger:
+                assert isinstance(await stranger.refusal(), kind)
+
+    asyncio.run(test())
+    assert len(answer(pipeline[0])) == 24
+    for agent in pipeline:
+        assert agent.describe().name == agent.name

@@ -1,0 +1,167 @@
+"""The command line over real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flowedge.cli import check
+from flowedge.cli.main import run
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.cluster.local import LocalCluster
+
+PROMPT = "Tell me a story about a lamp."
+
+pytestmark = pytest.mark.xdist_group("cluster4")
+
+
+def test_text_goes_to_stdout_and_the_rest_to_stderr(
+    cluster4: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", "--peers", cluster4, "--prompt", PROMPT, "--max-new-tokens", "24"]) == 0
+    captured = capsys.readouterr()
+    with Client(cluster4) as client:
+        expected = client.generate(PROMPT, max_new_tokens=24).result().text
+    assert captured.out == expected + "\n"
+    assert "24 tokens" in captured.err
+    assert "-v4" in captured.err
+
+
+def test_check_and_json(cluster4: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    lines = [{"prompt": PROMPT}, {"turns": ["Hello!", "Ignored."]}, {"prompt": "Not reached."}]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "24", "--limit", "2"]
+    files = ["--prompts", str(prompts), "--json", str(out), "--check"]
+    assert run(["generate", "--peers", cluster4, *options, *files]) == 0
+    printed = capsys.readouterr().out
+    assert "check: the output is identical to the plain model's" in printed
+    assert "tolerance" in printed
+    content = json.loads(out.read_text())
+    assert content["settings"]["seed"] == 5
+    assert content["settings"]["strategy"] == "flowspec"
+    assert content["versions"]["flowedge"] == "0.1.0"
+    assert [entry["prompt"] for entry in content["prompts"]] == [PROMPT, "Hello!"]
+    for entry in content["prompts"]:
+        check_entry(entry)
+
+
+def check_entry(entry: dict[str, Any]) -> None:
+    """Every figure that is promised is there and fits the others."""
+    tokens = len(entry["token_ids"])
+    assert 1 <= tokens <= 24
+    assert entry["text"]
+    assert entry["seed"] == 5
+    assert entry["ttft_s"] > 0
+    assert len(entry["itl_s"]) == tokens - 1
+    assert entry["tokens_per_s"] > 0
+    assert entry["rounds"] == len(entry["accepted_per_round"]) > 0
+    assert sum(entry["accepted_per_round"]) <= tokens
+    assert entry["accepted_per_segment"]
+    assert entry["prunes"] >= 0
+    assert [stage["device"][-2:] for stage in entry["stages"]] == ["v1", "v2", "v3", "v4"]
+    assert all(stage["rows_computed"] > 0 and stage["rows_trimmed"] >= 0 for stage in entry["stages"])
+    assert {link[-2:] for link in entry["link_bytes"]} == {"d0", "v1", "v2", "v3", "v4", "ss"}
+    assert entry["check"]["passed"] is True
+
+
+def test_a_difference_that_is_no_tie_exits_3(
+    cluster4: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = check.Checker.judge
+
+    def judge_another(self: check.Checker, prompt_ids: Any, token_ids: Any, *rest: Any) -> check.Verdict:
+        return judge(self, prompt_ids, [*token_ids[:3], (token_ids[3] + 1) % 4096, *token_ids[4:]], *rest)
+
+    monkeypatch.setattr(check.Checker, "judge", judge_another)
+    options = ["--prompt", PROMPT, "--max-new-tokens", "8", "--check"]
+    assert run(["generate", "--peers", cluster4, *options]) == 3
+    assert "DIFFERS from the plain model's: 1 of 1 outputs" in capsys.readouterr().out
+
+
+def test_more_than_the_model_can_hold_is_refused_up_front(
+    cluster4: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--prompt", PROMPT, "--max-new-tokens", "100000"]
+    assert run(["generate", "--peers", cluster4, *options]) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("flowedge: ")
+    assert "2048" in error
+
+
+def test_a_stage_alone_is_no_draft_node(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Client(cluster4) as client:
+        stage = client.describe().stage_addresses[0]
+    assert run(["generate", "--peers", stage, "--prompt", PROMPT]) == 2
+    assert "no draft node" in capsys.readouterr().err
+
+
+def test_devices_tell_their_roles(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Client(cluster4) as client:
+        addresses = [cluster4, *client.describe().stage_addresses]
+    assert run(["devices", "--peers", ",".join(addresses), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["role"] for row in rows] == ["draft node", *["stage"] * 4]
+    assert [row["layers"] for row in rows[1:]] == [[0, 2], [2, 4], [4, 6], [6, 8]]
+    assert run(["devices", "--peers", ",".join(addresses)]) == 0
+    table = capsys.readouterr().out
+    assert "bundled [2, 4)" in table
+
+
+def test_devices_are_found(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["devices", "--timeout", "3", "--json"]) == 0
+    assert cluster4 in [row["address"] for row in json.loads(capsys.readouterr().out)]
+
+
+@pytest.mark.slow
+def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ["--strategy", "naive_pp", "--split", "5,3", "--max-new-tokens", "16", "--check"]
+    command = [sys.executable, "-m", "flowedge.cli.main", "generate", "--stages", "2", "--prompt", PROMPT]
+    before = agents_running()
+    done = subprocess.run(
+        [*command, *options, "--json", str(out)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "identical to the plain model's" in done.stdout
+    assert "layers 0 to 4" in done.stderr
+    assert len(json.loads(out.read_text())["prompts"][0]["stages"]) == 2
+    assert agents_running() <= before
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ["--stages", "1", "--prompt", PROMPT, "--model", str(tmp_path), "--drafter", "none"]
+    assert run(["generate", *options, "--strategy", "autoregressive"]) == 1
+    error = capfd.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("flowedge: ")
+    assert str(tmp_path) in error
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_freed_before_it_is_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalCluster(1, name="test") as cluster:
+        first, second = (agent.address for agent in cluster.agents)
+        assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+        ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
+        assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
+        assert "release" in capsys.readouterr().err
+        assert run(["release", f"{first},{second}"]) == 0
+        assert run(ask) == 0
+        assert run([*ask, "--strategy", "naive_pp"]) == 0
+        assert "loading" not in capsys.readouterr().err.split("4 tokens")[-1]
+
+
+def agents_running() -> set[int]:
+    return {
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if "flowedge.cli.main" in (process.info["cmdline"] or []) and "agent" in process.info["cmdline"]
+    }

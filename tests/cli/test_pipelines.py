@@ -1,0 +1,125 @@
+"""Which of the agents on the network serve a command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flowedge.cli import pipelines
+from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.client import Device
+from flowedge.client.assembly import PipelineSpec
+from flowedge.cluster.record import DeviceRecord
+from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.version import PROTOCOL_VERSION
+
+REQUEST = PipelineRequest("bundled", "bundled")
+IDLE = Device(
+    id="",
+    name="",
+    kind="test",
+    address="",
+    memory_total=0,
+    memory_available=0,
+    protocol_version=PROTOCOL_VERSION,
+    version="0.1.0",
+    role="idle",
+    model="",
+    layers=(0, 0),
+    resident_bytes=0,
+    weight_bytes=0,
+    cache_bytes=0,
+    stage_addresses=(),
+    pipeline="",
+    drafter="",
+    quant="",
+)
+
+
+class Network:
+    """Agents as `discover` and Describe would show them; keeps what is assembled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, devices: dict[str, Device], protocol: int) -> None:
+        self.devices = devices
+        self.assembled: list[PipelineSpec] = []
+        records = [
+            DeviceRecord(f"device {address}", address[-1], address, "test", 1, protocol, "0.1.0")
+            for address in devices
+        ]
+
+        async def discover(timeout_s: float) -> list[DeviceRecord]:
+            return records
+
+        monkeypatch.setattr(pipelines, "discover", discover)
+        monkeypatch.setattr(pipelines, "describe", lambda address: devices[address])
+        monkeypatch.setattr(pipelines, "assemble", lambda spec, report: self.assembled.append(spec))
+
+
+def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PROTOCOL_VERSION) -> Network:
+    devices = {a: replace(IDLE, name=a, address=a) for a in addresses}
+    return Network(monkeypatch, devices, protocol)
+
+
+def use(request: PipelineRequest = REQUEST) -> str:
+    with open_pipeline(request, lambda device, message: None) as address:
+        return address
+
+
+def test_the_first_idle_agent_drafts_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
+    assert use() == "10.0.0.1:1"
+    (spec,) = found.assembled
+    assert (spec.draft_node, spec.stages) == ("10.0.0.1:1", ("10.0.0.2:1", "10.0.0.3:1"))
+
+
+def test_a_split_says_how_many_stages_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1")
+    use(replace(REQUEST, split="5,3"))
+    assert found.assembled[0].stages == ("10.0.0.2:1", "10.0.0.3:1")
+    with pytest.raises(BadRequestError, match="only 3 idle agents are left"):
+        use(replace(REQUEST, split="2,2,2,2"))
+
+
+def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1")
+    found.devices["10.0.0.2:1"] = replace(
+        IDLE,
+        role="draft node",
+        model="bundled",
+        drafter="bundled",
+        quant="none",
+        stage_addresses=("10.0.0.1:1",),
+    )
+    assert use() == "10.0.0.2:1"
+    assert found.assembled == []
+
+
+def test_a_pipeline_of_another_model_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1")
+    found.devices["10.0.0.1:1"] = replace(IDLE, name="kitchen", role="stage")
+    with pytest.raises(FlowEdgeError, match=r"kitchen \(stage\)"):
+        use()
+
+
+def test_loopback_and_network_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    assert use() == "127.0.0.1:2"
+    assert found.assembled[0].stages == ("127.0.0.1:3",)
+
+
+def test_nobody_on_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    network(monkeypatch)
+    with pytest.raises(DeadlineError, match="--stages N"):
+        use()
+
+
+def test_another_protocol_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", protocol=PROTOCOL_VERSION + 1)
+    with pytest.raises(ProtocolError, match="device 10"):
+        use()
+
+
+def test_an_agent_takes_one_role() -> None:
+    with pytest.raises(BadRequestError, match="named twice"):
+        PipelineSpec("10.0.0.1:1", ("10.0.0.1:1",), "m", "d")

@@ -1,0 +1,136 @@
+"""What cannot be done is said in one line on stderr, with the right exit code, before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.cli.options import Quant
+from flowedge.models.quantize import QUANTISATIONS
+
+HI = ["generate", "--prompt", "Hi", "--stages", "2"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("flowedge.cluster.local._launch", fail)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["generate"], "--prompt"),
+        (["generate", "--prompt", " "], "empty"),
+        (["generate", "--prompt", "a", "--prompts", "b.jsonl"], "either --prompt or --prompts"),
+        (["generate", "--prompts", "missing.jsonl"], "missing.jsonl"),
+        ([*HI, "--strategy", "magic"], "autoregressive, naive_pp, flowspec"),
+        ([*HI, "--quant", "int3"], "nf4"),
+        ([*HI, "--temperature", "-1"], "temperature"),
+        ([*HI, "--temperature", "nan"], "temperature"),
+        ([*HI, "--temperature", "warm"], "--temperature"),
+        ([*HI, "--top-p", "0"], "top_p"),
+        ([*HI, "--top-p", "1.5"], "top_p"),
+        ([*HI, "--top-k", "-1"], "top_k"),
+        ([*HI, "--seed", "-1"], "seed"),
+        ([*HI, "--max-new-tokens", "0"], "max_new_tokens"),
+        ([*HI, "--peers", "127.0.0.1:1,127.0.0.1:2"], "either --stages or --peers"),
+        ([*HI, "--split", "2,3,3"], "for 3 stages, but there are 2"),
+        ([*HI, "--split", "a"], "such as 2,3,3"),
+        ([*HI, "--model", "owner/name"], "--drafter"),
+        ([*HI, "--json", "/missing/folder/out.json"], "/missing/folder/out.json"),
+        (["generate", "--prompt", "Hi", "--stages", "0"], "stages"),
+        (["generate", "--prompt", "Hi", "--stages", "100"], "local stages"),
+        (["generate", "--prompt", "Hi", "--peers", "nowhere"], "host:port"),
+        (["generate", "--prompt", "Hi", "--limit", "0"], "limit"),
+        (["generate", "--prompt", "Hi", "--colour", "red"], "--colour"),
+        (["fly"], "fly"),
+        (["devices", "--timeout", "0"], "above 0"),
+        (["devices", "--peers", "a,b"], "host:port"),
+        (["agent", "--port", "70000"], "--port"),
+        (["agent", "--host", "board.example"], "IP address"),
+        (["release", "nowhere"], "host:port"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert complaint in captured.err
+    assert captured.err.startswith("flowedge: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"text": "a"}', 'neither "prompt" nor "turns"'),
+        ('{"turns": []}', 'neither "prompt" nor "turns"'),
+        ('{"prompt": 3}', "not text"),
+        ('{"prompt": ""}', "empty"),
+    ],
+)
+def test_a_prompt_file_is_checked_line_by_line(
+    line: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "good"}\n\n' + line + "\n", encoding="utf-8")
+    assert run(["generate", "--stages", "1", "--prompts", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert f"{file}:3" in error
+
+
+def test_an_empty_prompt_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n")
+    assert run(["generate", "--stages", "1", "--prompts", str(file)]) == 2
+    assert "no prompt" in capsys.readouterr().err
+
+
+def test_nobody_at_an_address_is_a_failure_not_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "--prompt", "Hi", "--peers", "127.0.0.1:1,127.0.0.1:2"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert run(["release", "127.0.0.1:1"]) == 1
+
+
+def test_a_device_that_does_not_answer_is_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["devices", "--peers", "127.0.0.1:1", "--json"]) == 0
+    assert "connection failed" in capsys.readouterr().out
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "flowedge 0.1.0\n"
+    assert run(["generate", "--help"]) == 0
+    assert "--max-new-tokens" in capsys.readouterr().out
+
+
+def test_the_quantisations_offered_are_those_there_are() -> None:
+    assert tuple(quant.value for quant in Quant) == QUANTISATIONS
+
+
+def test_an_error_nobody_foresaw_is_one_line_too() -> None:
+    code = (
+        "import sys; from flowedge.cli import main; "
+        "main.run = lambda: 1 // 0; sys.argv = ['flowedge']; main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("flowedge: internal error: ZeroDivisionError")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_starts_without_torch() -> None:
+    code = "import sys, flowedge.cli.main; sys.exit('torch' in sys.modules or 'grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

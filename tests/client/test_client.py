@@ -1,0 +1,230 @@
+"""The Python client against a draft node that says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+import flowedge
+from flowedge.client import AsyncClient, Chunk, Client
+from flowedge.errors import (
+    BadRequestError,
+    CapacityError,
+    DeadlineError,
+    DeviceLostError,
+    FlowEdgeError,
+    ProtocolError,
+)
+from flowedge.runtime.transport.status import to_status
+from flowedge.v1 import generation_pb2 as pb
+from tests.client.fake_node import chunk, finished, keep_alive, serving, started
+
+
+def good(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
+    yield started(request.seed if request.HasField("seed") else 99)
+    yield chunk("Hel", 5)
+    yield keep_alive()
+    yield chunk("lo", 6, 7)
+    yield finished()
+
+
+def silent(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+    yield started()
+    yield chunk("Hel", 5)
+    while context.is_active():
+        time.sleep(0.05)
+
+
+def alive(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+    yield started()
+    while context.is_active():
+        time.sleep(0.05)
+        yield keep_alive()
+
+
+def test_an_answer_streams_and_is_complete_at_the_end() -> None:
+    with serving(good) as (node, address), flowedge.Client(address) as client:
+        generation = client.generate("Hi", temperature=0.5, top_k=3, stop=["x"], max_new_tokens=9)
+        assert next(generation) == Chunk((5,), "Hel")
+        assert generation.finish_reason is None
+        assert list(generation) == [Chunk((6, 7), "lo")]
+    assert (generation.text, generation.token_ids) == ("Hello", [5, 6, 7])
+    assert (generation.seed, generation.prompt_ids) == (99, (1, 2))
+    assert (generation.finish_reason, generation.statistics) == ("eos", {"rounds": 2})
+    (request,) = node.requests
+    assert (request.prompt, request.strategy, request.max_new_tokens) == ("Hi", "flowspec", 9)
+    assert (request.temperature, request.top_k, list(request.stop)) == (0.5, 3, ["x"])
+    assert not request.HasField("seed")
+
+
+def test_token_ids_and_a_seed_go_as_they_are() -> None:
+    with serving(good) as (node, address), Client(address) as client:
+        assert client.generate(prompt_ids=[3, 4], seed=0).result().seed == 0
+    assert list(node.requests[0].prompt_ids.ids) == [3, 4]
+
+
+def test_the_async_client_does_the_same() -> None:
+    async def ask(address: str) -> tuple[list[Chunk], str, str]:
+        async with AsyncClient(address) as client:
+            device = await client.describe()
+            generation = client.generate("Hi")
+            chunks = [item async for item in generation]
+            return chunks, generation.transcript.text, device.name
+
+    with serving(good) as (_, address):
+        assert asyncio.run(ask(address)) == ([Chunk((5,), "Hel"), Chunk((6, 7), "lo")], "Hello", "fake")
+
+
+def test_describe() -> None:
+    with serving(good) as (_, address), Client(address) as client:
+        device = client.describe()
+    assert (device.name, device.role, device.stage_addresses) == ("fake", "draft node", ("a:1",))
+    assert device.layers == (0, 3)
+
+
+def test_a_silent_node_is_lost_and_named() -> None:
+    with serving(silent) as (_, address), Client(address, silence_s=0.4) as client:
+        generation = client.generate("Hi")
+        assert next(generation).text == "Hel"
+        began = time.monotonic()
+        with pytest.raises(DeviceLostError, match="no sign of life") as caught:
+            next(generation)
+        assert time.monotonic() - began < 2
+    assert caught.value.device == address
+
+
+def test_a_silent_node_is_lost_for_the_async_client_too() -> None:
+    async def ask(address: str) -> None:
+        async with AsyncClient(address, silence_s=0.4) as client:
+            await client.generate("Hi").result()
+
+    with serving(silent) as (_, address), pytest.raises(DeviceLostError, match=address):
+        asyncio.run(ask(address))
+
+
+def test_signs_of_life_keep_a_slow_node_but_not_beyond_the_deadline() -> None:
+    with serving(alive) as (_, address), Client(address, silence_s=0.5) as client:
+        began = time.monotonic()
+        with pytest.raises(DeadlineError):
+            client.generate("Hi", timeout_s=1.5).result()
+        assert 1.0 < time.monotonic() - began < 4
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:1") as client:
+        with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
+            client.generate("Hi").result()
+        with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
+            client.describe()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequestError("top_k is wrong"),
+        CapacityError("prompt 10 and 9 new tokens are more than 16"),
+        DeviceLostError("v2", "no sign of life for 3 s"),
+        DeadlineError("too late"),
+    ],
+)
+def test_errors_of_the_node_come_through_typed(error: FlowEdgeError) -> None:
+    def fail(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
+        yield started()
+        status, details, metadata = to_status(error)
+        context.set_trailing_metadata(metadata)
+        context.abort(status, details)
+
+    with serving(fail) as (_, address), Client(address) as client, pytest.raises(type(error)) as caught:
+        client.generate("Hi").result()
+    assert str(caught.value) == str(error)
+    assert type(caught.value) is type(error)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([chunk("x", 1)], ProtocolError),
+        ([started(), started()], ProtocolError),
+        ([started(), pb.GenerateEvent()], ProtocolError),
+        ([started(), finished(statistics="{")], ProtocolError),
+        ([started(), finished(statistics="[]")], ProtocolError),
+        ([started(), chunk("x", 1)], DeviceLostError),
+        ([], DeviceLostError),
+    ],
+    ids=["no start", "two starts", "no body", "no JSON", "no object", "no end", "nothing"],
+)
+def test_events_out_of_place_are_refused(events: list[pb.GenerateEvent], expected: type[Exception]) -> None:
+    with (
+        serving(lambda request, context: events) as (_, address),
+        Client(address) as client,
+        pytest.raises(expected),
+    ):
+        client.generate("Hi").result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "prompt or prompt_ids"),
+        ({"prompt": "a", "prompt_ids": [1]}, "prompt or prompt_ids"),
+        ({"prompt": " \n"}, "empty"),
+        ({"prompt_ids": []}, "prompt_ids"),
+        ({"prompt_ids": [-1]}, "prompt_ids"),
+        ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens"),
+        ({"prompt": "a", "temperature": -1.0}, "temperature"),
+        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
+        ({"prompt": "a", "top_p": 0.0}, "top_p"),
+        ({"prompt": "a", "top_k": -1}, "top_k"),
+        ({"prompt": "a", "seed": -1}, "seed"),
+        ({"prompt": "a", "seed": 2**63}, "seed"),
+        ({"prompt": "a", "stop": "x"}, "stop"),
+        ({"prompt": "a", "stop": [""]}, "stop"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
+    arguments: dict[str, Any], complaint: str
+) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(BadRequestError, match=complaint):
+        client.generate(**arguments)
+
+
+def test_an_address_is_checked() -> None:
+    with pytest.raises(BadRequestError, match="host:port"):
+        Client("somewhere")
+
+
+def test_leaving_an_answer_ends_its_call() -> None:
+    ended = threading.Event()
+
+    def endless(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        context.add_callback(ended.set)
+        yield from silent(request, context)
+
+    with serving(endless) as (_, address), Client(address) as client:
+        generation = client.generate("Hi")
+        next(generation)
+        del generation
+        gc.collect()
+        assert ended.wait(5)
+
+
+def test_two_answers_of_one_client_do_not_mix() -> None:
+    with serving(good) as (_, address), Client(address) as client:
+        first, second = client.generate("a", seed=1), client.generate("b", seed=2)
+        pairs = list(zip(first, second, strict=True))
+    assert all(one == other for one, other in pairs)
+    assert (first.seed, second.seed) == (1, 2)
+
+
+def test_importing_the_package_and_the_client_needs_no_torch() -> None:
+    code = "import sys, flowedge; flowedge.Client; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,35 @@
+"""What all tests share: one cluster of real processes, and a check that none is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.cluster.local import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def cluster4(processes_end: None) -> Iterator[str]:
+    """The draft node's address of the bundled pair over 4 stages, each a real process.
+
+    It is started once and reused: mark its users xdist_group("cluster4"), so that one worker has it.
+    """
+    with LocalCluster(4, name="test") as cluster:
+        addresses = [agent.address for agent in cluster.agents]
+        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
+        yield addresses[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_end() -> Iterator[None]:
+    """No test leaves an agent behind."""
+    yield
+    left = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "flowedge.cli.main" in child.cmdline()
+    ]
+    assert not left, f"agents were left running: {left}"
