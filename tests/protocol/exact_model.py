@@ -1,7 +1,8 @@
 """A model in exact integer arithmetic, to hold the protocol to account without rounding.
 
 The KV of a row is a hash of what came into the row (and so of its ancestor path), and attention is a hash of
-the set of visible KVs. Any row that is missing, stale, misplaced or wrongly visible changes every later token.
+the set of visible KVs. Any row that is missing, stale, misplaced or wrongly visible changes every later
+token.
 """
 
 from __future__ import annotations

@@ -50,11 +50,38 @@ class NoText:
         return ""
 
 
+TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
+LEVELS = ("pipedec", "specpipe")
+OTHERS = ("autoregressive", "pipeinfer")
+ASYNCHRONOUS = ("flowspec",) * 6  # the one with the most freedom is drawn the most often
+
+
 def random_strategy(rng: np.random.Generator):
-    name = str(rng.choice(["flowspec", "flowspec", "flowspec", "naive_pp", "autoregressive"]))
-    if name == "autoregressive":
-        return name, {}
-    options = {
+    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *OTHERS]))
+    return name, random_options(name, rng)
+
+
+def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
+    """Small sizes, so that few tokens meet many cases."""
+    if name in LEVELS:
+        return {
+            "width": int(rng.integers(1, 6)),
+            "children": int(rng.integers(1, 4)),
+            "max_draft_rows": int(rng.integers(2, 40)),
+        }
+    if name == "pipeinfer":
+        return {
+            "batch_rows": int(rng.integers(1, 5)),
+            "sequences": int(rng.integers(1, 4)),
+            "cutoff": float(rng.choice([0.0, 0.3, 0.6])),
+            "split": float(rng.choice([0.1, 0.4, 0.8])),
+            "recovery": float(rng.choice([0.0, 0.2, 0.4])),
+            "decay": float(rng.choice([0.1, 0.3])),
+            "max_draft_rows": int(rng.integers(1, 20)),
+        }
+    if name not in TREES:
+        return {}
+    return {
         "tree_nodes": int(rng.integers(1, 14)),
         "depth": int(rng.integers(1, 5)),
         "top_k": int(rng.integers(1, 4)),
@@ -65,7 +92,6 @@ def random_strategy(rng: np.random.Generator):
         "deepen_layers": int(rng.integers(1, 3)),
         "max_draft_rows": int(rng.integers(14, 40)),
     }
-    return name, options
 
 
 def express_fault(rng: np.random.Generator):
@@ -82,8 +108,11 @@ def express_fault(rng: np.random.Generator):
     return fault
 
 
-def run_history(seed: int) -> int:
-    """One random history; returns the number of tokens compared."""
+def run_history(seed: int, check_always: bool = False) -> int:
+    """One random history; returns the number of tokens compared.
+
+    Invariants are checked after every event of a quarter of the histories, or of all.
+    """
     rng = np.random.default_rng(seed)
     num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
     vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
@@ -95,7 +124,7 @@ def run_history(seed: int) -> int:
     head = ExactHead(vocab, rng)
     node = DraftNode(
         "d0",
-        DraftNodeSpec(width=1, dtype="uint64", prefill_rows=int(rng.integers(1, 6))),
+        DraftNodeSpec(width=1, dtype="uint64", prefill_rows=int(rng.integers(1, 6)), num_stages=num_stages),
         lambda request: make_strategy(request.strategy, request.strategy_options),
         NoText,
     )
@@ -122,7 +151,7 @@ def run_history(seed: int) -> int:
         if rng.random() < 0.15:
             cancelled.add(request.session)
             pipeline.cancel(request.session, start + float(rng.integers(0, 300)))
-    check_all = rng.random() < 0.25
+    check_all = rng.random() < 0.25 or check_always
     while pipeline.step():
         if check_all:
             check_invariants(node, stages)
