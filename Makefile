@@ -1,0 +1,52 @@
+# Everything runs in .venv, which the first target makes. PYTHON picks the interpreter it is made with (3.10 or later).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format protos protos-check bench-overhead clean
+
+help:
+	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
+	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
+	@echo 'make test            all tests; TESTS="tests/cli -k name" runs some'
+	@echo 'make lint            ruff, mypy, and whether the generated protocol code is current'
+	@echo 'make format          let ruff put the code in order'
+	@echo 'make protos          generate flowedge/v1 from protos/'
+	@echo 'make bench-overhead  what the machinery costs: a hop, a segment at the draft node, memory'
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/flowedge demo $${PROMPT:+--prompt "$$PROMPT"}
+
+# One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+
+lint: setup protos-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: setup
+	$(BIN)/python protos/generate.py
+
+protos-check: setup
+	$(BIN)/python protos/generate.py --check
+
+bench-overhead: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m testbed.bench_overhead
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
