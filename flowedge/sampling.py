@@ -22,6 +22,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 MAX_SEED = 2**63 - 1
+MIN_TEMPERATURE = 1e-6  # logits divided by less could leave the range of a float64
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.temperature) and self.temperature >= 0):
-            raise BadRequestError(f"temperature is {self.temperature}; it must be finite and 0 or more")
+        if not (self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < np.inf):
+            raise BadRequestError(
+                f"temperature is {self.temperature}; it must be 0, or finite and {MIN_TEMPERATURE} or more"
+            )
         if self.top_k < 0:
             raise BadRequestError(f"top_k is {self.top_k}; it must be 0 (off) or more")
         if not 0 < self.top_p <= 1:
