@@ -114,9 +114,8 @@ class DraftNode:
             self._close(session)
             self._outputs.append(Failed(name, error))
         elif name in self._closing:
-            ended = self._closing.pop(name)
-            if ended.finish_reason is not None:
-                self._outputs.append(Failed(name, error))
+            # All tokens are out if it had finished; what is lost is the stages' reports.
+            self._finished(self._closing.pop(name), ())
 
     def device_lost(self, error: DeviceLostError) -> None:
         """The pipeline is broken: every session ends with the error."""
@@ -233,11 +232,15 @@ class DraftNode:
 
     def _receive_close(self, close: Close) -> None:
         session = self._closing.pop(close.session, None)
-        own = self._reports.pop(close.session, StageReport(self.device))
-        if session is not None and session.finish_reason is not None:
-            self._outputs.append(
-                Finished(close.session, session.finish_reason, "", session.counters(), (own, *close.reports))
-            )
+        if session is not None:
+            self._finished(session, close.reports)
+
+    def _finished(self, session: DraftSession, reports: tuple[StageReport, ...]) -> None:
+        """Put out the end of a session that was closed; one that was cancelled or failed has none."""
+        own = self._reports.pop(session.name, StageReport(self.device))
+        if session.finish_reason is not None:
+            counters = session.counters()
+            self._outputs.append(Finished(session.name, session.finish_reason, "", counters, (own, *reports)))
 
     def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
         for command in commands:

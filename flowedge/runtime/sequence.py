@@ -45,13 +45,16 @@ class Sequence:
         Returns the row of the first. Raises ValueError for a parent that is not an earlier draft row.
         """
         first = self.length
-        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True), start=first):
+        positions = self.positions.tolist()
+        for row, parent in enumerate(parents, start=first):
             if parent != CONTEXT and not self.context <= parent < row:
                 raise ValueError(f"row {row} cannot have parent {parent}")
-            position = self.context if parent == CONTEXT else int(self.positions[parent - self.context]) + 1
-            self.tokens = np.append(self.tokens, token)
-            self.parents = np.append(self.parents, parent)
-            self.positions = np.append(self.positions, position)
+            positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
+        if len(tokens) != len(parents):
+            raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
+        self.tokens = np.append(self.tokens, np.array(tokens, dtype=np.int64))
+        self.parents = np.append(self.parents, np.array(parents, dtype=np.int64))
+        self.positions = np.array(positions, dtype=np.int64)
         return first
 
     def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:

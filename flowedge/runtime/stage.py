@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flowedge.errors import FlowEdgeError, ProtocolError
+from flowedge.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.messages import (
     Close,
     Credit,
@@ -197,15 +197,23 @@ class Stage:
         if message.session in self._sessions:
             raise ProtocolError(f"session {message.session} is open already")
         if not 0 < message.capacity <= self.spec.max_capacity:
-            raise ProtocolError(
+            self._refuse(
+                message.session,
                 f"session {message.session} asks for {message.capacity} cache rows; "
-                f"this stage allows 1 to {self.spec.max_capacity}"
+                f"this stage allows 1 to {self.spec.max_capacity}",
             )
+            return
         if len(self._sessions) >= self.spec.max_sessions:
-            raise ProtocolError(f"{self.spec.max_sessions} sessions are open here already")
+            self._refuse(message.session, f"{self.spec.max_sessions} sessions are open here already")
+            return
         self._sessions[message.session] = _Session(message.capacity, report=StageReport(self.device))
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
+
+    def _refuse(self, name: str, reason: str) -> None:
+        """A session that cannot be held: one Fault, and a tombstone for what is still to come of it."""
+        self._closed[name] = StageReport(self.device)
+        self._outbox.put(Fault(name, self.device, CapacityError.code, reason))
 
     def _receive_segment(self, segment: Segment) -> None:
         if segment.session in self._closed:

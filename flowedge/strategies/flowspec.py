@@ -80,7 +80,7 @@ class FlowSpec(Strategy):
         row = int(tree.rows[root])
         tree.reroot(root)
         prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
-        return [emitted, prune, *self._regrow(fresh=False), *self._supply()]
+        return [emitted, prune, *self._regrow(fresh=False)]
 
     def _regrow(self, fresh: bool) -> list[Command]:
         """Grow from the root: the tree of a new round, or the one that is merged into the current tree."""

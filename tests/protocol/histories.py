@@ -165,6 +165,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             assert got == want[: len(got)], seed
         else:
             assert isinstance(outputs[-1], Finished), seed
+            assert len(outputs[-1].reports) == num_stages + 1, "a fault ended a session that had finished"
             assert got == want, (seed, request.strategy, got, want)
         compared += len(got)
     check_clean(node, stages, executors, head)

@@ -178,6 +178,8 @@ def test_too_many_sessions_are_refused_and_the_open_ones_live():
     rig = opened(max_sessions=2)
     (fault,) = rig.receive(Open("t", 10))
     assert "2 sessions are open" in fault.reason
+    assert rig.receive(draft(session="t")) == [], "one fault is enough"
+    rig.receive(Close("t"))
     finish(rig)
 
 
