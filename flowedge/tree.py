@@ -174,10 +174,17 @@ class DraftTree:
         """
         if (other.tokens[ROOT], other.context) != (self.tokens[ROOT], self.context):
             raise ValueError("only trees with the same root can be merged")
-        here = {ROOT: ROOT}
-        for node in sorted(set(nodes) - {ROOT}):
-            parent = here[int(other.parents[node])]
-            here[node] = self.put([parent], [int(other.tokens[node])], [float(other.scores[node])])[0]
+        theirs = sorted(set(nodes) - {ROOT})
+        tokens = other.tokens[theirs].tolist()
+        here, size = {ROOT: ROOT}, len(self)
+        parents: list[int] = []
+        for node, parent, token in zip(theirs, other.parents[theirs].tolist(), tokens, strict=True):
+            twin = self.child(here[parent], token)
+            if twin is None:  # it will be the next one that is added
+                twin, size = size, size + 1
+            here[node] = twin
+            parents.append(here[parent])
+        self.put(parents, tokens, other.scores[theirs].tolist())
 
     def drop_unsent_beyond(self, limit: int) -> None:
         """Forget the worst unsent nodes so that at most `limit` nodes are left; sent nodes always stay."""

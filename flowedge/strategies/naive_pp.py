@@ -14,6 +14,7 @@ from flowedge.strategies.base import (
     Layer,
     Prefilled,
     Prune,
+    Returned,
     Send,
     Strategy,
     Verified,
@@ -57,6 +58,8 @@ class NaivePP(Strategy):
                     Prune(event.accepted, None, ends_round=True),
                     self._grow(event.token, context),
                 ]
+            case Returned():
+                return []
             case CreditGranted():
                 self._credits += 1
                 return self._send()

@@ -8,8 +8,14 @@ from flowedge.errors import BadRequestError
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.flowspec import FlowSpec
+from flowedge.strategies.flowspec_no_sbd import FlowSpecNoSBD
+from flowedge.strategies.flowspec_paper import FlowSpecPaper
 from flowedge.strategies.naive_pp import NaivePP
-from flowedge.strategies.settings import TreeSettings
+from flowedge.strategies.pipedec import PipeDec
+from flowedge.strategies.pipeinfer import PipeInfer
+from flowedge.strategies.pruned_pp import PrunedPP
+from flowedge.strategies.settings import LevelSettings, MicroBatchSettings, TreeSettings
+from flowedge.strategies.specpipe import SpecPipe, SpecPipeSettings
 
 
 def _autoregressive(options: Mapping[str, float]) -> Strategy:
@@ -21,7 +27,13 @@ def _autoregressive(options: Mapping[str, float]) -> Strategy:
 _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     Autoregressive.name: _autoregressive,
     NaivePP.name: lambda options: NaivePP(TreeSettings.from_options(options)),
+    PrunedPP.name: lambda options: PrunedPP(TreeSettings.from_options(options)),
+    FlowSpecNoSBD.name: lambda options: FlowSpecNoSBD(TreeSettings.from_options(options)),
+    FlowSpecPaper.name: lambda options: FlowSpecPaper(TreeSettings.from_options(options)),
     FlowSpec.name: lambda options: FlowSpec(TreeSettings.from_options(options)),
+    PipeDec.name: lambda options: PipeDec(LevelSettings.from_options(options)),
+    SpecPipe.name: lambda options: SpecPipe(SpecPipeSettings.from_options(options)),
+    PipeInfer.name: lambda options: PipeInfer(MicroBatchSettings.from_options(options)),
 }
 STRATEGIES = tuple(_FACTORIES)
 
