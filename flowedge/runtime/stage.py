@@ -196,24 +196,28 @@ class Stage:
             return
         if message.session in self._sessions:
             raise ProtocolError(f"session {message.session} is open already")
-        if not 0 < message.capacity <= self.spec.max_capacity:
-            self._refuse(
-                message.session,
-                f"session {message.session} asks for {message.capacity} cache rows; "
-                f"this stage allows 1 to {self.spec.max_capacity}",
-            )
-            return
-        if len(self._sessions) >= self.spec.max_sessions:
-            self._refuse(message.session, f"{self.spec.max_sessions} sessions are open here already")
+        refusal = self._refusal(message)
+        if refusal is not None:
+            # One fault, and a tombstone for what is still to come of the session.
+            self._closed[message.session] = StageReport(self.device)
+            self._outbox.put(Fault(message.session, self.device, refusal.code, str(refusal)))
             return
         self._sessions[message.session] = _Session(message.capacity, report=StageReport(self.device))
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
 
-    def _refuse(self, name: str, reason: str) -> None:
-        """A session that cannot be held: one Fault, and a tombstone for what is still to come of it."""
-        self._closed[name] = StageReport(self.device)
-        self._outbox.put(Fault(name, self.device, CapacityError.code, reason))
+    def _refusal(self, message: Open) -> FlowEdgeError | None:
+        """Why a session cannot be held here, if it cannot."""
+        if message.capacity < 1:
+            return ProtocolError(f"session {message.session} asks for {message.capacity} cache rows")
+        if message.capacity > self.spec.max_capacity:
+            return CapacityError(
+                f"session {message.session} asks for {message.capacity} cache rows; "
+                f"this stage has room for {self.spec.max_capacity}"
+            )
+        if len(self._sessions) >= self.spec.max_sessions:
+            return CapacityError(f"{self.spec.max_sessions} sessions are open here already")
+        return None
 
     def _receive_segment(self, segment: Segment) -> None:
         if segment.session in self._closed:

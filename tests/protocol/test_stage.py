@@ -164,11 +164,14 @@ def test_an_express_prune_of_an_unknown_session_is_ignored():
     finish(rig)
 
 
-@pytest.mark.parametrize("capacity", [0, -5, 101, 2**60])
-def test_a_session_that_does_not_fit_is_refused(capacity):
+@pytest.mark.parametrize(
+    ("capacity", "code"), [(0, "protocol"), (-5, "protocol"), (101, "capacity"), (2**60, "capacity")]
+)
+def test_a_session_that_does_not_fit_is_refused(capacity, code):
     rig = opened(max_capacity=100)
     (fault,) = rig.receive(Open("t", capacity))
-    assert "allows 1 to 100" in fault.reason
+    assert fault.code == code
+    assert f"asks for {capacity} cache rows" in fault.reason
     assert rig.stage.num_sessions == 2
     assert [type(m) for m in rig.receive(Close("t"))] == [Close]
     finish(rig)
