@@ -12,7 +12,8 @@ def bench(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", help="What to run, on what.")],
     out: Annotated[Path, typer.Option(help="Directory of the results; finished runs in it are kept.")],
     clock: Annotated[
-        str | None, typer.Option(help="virtual (all is computed), replay (each true path once), paced or real.")
+        str | None,
+        typer.Option(help="virtual (all is computed), replay (each true path once), paced or real."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few prompts and tokens: under three minutes on two cores.")
@@ -23,7 +24,9 @@ def bench(
     ] = None,
     temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
-    model: Annotated[str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
+    ] = None,
     drafter: Annotated[str | None, typer.Option(help="The real drafter: bundled, or an EAGLE head.")] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,

@@ -56,7 +56,7 @@ class Report:
             raise BadRequestError(f"--json {self._file}: cannot be written: {error}") from error
 
     def content(self) -> dict[str, Any]:
-        """Everything, as JSON has it; docs/results.md explains the fields."""
+        """Everything, as JSON has it; docs/output.md explains the fields."""
         device = self._draft_node
         return {
             "settings": {

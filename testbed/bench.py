@@ -1,0 +1,190 @@
+"""`flowedge bench`: plans a scenario, carries it out, and writes results, report and plots."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.errors import BadRequestError
+from testbed.pair import Pair
+from testbed.plan import Case, Plan, cases, make_plan, sizes_of
+from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
+from testbed.provenance import code_digest, git_revision, versions
+from testbed.report.document import write_report
+from testbed.results import differing_outputs, entries, write_json
+from testbed.scenario import Scenario, read_scenario
+from testbed.workers import Done, WorkerSettings, carry_out_all, read_record, unfinished
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The command line; None leaves the scenario's value.
+
+    Attributes:
+        data: directory of the datasets' files; processes: how many work at once.
+    """
+
+    scenario: Path
+    out: Path
+    clock: str | None = None
+    quick: bool = False
+    strategies: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+    temperatures: tuple[float, ...] | None = None
+    samples: int | None = None
+    model: str | None = None
+    drafter: str | None = None
+    data: Path | None = None
+    processes: int = 2
+
+
+class Progress:
+    """Told how far a benchmark is; does nothing by itself."""
+
+    def say(self, line: str) -> None:
+        """Something a person should know."""
+
+    def begin(self, total: int, finished: int) -> None:
+        """So many runs in all, so many finished before."""
+
+    def advance(self, runs: int) -> None:
+        """Runs have ended."""
+
+
+def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
+    """The scenario with the command line's values in place of its own. BadRequestError for wrong ones."""
+    changed = scenario.quickened() if options.quick else scenario
+    content = changed.model_dump()
+    if options.datasets is not None:
+        unknown = sorted(set(options.datasets) - set(scenario.datasets))
+        if unknown:
+            raise BadRequestError(
+                f"no dataset {', '.join(unknown)} in the scenario; it has {', '.join(scenario.datasets)}"
+            )
+        content["datasets"] = {name: scenario.datasets[name] for name in options.datasets}
+    given: dict[str, Any] = {
+        "clock": options.clock,
+        "strategies": options.strategies,
+        "temperatures": options.temperatures,
+        "samples": options.samples,
+    }
+    content.update({name: value for name, value in given.items() if value is not None})
+    pair = {"model": options.model, "drafter": options.drafter}
+    content["pair"].update({name: value for name, value in pair.items() if value is not None})
+    return Scenario.checked(content, "the command line")
+
+
+def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = None) -> Path:
+    """Carry out a scenario; returns the report's path. Finished runs in the output directory are kept."""
+    started = time.time()
+    scenario = overridden(read_scenario(options.scenario), options)
+    beside = options.scenario.parent
+    all_cases = cases(scenario, beside)
+    loaded = pair if pair is not None else Pair.load(scenario.pair.model, scenario.pair.drafter)
+    datasets = _datasets(scenario, options.data or beside, loaded, progress.say)
+    plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded))
+    left = unfinished(plan.tasks, options.out)
+    left_runs = sum(len(task.runs) for task in left)
+    options.out.mkdir(parents=True, exist_ok=True)
+    progress.begin(plan.num_runs, plan.num_runs - left_runs)
+    settings = WorkerSettings(scenario.pair.model, scenario.pair.drafter, scenario.clock, options.out)
+    began = time.perf_counter()
+    done: list[Done] = []
+    for task in carry_out_all(left, settings, options.processes, loaded):
+        done.append(task)
+        progress.advance(task.runs)
+    worked = time.perf_counter() - began
+    results = _results(scenario, options, plan, all_cases, datasets, loaded)
+    write_json(options.out / "results.json", results)
+    write_json(options.out / "run.json", _run_facts(options, plan, done, started, worked))
+    progress.say("writing the report and plots")
+    return write_report(scenario, results, plan, loaded, options.out)
+
+
+def _datasets(scenario: Scenario, directory: Path, pair: Pair, say: Callable[[str], None]) -> list[Dataset]:
+    files, missing = dataset_files(scenario.datasets, directory)
+    if OWN in files:
+        say(
+            f"none of the scenario's datasets is in {directory} (--data DIR names another place): "
+            "running on the project's own prompts"
+        )
+    elif missing:
+        say(f"not in {directory}, and left out: {', '.join(missing)}")
+    room = pair.max_positions - scenario.max_new_tokens
+    return [read_dataset(name, file, scenario.samples, room, pair.encode) for name, file in files.items()]
+
+
+def _base(scenario: Scenario, pair: Pair) -> dict[str, Any]:
+    """What every run of this process depends on, besides its own settings."""
+    return {
+        "code": code_digest(),
+        "versions": versions(),
+        "clock": scenario.clock,
+        "model": pair.checkpoint.fingerprint,
+        "drafter": pair.drafter_fingerprint,
+    }
+
+
+def _results(
+    scenario: Scenario,
+    options: BenchOptions,
+    plan: Plan,
+    all_cases: Sequence[Case],
+    datasets: Sequence[Dataset],
+    pair: Pair,
+) -> dict[str, Any]:
+    records = {}
+    for task in plan.tasks:
+        for run in task.runs:
+            record = read_record(options.out, run.key)
+            if record is None:
+                raise BadRequestError(f"run {run.key} is missing from {options.out}; start it again")
+            records[run.key] = record
+    return {
+        "scenario": scenario.name,
+        "clock": scenario.clock,
+        "quick": options.quick,
+        "settings": scenario.model_dump(exclude={"name", "title", "clock", "quick", "report"}),
+        "versions": versions(),
+        "git": git_revision(),
+        "code": code_digest(),
+        "pair": {"model": pair.checkpoint.fingerprint, "drafter": pair.drafter_fingerprint},
+        "datasets": {
+            dataset.name: {"prompts": len(dataset.prompts), "left_out_as_too_long": dataset.left_out}
+            for dataset in datasets
+        },
+        "profiles": _profiles(all_cases),
+        "outputs_differ": differing_outputs(plan.cells, records),
+        "runs": entries(plan.cells, records),
+    }
+
+
+def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
+    """The numbers of each profile, at the first point of the sweep."""
+    profiles: dict[str, Any] = {}
+    for case in all_cases:
+        profiles.setdefault(case.profile, sizes_of(case.emulation))
+    return profiles
+
+
+def _run_facts(
+    options: BenchOptions, plan: Plan, done: Sequence[Done], started: float, worked: float
+) -> dict[str, Any]:
+    tokens = sum(task.tokens for task in done)
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": time.time() - started,
+        "seconds_running": worked,
+        "runs": plan.num_runs,
+        "runs_finished_before": plan.num_runs - sum(task.runs for task in done),
+        "simulated_tokens": tokens,
+        "simulated_tokens_per_wall_s": tokens / worked if worked > 0 else None,
+        "processes": options.processes,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+    }

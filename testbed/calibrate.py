@@ -1,0 +1,193 @@
+"""Calibrates the Orin Nano's profile, twice: on the FlowSpec paper's naive_pp, MT-bench, temperature 0.
+
+LLaMA2-7B in fp16 gives memory_efficiency; LLaMA2-13B in fp4 then gives dequantise_gweights_s. The paper gives
+tokens/s; what a device takes shows in the time of one draft-verify cycle. So the tokens that its drafter
+had accepted in a cycle (EAGLE-2's, not our pair's) are divided by the paper's figure, and the constant is
+sought with which our naive_pp, under replay, takes as long for a cycle.
+
+Run: python -m testbed.calibrate --data DIR [--samples n] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from flowedge.errors import BadRequestError
+from flowedge.sampling import SamplingParams
+from testbed.clocks import make_clock
+from testbed.emulation import Emulation
+from testbed.pair import Pair
+from testbed.plan import Run, Task, cases
+from testbed.profiles import library
+from testbed.profiles.device import DeviceProfile
+from testbed.prompts import OWN, dataset_files, read_dataset
+from testbed.record import RunRecord
+from testbed.report.paper import lookup
+from testbed.scenario import Scenario, read_scenario
+
+SCENARIO = Path(__file__).parent / "scenarios" / "flowspec-table1.yaml"
+DEVICE, METHOD, DATASET = "orin-nano-8gb", "naive_pp", "mt_bench"
+# The reference says that EAGLE-2 heads of these models accept about 4 to 5.5 tokens a cycle at T=0.
+EAGLE2_ACCEPTANCE = 4.75
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A mean draft-verify cycle: its seconds, and the tokens it puts out."""
+
+    seconds: float
+    tokens: float
+
+
+class Bench:
+    """naive_pp on the same prompts, as often as a calibration needs it."""
+
+    def __init__(self, scenario: Scenario, pair: Pair, data: Path, samples: int, directory: Path) -> None:
+        self._scenario = scenario
+        self._clock = make_clock("replay", pair, directory)
+        files, _ = dataset_files({DATASET: scenario.datasets[DATASET]}, data)
+        self.dataset = next(iter(files))
+        room = pair.max_positions - scenario.max_new_tokens
+        self.prompts: Sequence[tuple[int, ...]] = read_dataset(
+            self.dataset, files[self.dataset], samples, room, pair.encode
+        ).prompts
+
+    def emulation(self, profile: str) -> Emulation:
+        found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
+        if not found:
+            raise BadRequestError(f"{SCENARIO}: no profile {profile}")
+        return found[0].emulation
+
+    def cycle(self, emulation: Emulation) -> Cycle:
+        """The mean cycle over all prompts."""
+        records = [self._record(emulation, index) for index in range(len(self.prompts))]
+        rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
+        tokens = sum(r.new_tokens - 1 for r in records)
+        return Cycle(sum(r.decode_s for r in records) / rounds, tokens / rounds)
+
+    def _record(self, emulation: Emulation, index: int) -> RunRecord:
+        scenario = self._scenario
+        run = Run("calibrate", METHOD, (), emulation, 0, scenario.prefill_rows)
+        task = Task(self.prompts[index], SamplingParams(seed=index), scenario.max_new_tokens, (run,))
+        return next(record for _, record, _ in self._clock.measure(task))
+
+
+def solve(seconds: Callable[[float], float], target: float, first: float, second: float) -> float:
+    """The constant c with seconds(c) = target, where seconds is about linear in 1/c (secant steps in 1/c).
+
+    BadRequestError when no positive constant reaches the target.
+    """
+    slow, fast = 1 / first, 1 / second
+    at_slow, at_fast = seconds(first), seconds(second)
+    for _ in range(8):
+        if abs(at_fast - target) < 1e-4 * target or at_fast == at_slow:
+            break
+        following = fast + (target - at_fast) * (fast - slow) / (at_fast - at_slow)
+        if following <= 0:
+            raise BadRequestError(f"no constant makes a cycle take {target:.3f} s; even infinity is too slow")
+        slow, at_slow = fast, at_fast
+        fast = following
+        at_fast = seconds(1 / fast)
+    return 1 / fast
+
+
+def on_device(emulation: Emulation, device: DeviceProfile) -> Emulation:
+    """The same pipeline with every device replaced."""
+    return replace(emulation, draft_node=device, stages=(device,) * len(emulation.stages))
+
+
+def target_cycle(model: str) -> tuple[float, float]:
+    """The paper's tokens/s, and the seconds of its cycle that follow."""
+    speed = lookup("table1_main", "T=0", model, METHOD, "tokens_per_s", DATASET)
+    if not isinstance(speed, float):
+        raise BadRequestError(f"the paper's reference has no {METHOD} figure of {model}")
+    return speed, EAGLE2_ACCEPTANCE / speed
+
+
+def calibrate(bench: Bench) -> DeviceProfile:
+    """Both calibrations, printed as they go."""
+    device = library.device(DEVICE)
+    for model, quant, constant, guesses in (
+        ("llama2-7b", "fp16", "memory_efficiency", (0.5, 0.8)),
+        ("llama2-13b", "fp4", "dequantise_gweights_s", (10.0, 40.0)),
+    ):
+        emulation = bench.emulation(f"{model}-{quant}")
+        speed, target = target_cycle(model)
+
+        def seconds(
+            value: float,
+            emulation: Emulation = emulation,
+            constant: str = constant,
+            device: DeviceProfile = device,
+        ) -> float:
+            changed = device.model_copy(update={constant: value})
+            return bench.cycle(on_device(emulation, changed)).seconds
+
+        value = solve(seconds, target, *guesses)
+        device = device.model_copy(update={constant: float(f"{value:.3g}")})
+        cycle = bench.cycle(on_device(emulation, device))
+        print(f"{model} in {quant}: the paper's {METHOD} makes {speed} tokens/s on MT-bench at T=0")
+        print(f"    {EAGLE2_ACCEPTANCE} accepted a cycle / {speed} tokens/s = {target:.4f} s a cycle")
+        print(f"    {constant} = {getattr(device, constant):.3g} gives {cycle.seconds:.4f} s a cycle")
+        print(
+            f"    our pair puts out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
+            f"tokens/s, where the paper's acceptance would give {EAGLE2_ACCEPTANCE / cycle.seconds:.2f}"
+        )
+    return device
+
+
+def check_bandwidth(bench: Bench, device: DeviceProfile) -> None:
+    """Prints what faster links do to a cycle, here and in the paper: a check that nothing was fitted to."""
+    rates, speeds = (lookup("bandwidth_sweep_tokens_per_s", name) for name in ("mbps", METHOD))
+    emulation = on_device(bench.emulation("llama2-7b-fp16"), device)
+    ours = [bench.cycle(at_rate(emulation, rates[i])).seconds for i in (0, -1)]
+    theirs = [EAGLE2_ACCEPTANCE / speeds[i] for i in (0, -1)]
+    print(
+        f"check, {rates[0]} to {rates[-1]} Mbit/s: a cycle of ours is shorter by {ours[0] - ours[1]:.4f} s,"
+    )
+    print(f"    one of the paper's by {theirs[0] - theirs[1]:.4f} s")
+
+
+def at_rate(emulation: Emulation, mbps: float) -> Emulation:
+    """The same pipeline with every link at a rate."""
+    links = tuple(link.model_copy(update={"mbps": mbps}) for link in emulation.links)
+    return replace(emulation, links=links)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=SCENARIO.parent, help="directory of mt_bench.jsonl")
+    parser.add_argument("--samples", type=int, default=20, help="prompts")
+    parser.add_argument("--out", type=Path, help="directory that keeps the true paths")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        pair = Pair.load("bundled", "bundled")
+        directory = arguments.out or Path(scratch)
+        bench = Bench(read_scenario(SCENARIO), pair, arguments.data, arguments.samples, directory)
+        if bench.dataset == OWN:
+            print("mt_bench.jsonl is not there: calibrating on the project's own prompts")
+        device = calibrate(bench)
+        check_bandwidth(bench, device)
+    print(f"testbed/profiles/devices/{DEVICE}.yaml:")
+    print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
+    print(f"    dequantise_gweights_s: {device.dequantise_gweights_s:.3g}")
+    for name in ("orin-nx-16gb", "agx-orin-64gb"):
+        other = library.device(name)
+        scale = other.tflops / device.tflops
+        assert device.dequantise_gweights_s is not None
+        print(f"testbed/profiles/devices/{name}.yaml, the same efficiency, dequantisation by TFLOPS:")
+        print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
+        print(f"    dequantise_gweights_s: {device.dequantise_gweights_s * scale:.3g}")
+
+
+if __name__ == "__main__":
+    main()

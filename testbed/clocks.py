@@ -1,0 +1,141 @@
+"""Where the time of a benchmark comes from, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from flowedge.errors import BadRequestError
+from flowedge.runtime.draft_node import DraftNodeSpec
+from flowedge.runtime.in_process import machine_pipeline, virtual_pipeline
+from flowedge.runtime.jobs import StageExecutor
+from flowedge.runtime.request import Request
+from flowedge.runtime.virtual import VirtualPipeline
+from testbed.costs import ProfileCosts
+from testbed.emulation import even_split
+from testbed.pair import Pair
+from testbed.plan import Run, Task
+from testbed.record import RunRecord, record_of
+from testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
+from testbed.replay.path_drafter import PathDrafter
+from testbed.replay.true_path import PathStore
+from testbed.trace import Trace
+
+
+class Clock(Protocol):
+    """Carries out the runs of tasks."""
+
+    def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
+        """Every run of a task with what it took, as it ends."""
+
+
+class NoText:
+    """A TextStream for whoever wants no text."""
+
+    def push(self, token: int) -> str:  # noqa: ARG002
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+class VirtualClock:
+    """Every forward is computed; time is what the profile says."""
+
+    def __init__(self, pair: Pair, directory: Path) -> None:  # noqa: ARG002
+        self._pair = pair
+
+    def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
+        for run in task.runs:
+            costs = ProfileCosts(run.emulation, run.link_seed)
+            trace = Trace(costs)
+            yield run, *_finish(task, run, self._pair.eos, self._pipeline(run, costs, trace), trace)
+
+    def _pipeline(self, run: Run, costs: ProfileCosts, trace: Trace) -> VirtualPipeline:
+        pair, stages = self._pair, len(run.emulation.stages)
+        layers = pair.checkpoint.config.num_hidden_layers
+        if stages > layers:
+            raise BadRequestError(
+                f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
+            )
+        split = even_split(layers, stages)
+        return virtual_pipeline(
+            pair.checkpoint,
+            split,
+            costs,
+            drafter=pair.drafter,
+            head=pair.head,
+            make_text=NoText,
+            prefill_rows=run.prefill_rows,
+            observer=trace,
+            blocks=pair.blocks(split),
+        )
+
+
+class ReplayClock:
+    """The true path of each prompt is computed once, and each draft; the rest is looked up."""
+
+    def __init__(self, pair: Pair, directory: Path) -> None:
+        self._pair = pair
+        self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head)
+
+    def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
+        pair = self._pair
+        path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, pair.eos)
+        drafter = PathDrafter(pair.drafter, path, "replay")
+        try:
+            for run in task.runs:
+                costs = ProfileCosts(run.emulation, run.link_seed)
+                trace = Trace(costs)
+                pipeline = self._pipeline(run, costs, trace, ReplayDraft(path, drafter))
+                yield run, *_finish(task, run, pair.eos, pipeline, trace)
+        finally:
+            drafter.close()
+
+    def _pipeline(
+        self, run: Run, costs: ProfileCosts, trace: Trace, draft_executor: ReplayDraft
+    ) -> VirtualPipeline:
+        stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
+        return machine_pipeline(
+            draft_executor,
+            stages,
+            costs,
+            width=WIDTH,
+            vocab_size=self._pair.head.vocab_size,
+            spec=DraftNodeSpec(
+                width=WIDTH,
+                max_positions=self._pair.max_positions,
+                prefill_rows=run.prefill_rows,
+                num_stages=len(stages),
+            ),
+            make_text=NoText,
+            observer=trace,
+        )
+
+
+CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {"virtual": VirtualClock, "replay": ReplayClock}
+
+
+def make_clock(name: str, pair: Pair, directory: Path) -> Clock:
+    """The clock of this name; `directory` is where it may keep things. BadRequestError for an unknown one."""
+    if name not in CLOCKS:
+        raise BadRequestError(f"clock {name!r} is not available here; available are {', '.join(CLOCKS)}")
+    return CLOCKS[name](pair, directory)
+
+
+def _finish(
+    task: Task, run: Run, eos: frozenset[int], pipeline: VirtualPipeline, trace: Trace
+) -> tuple[RunRecord, Trace]:
+    request = Request(
+        session=run.key,
+        prompt=task.prompt,
+        sampling=task.sampling,
+        max_new_tokens=task.max_new_tokens,
+        eos=eos,
+        strategy=run.strategy,
+        strategy_options=dict(run.options),
+    )
+    outputs = pipeline.generate(request)
+    watts = [device.watts for device in (run.emulation.draft_node, *run.emulation.stages)]
+    return record_of(request, outputs, trace, watts), trace

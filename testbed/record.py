@@ -1,0 +1,163 @@
+"""What one request took, as it is kept on disk and put together in reports."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flowedge.errors import DeadlineError
+from flowedge.messages import StageReport
+from flowedge.runtime.request import Finished, Request, Tokens
+from flowedge.runtime.statistics import RequestClock, RequestStatistics
+from flowedge.runtime.virtual import DRAFT_NODE, TimedOutput
+from testbed.profiles.device import Watts
+from testbed.trace import Trace, use_between
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """One device's part; shares are of the decode time, counts and joules of the whole request.
+
+    Attributes:
+        for_nothing: rows computed that did not become context.
+        energy_j: None where the profile has no watts.
+    """
+
+    device: str
+    busy: float
+    transferring: float
+    waiting: float
+    busy_s: float
+    rows_computed: int
+    rows_trimmed: int
+    rows_wasted: int
+    for_nothing: int
+    aborted: int
+    bytes_sent: int
+    energy_j: float | None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One request; times in seconds.
+
+    Attributes:
+        latency_s: from the request's arrival to its last token.
+        itl_s: time between tokens; output: a digest of the tokens, by which methods are compared.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    finish_reason: str
+    output: str
+    ttft_s: float
+    decode_s: float
+    latency_s: float
+    itl_s: tuple[float, ...]
+    accepted_per_segment: tuple[int, ...]
+    accepted_per_round: tuple[int, ...]
+    segments: int
+    empty_segments: int
+    prunes: int
+    draft_layers: int
+    draft_rows_sent: int
+    express_bytes: int
+    draft_node: DeviceRecord
+    stages: tuple[DeviceRecord, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> RunRecord:
+        """The record in what `to_dict` gave, after JSON."""
+        values = dict(content)
+        for name in ("itl_s", "accepted_per_segment", "accepted_per_round"):
+            values[name] = tuple(values[name])
+        values["draft_node"] = DeviceRecord(**values["draft_node"])
+        values["stages"] = tuple(DeviceRecord(**stage) for stage in values["stages"])
+        return cls(**values)
+
+
+def record_of(
+    request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
+) -> RunRecord:
+    """The record of a request that began at time 0; `watts` are the draft node's, then the stages'."""
+    clock = RequestClock(0.0)
+    tokens: list[int] = []
+    last = 0.0
+    for timed in outputs:
+        if isinstance(timed.output, Tokens):
+            clock.count(len(timed.output.token_ids), timed.time)
+            tokens.extend(timed.output.token_ids)
+            last = timed.time
+    finished = outputs[-1].output
+    if not isinstance(finished, Finished):
+        raise DeadlineError(f"session {request.session} did not finish")
+    statistics = clock.statistics(
+        outputs[-1].time,
+        session=request.session,
+        strategy=request.strategy,
+        seed=request.sampling.seed,
+        finish_reason=finished.reason,
+        prompt_tokens=len(request.prompt),
+        counters=finished.counters,
+        reports=finished.reports,
+        express_bytes=trace.express_bytes,
+    )
+    draft_node, *stages = _devices(statistics, trace, watts, last)
+    counters = statistics.counters
+    return RunRecord(
+        prompt_tokens=statistics.prompt_tokens,
+        new_tokens=statistics.new_tokens,
+        finish_reason=statistics.finish_reason,
+        output=hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:16],
+        ttft_s=statistics.ttft_s,
+        decode_s=statistics.decode_s,
+        latency_s=last,
+        itl_s=statistics.itl_s,
+        accepted_per_segment=counters.accepted_per_segment,
+        accepted_per_round=counters.accepted_per_round,
+        segments=counters.segments,
+        empty_segments=counters.empty_segments,
+        prunes=counters.prunes,
+        draft_layers=counters.draft_layers,
+        draft_rows_sent=counters.draft_rows_sent,
+        express_bytes=trace.express_bytes,
+        draft_node=draft_node,
+        stages=tuple(stages),
+    )
+
+
+def _devices(
+    statistics: RequestStatistics, trace: Trace, watts: Sequence[Watts | None], last: float
+) -> list[DeviceRecord]:
+    reports: list[StageReport] = [
+        statistics.draft_node.report,
+        *(stage.report for stage in statistics.stages),
+    ]
+    uses = use_between(trace.intervals, len(reports) - 1, statistics.ttft_s, last)
+    context = statistics.prompt_tokens + statistics.new_tokens - 1  # the last token's row is not needed
+    records: list[DeviceRecord] = []
+    for place, (report, power) in enumerate(zip(reports, watts, strict=True), start=DRAFT_NODE):
+        use = uses[place]
+        idle_s = max(last - report.busy_s, 0.0)
+        records.append(
+            DeviceRecord(
+                device=report.device,
+                busy=use.busy,
+                transferring=use.transferring,
+                waiting=use.waiting,
+                busy_s=report.busy_s,
+                rows_computed=report.rows_computed,
+                rows_trimmed=report.rows_trimmed,
+                rows_wasted=report.rows_wasted,
+                for_nothing=max(report.rows_computed - context, 0),
+                aborted=report.aborted,
+                bytes_sent=report.bytes_sent,
+                energy_j=None if power is None else report.busy_s * power.busy + idle_s * power.idle,
+            )
+        )
+    return records

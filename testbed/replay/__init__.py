@@ -1,0 +1,1 @@
+"""Runs that compute little: the true path of a prompt is known, so what is left is when things happen."""

@@ -1,0 +1,65 @@
+"""Executors that compute nothing: a hidden state is its row's position, and what it leads to is looked up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.errors import BadRequestError
+from flowedge.messages import Payload
+from flowedge.runtime.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.sampling import walk
+from testbed.replay.path_drafter import History, PathDrafter
+from testbed.replay.true_path import TruePath
+
+WIDTH = 1  # of a hidden state in replay
+
+
+class ReplayStage:
+    """A StageExecutor whose hidden states [n, 1] are positions, which float32 holds exactly."""
+
+    def run(self, job: StageJob) -> Payload | None:
+        if not isinstance(job, Forward) or job.dead:
+            return None
+        positions: Payload = job.positions.astype(np.float32)[:, None]
+        return positions
+
+
+class ReplayDraft:
+    """A DraftExecutor for one request along its true path."""
+
+    def __init__(self, path: TruePath, drafter: PathDrafter | None) -> None:
+        self._path = path
+        self._drafter = drafter
+        self._rows = 0  # true rows the drafter was given
+        self._growth: int | None = None
+        self._history = History(0)
+
+    def run(self, job: DraftJob) -> DraftResult:
+        """Draws come from the path; a draft layer is drafted once for each place on it."""
+        match job:
+            case Verify():
+                positions = job.positions.tolist()
+                return walk(
+                    job.tokens.tolist(),
+                    job.parents.tolist(),
+                    lambda row: self._path.draw(positions[row] + 1),
+                )
+            case ExtendDraft():
+                self._extend(job.features)
+            case GrowDraft():
+                return self._grow(job)
+        return None
+
+    def _extend(self, features: Payload) -> None:
+        if len(features):
+            self._rows = int(features[-1, 0]) + 1
+            self._growth = None
+
+    def _grow(self, job: GrowDraft) -> DraftResult:
+        if self._drafter is None:
+            raise BadRequestError("this run has no drafter; only autoregressive decoding works")
+        if job.features is not None:
+            self._extend(job.features)
+        if job.growth != self._growth:
+            self._growth, self._history = job.growth, History(self._rows)
+        return self._drafter.layer(self._history, job)

@@ -1,0 +1,40 @@
+"""Bars of tokens/s for each dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed.report.style import colour, new_figure, save, tidy
+from testbed.report.tables import Entry, unique
+
+
+def plot_bars(entries: Sequence[Entry], path: Path) -> Path:
+    """One panel for each model and temperature; a group of bars for each dataset."""
+    profiles = unique(entry["profile"] for entry in entries)
+    temperatures = unique(entry["temperature"] for entry in entries)
+    datasets = unique(entry["dataset"] for entry in entries)
+    width = max(4.5, 1.6 + 1.1 * len(datasets)) * len(temperatures)
+    figure, axes = new_figure(width, 2.6 * len(profiles) + 0.6, len(profiles), len(temperatures))
+    for row, profile in enumerate(profiles):
+        for column, temperature in enumerate(temperatures):
+            mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
+            _panel(axes[row, column], mine, datasets)
+            axes[row, column].set_title(f"{profile}, temperature {temperature:g}", fontsize=10)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+    return save(figure, path)
+
+
+def _panel(axes: Any, entries: Sequence[Entry], datasets: Sequence[str]) -> None:
+    methods = unique(entry["method"] for entry in entries)
+    width = 0.85 / max(len(methods), 1)
+    for index, method in enumerate(methods):
+        speeds = {e["dataset"]: e["tokens_per_s"] for e in entries if e["method"] == method}
+        places = [place + (index - (len(methods) - 1) / 2) * width for place in range(len(datasets))]
+        heights = [speeds.get(name, 0.0) for name in datasets]
+        axes.bar(places, heights, width, color=colour(method), label=method, edgecolor="white", linewidth=0.4)
+    axes.set_xticks(range(len(datasets)), [name.replace("_", "\n", 1) for name in datasets], fontsize=8)
+    axes.set_ylabel("tokens/s")
+    tidy(axes)

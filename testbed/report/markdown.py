@@ -1,0 +1,19 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table; the first `left` columns are text, the others numbers."""
+    rule = ["---" if column < left else "---:" for column in range(len(header))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [list(header), rule, *map(list, rows)])
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"

@@ -1,0 +1,46 @@
+"""How plots look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind people can tell apart.
+_COLOURS = {
+    "autoregressive": "#999999",
+    "naive_pp": "#000000",
+    "pruned_pp": "#56B4E9",
+    "flowspec_no_sbd": "#009E73",
+    "flowspec_paper": "#E69F00",
+    "flowspec": "#D55E00",
+    "pipedec": "#0072B2",
+    "specpipe": "#CC79A7",
+    "pipeinfer": "#F0E442",
+}
+
+
+def colour(method: str) -> str:
+    return _COLOURS.get(method, "#666666")
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure of so many inches and its axes, as an array [rows, columns]."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a PNG that says nothing about when it was made."""
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    return path
+
+
+def tidy(axes: Any) -> None:
+    """Fewer lines."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)

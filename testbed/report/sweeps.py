@@ -1,0 +1,73 @@
+"""Tokens/s along an axis that was swept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from testbed.report.paper import COUNTERPARTS
+from testbed.report.style import colour, new_figure, save, tidy
+from testbed.report.tables import Entry, mean_of, unique
+
+
+def plot_lines(
+    entries: Sequence[Entry],
+    axis: str,
+    label: str,
+    path: Path,
+    published: Mapping[str, Sequence[float]] | None = None,
+) -> Path:
+    """One panel for each model; a line for each method, the paper's dashed; means over datasets."""
+    profiles = unique(entry["profile"] for entry in entries)
+    values = unique(entry["point"][axis] for entry in entries)
+    figure, axes = new_figure(5.2 * len(profiles), 3.6, 1, len(profiles))
+    for column, profile in enumerate(profiles):
+        panel = axes[0, column]
+        for method in unique(entry["method"] for entry in entries):
+            own = [e for e in entries if e["profile"] == profile and e["method"] == method]
+            speeds = [mean_of([e for e in own if e["point"][axis] == v], "tokens_per_s") for v in values]
+            panel.plot(values, speeds, color=colour(method), marker="o", markersize=4, label=method)
+            theirs = (published or {}).get(COUNTERPARTS.get(method, ""))
+            if theirs is not None and len(theirs) == len(values):
+                panel.plot(values, theirs, color=colour(method), linestyle="--", label=f"{method}, paper")
+        panel.set_title(profile, fontsize=10)
+        panel.set_xlabel(label)
+        panel.set_ylabel("tokens/s")
+        panel.set_xticks(values, [f"{value:g}" for value in values])
+        panel.set_ylim(bottom=0)
+        tidy(panel)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+    return save(figure, path)
+
+
+def plot_depth(entries: Sequence[Entry], method: str, path: Path) -> Path:
+    """A map of tokens/s: depth of the first tree by depth of the trees merged into it."""
+    mine = [entry for entry in entries if entry["method"] == method]
+    first = unique(entry["point"]["option.depth"] for entry in mine)
+    merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
+    grid = np.zeros((len(first), len(merged)))
+    for row, depth in enumerate(first):
+        for column, expand in enumerate(merged):
+            there = [
+                e
+                for e in mine
+                if (e["point"]["option.depth"], e["point"]["option.expand_depth"]) == (depth, expand)
+            ]
+            grid[row, column] = mean_of(there, "tokens_per_s") or np.nan
+    figure, axes = new_figure(1.2 + 0.8 * len(merged), 1.4 + 0.55 * len(first))
+    panel = axes[0, 0]
+    image = panel.imshow(grid, cmap="viridis", aspect="auto")
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    for (row, column), value in np.ndenumerate(grid):
+        ink = "black" if value > middle else "white"
+        panel.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
+    panel.set_xticks(range(len(merged)), [f"{value:g}" for value in merged])
+    panel.set_yticks(range(len(first)), [f"{value:g}" for value in first])
+    panel.set_xlabel("layers of the trees merged in, d_exp")
+    panel.set_ylabel("layers of a round's first tree, d0")
+    panel.set_title(f"{method}, tokens/s", fontsize=10)
+    figure.colorbar(image, ax=panel)
+    return save(figure, path)

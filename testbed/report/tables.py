@@ -1,0 +1,224 @@
+"""The tables of a report, in the form of the FlowSpec paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from testbed.report.markdown import number, table, times
+from testbed.report.paper import COUNTERPARTS, lookup, model_key, temperature_key
+
+Entry = dict[str, Any]
+
+
+def unique(values: Iterable[Any]) -> list[Any]:
+    """The values in the order in which they first come."""
+    return list(dict.fromkeys(values))
+
+
+def mean_of(entries: Sequence[Entry], name: str) -> float | None:
+    """The mean of a figure over entries; None when one has none."""
+    values = [entry[name] for entry in entries]
+    return fmean(values) if values and all(value is not None for value in values) else None
+
+
+def main_table(entries: Sequence[Entry], temperature: float) -> str:
+    """Tokens/s and speedup over naive_pp for each dataset, with the paper's beneath (the paper's table 1)."""
+    datasets = unique(entry["dataset"] for entry in entries)
+    header = ["Model", "Method", *(f"{name} {unit}" for name in [*datasets, "mean"] for unit in ("ξ", "SR"))]
+    rows: list[list[str]] = []
+    for profile in unique(entry["profile"] for entry in entries):
+        mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
+        for method in unique(entry["method"] for entry in mine):
+            own = {entry["dataset"]: entry for entry in mine if entry["method"] == method}
+            cells = [c for name in datasets for c in _pair(own.get(name))]
+            rows.append([profile, method, *cells, *_mean_pair(list(own.values()))])
+            published = lookup(
+                "table1_main", temperature_key(temperature), model_key(profile), COUNTERPARTS.get(method, "")
+            )
+            if published is not None:
+                rows.append(["", "*in the paper*", *_published(published, [*datasets, "mean"])])
+    return table(header, rows, left=2)
+
+
+def _pair(entry: Entry | None) -> tuple[str, str]:
+    if entry is None:
+        return "", ""
+    return number(entry["tokens_per_s"]), times(entry["speedup_vs_naive_pp"])
+
+
+def _mean_pair(entries: Sequence[Entry]) -> tuple[str, str]:
+    return number(mean_of(entries, "tokens_per_s")), times(mean_of(entries, "speedup_vs_naive_pp"))
+
+
+def _published(published: Any, columns: Sequence[str]) -> list[str]:
+    cells: list[str] = []
+    for name in columns:
+        speed, speedup = published["tokens_per_s"].get(name), published["speedup"].get(name)
+        cells += [f"*{number(speed)}*" if speed else "", f"*{times(speedup)}*" if speedup else ""]
+    return cells
+
+
+def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
+    """Tokens/s and latency of each step from naive_pp to FlowSpec (the paper's table 2)."""
+    datasets = unique(entry["dataset"] for entry in entries)
+    header = ["Method", *(f"{d} {unit}" for d in [*datasets, "mean"] for unit in ("ξ", "latency s")), "SR"]
+    rows: list[list[str]] = []
+    mine = [entry for entry in entries if entry["temperature"] == temperature]
+    for method in unique(entry["method"] for entry in mine):
+        own = [entry for entry in mine if entry["method"] == method]
+        cells: list[str] = []
+        for name in datasets:
+            entry = next((e for e in own if e["dataset"] == name), None)
+            cells += ["", ""] if entry is None else [_speed(entry), number(entry["latency_ms"] / 1e3)]
+        latency = mean_of(own, "latency_ms")
+        cells += [number(mean_of(own, "tokens_per_s")), number(None if latency is None else latency / 1e3)]
+        rows.append([method, *cells, times(mean_of(own, "speedup_vs_naive_pp"))])
+        published = lookup(
+            "table2_ablation_llama2_7b", temperature_key(temperature), COUNTERPARTS.get(method, "")
+        )
+        if published is not None:
+            rows.append(["*in the paper*", *_published_ablation(published, [*datasets, "mean"])])
+    return table(header, rows)
+
+
+def _speed(entry: Entry) -> str:
+    return number(entry["tokens_per_s"])
+
+
+def _published_ablation(published: Any, columns: Sequence[str]) -> list[str]:
+    cells: list[str] = []
+    for name in columns:
+        speed, latency = published["tokens_per_s"].get(name), published["latency_s"].get(name)
+        cells += [f"*{number(speed)}*" if speed else "", f"*{number(latency)}*" if latency else ""]
+    return [*cells, f"*{times(published['speedup_mean'])}*"]
+
+
+def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
+    """Tokens/s of each seed, their mean and standard deviation (the paper's table 3)."""
+    mine = [entry for entry in entries if entry["temperature"] == temperature]
+    count = max((len(entry["tokens_per_s_by_seed"]) for entry in mine), default=0)
+    header = ["Model", "Method", "dataset", *(f"run {i + 1}" for i in range(count)), "mean", "SD", "paper"]
+    rows: list[list[str]] = []
+    for entry in mine:
+        values = entry["tokens_per_s_by_seed"]
+        published = lookup(
+            "table3_mt_bench_three_runs_mean",
+            temperature_key(temperature),
+            model_key(entry["profile"]),
+            COUNTERPARTS.get(entry["method"], ""),
+        )
+        shown = published if entry["dataset"] == "mt_bench" else None
+        spread = stdev(values) if len(values) > 1 else 0.0
+        rows.append(
+            [
+                entry["profile"],
+                entry["method"],
+                entry["dataset"],
+                *(number(value, 3) for value in values),
+                number(fmean(values), 3),
+                f"{spread:.3f}",
+                "" if shown is None else f"*{number(shown, 3)}*",
+            ]
+        )
+    return table(header, rows, left=3)
+
+
+def sweep_table(entries: Sequence[Entry], axis: str, published: dict[str, list[float]]) -> str:
+    """Tokens/s, as a mean over datasets, of each method at each value of an axis.
+
+    `published` has the paper's figures by method, in the order of the values.
+    """
+    values = unique(entry["point"][axis] for entry in entries)
+    rows: list[list[str]] = []
+    for profile in unique(entry["profile"] for entry in entries):
+        for method in unique(entry["method"] for entry in entries):
+            own = [e for e in entries if e["profile"] == profile and e["method"] == method]
+            cells = [
+                number(mean_of([e for e in own if e["point"][axis] == v], "tokens_per_s")) for v in values
+            ]
+            rows.append([profile, method, *cells])
+            theirs = published.get(COUNTERPARTS.get(method, ""))
+            if theirs is not None and len(theirs) == len(values):
+                rows.append(["", "*in the paper*", *(f"*{number(value)}*" for value in theirs)])
+    return table(["Model", "Method", *(f"{value:g}" for value in values)], rows, left=2)
+
+
+def depth_table(entries: Sequence[Entry], method: str) -> str:
+    """Tokens/s of one method by the depth of the first tree (rows) and of those merged into it (columns)."""
+    mine = [entry for entry in entries if entry["method"] == method]
+    first = unique(entry["point"]["option.depth"] for entry in mine)
+    merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
+    rows = []
+    for depth in first:
+        cells = [
+            number(
+                mean_of(
+                    [e for e in mine if _depths(e) == (depth, expand_depth)],
+                    "tokens_per_s",
+                )
+            )
+            for expand_depth in merged
+        ]
+        rows.append([f"d0 {depth:g}", *cells])
+    return table([method, *(f"d_exp {value:g}" for value in merged)], rows)
+
+
+def _depths(entry: Entry) -> tuple[float, float]:
+    return entry["point"]["option.depth"], entry["point"]["option.expand_depth"]
+
+
+def detail_table(entries: Sequence[Entry]) -> str:
+    """Acceptance and latency of each method, as means over datasets and points."""
+    header = [
+        "Model", "Method", "T", "tokens/s", "vs naive_pp", "vs autoregressive", "tokens a round",
+        "a segment", "flushes", "TTFT ms", "ITL p50 ms", "ITL p99 ms", "rows for nothing", "J/token",
+    ]  # fmt: skip
+    rows: list[list[str]] = []
+    for profile, temperature, method in unique(
+        (e["profile"], e["temperature"], e["method"]) for e in entries
+    ):
+        own = [
+            e
+            for e in entries
+            if (e["profile"], e["temperature"], e["method"]) == (profile, temperature, method)
+        ]
+        computed = sum(e["rows_computed"] for e in own)
+        nothing = sum(e["rows_for_nothing"] for e in own) / computed if computed else 0.0
+        rows.append(
+            [
+                profile,
+                method,
+                f"{temperature:g}",
+                number(mean_of(own, "tokens_per_s")),
+                times(mean_of(own, "speedup_vs_naive_pp")),
+                times(mean_of(own, "speedup_vs_autoregressive")),
+                number(mean_of(own, "acceptance_length")),
+                number(mean_of(own, "acceptance_per_segment")),
+                str(sum(e["flushes"] for e in own)),
+                number(mean_of(own, "ttft_ms"), 0),
+                number(mean_of(own, "itl_p50_ms"), 0),
+                number(mean_of(own, "itl_p99_ms"), 0),
+                f"{100 * nothing:.0f} %",
+                number(mean_of(own, "energy_j_per_token"), 1),
+            ]
+        )
+    return table(header, rows, left=2)
+
+
+def use_table(entries: Sequence[Entry]) -> str:
+    """How the devices spent the decode time: computing / sending / waiting, in percent."""
+    devices = unique(device for entry in entries for device in entry["use"])
+    rows: list[list[str]] = []
+    for profile, method in unique((e["profile"], e["method"]) for e in entries):
+        own = [e for e in entries if (e["profile"], e["method"]) == (profile, method)]
+        cells: list[str] = []
+        for device in devices:
+            used = [e["use"][device] for e in own if device in e["use"]]
+            shares = [
+                fmean(u[kind] for u in used) if used else 0.0 for kind in ("busy", "transferring", "waiting")
+            ]
+            cells.append(" / ".join(f"{100 * share:.0f}" for share in shares))
+        rows.append([profile, method, *cells])
+    return table(["Model", "Method", *devices], rows, left=2)

@@ -1,0 +1,82 @@
+"""The bundled pair, loaded once for the tests of a worker, and small scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from testbed.bench import BenchOptions, Progress, run_bench
+from testbed.pair import Pair
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "title": "A small scenario",
+    "devices": {"draft_node": "orin-nano-8gb", "stages": {"device": "orin-nano-8gb", "count": 4}},
+    "links": {"default": {"profile": "lan-150", "jitter_ms": 0.5}},
+    "emulated": [{"model": "llama2-7b"}],
+    "strategies": ["autoregressive", "naive_pp", "flowspec"],
+    "datasets": {"own": "own.jsonl"},
+    "temperatures": [0],
+    "samples": 1,
+    "max_new_tokens": 12,
+    "report": {"tables": ["table1", "table2", "table3"], "plots": ["bars", "gantt"]},
+}
+
+PROMPTS = (
+    '{"turns": ["A box holds 12 eggs. How many eggs are in 5 boxes?"]}\n'
+    '{"prompt": "Write a function that adds two numbers."}\n'
+)
+
+
+@pytest.fixture(scope="session")
+def pair() -> Pair:
+    torch.set_num_threads(1)
+    return Pair.load("bundled", "bundled")
+
+
+@pytest.fixture
+def scenario_file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the small scenario, with some keys replaced, and its prompts; returns the scenario's path."""
+
+    def write(**changes: Any) -> Path:
+        (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump({**SMALL, **changes}), encoding="utf-8")
+        return path
+
+    return write
+
+
+class Said(Progress):
+    """Keeps what a person would see."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.begun: list[tuple[int, int]] = []
+        self.done = 0
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def begin(self, total: int, finished: int) -> None:
+        self.begun.append((total, finished))
+
+    def advance(self, runs: int) -> None:
+        self.done += runs
+
+
+@pytest.fixture
+def bench(pair: Pair) -> Callable[..., Said]:
+    """Runs a scenario in this process."""
+
+    def run(scenario: Path, out: Path, **options: Any) -> Said:
+        said = Said()
+        run_bench(BenchOptions(scenario=scenario, out=out, processes=1, **options), said, pair)
+        return said
+
+    return run

@@ -1,0 +1,233 @@
+"""The runner: the same results every time and by either clock, resuming, the report, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowedge.cli.main import run as flowedge
+from flowedge.errors import BadRequestError
+from flowedge.strategies.registry import STRATEGIES
+from testbed import workers
+from testbed.clocks import ReplayClock
+from testbed.pair import Pair
+from testbed.plan import Task
+from testbed.results import quantile, rounded
+
+ScenarioFile = Callable[..., Path]
+Bench = Callable[..., Any]
+
+
+def results(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return content
+
+
+@pytest.mark.parametrize("clock", ["replay", "virtual"])
+def test_two_runs_write_the_same_results(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str
+) -> None:
+    scenario = scenario_file(repeats=2, temperatures=[1])
+    for name in ("a", "b"):
+        bench(scenario, tmp_path / name, clock=clock)
+    first, second = [(tmp_path / name / "results.json").read_bytes() for name in ("a", "b")]
+    assert first == second
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_replay_gives_the_figures_of_the_virtual_clock(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, temperature: float
+) -> None:
+    scenario = scenario_file(strategies=list(STRATEGIES), temperatures=[temperature], max_new_tokens=20)
+    for clock in ("replay", "virtual"):
+        bench(scenario, tmp_path / clock, clock=clock)
+    assert results(tmp_path / "replay")["runs"] == results(tmp_path / "virtual")["runs"]
+    assert results(tmp_path / "replay")["outputs_differ"] == []
+
+
+def test_results_have_what_was_asked_for(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
+    said = bench(scenario_file(samples=2), tmp_path / "out")
+    found = results(tmp_path / "out")
+    assert said.begun == [(6, 0)]
+    assert said.done == 6
+    assert [run["method"] for run in found["runs"]] == ["autoregressive", "naive_pp", "flowspec"]
+    alone, naive, flowspec = found["runs"]
+    for run in found["runs"]:
+        assert run["profile"] == "llama2-7b-fp16"
+        assert (run["dataset"], run["temperature"], run["requests"]) == ("own", 0, 2)
+        assert run["tokens_per_s"] > 0
+        assert run["itl_p50_ms"] <= run["itl_p99_ms"]
+        assert run["ttft_ms"] < run["latency_ms"]
+        assert run["tokens"] == naive["tokens"]
+        assert set(run["use"]) == {"d0", "v1", "v2", "v3", "v4"}
+        for use in run["use"].values():
+            assert sum(use.values()) == pytest.approx(1)
+        assert run["energy_j_per_token"] > 0
+        assert run["link_bytes"]["v1"] > run["link_bytes"]["d0"] > 0
+    assert alone["acceptance_length"] == 1
+    assert alone["rounds"] == 0
+    assert naive["speedup_vs_naive_pp"] == 1
+    assert flowspec["speedup_vs_autoregressive"] == pytest.approx(
+        flowspec["tokens_per_s"] / alone["tokens_per_s"]
+    )
+    assert flowspec["acceptance_length"] >= 1
+    assert flowspec["rows_for_nothing"] > 0
+    assert alone["rows_for_nothing"] == 0
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["simulated_tokens"] == sum(run["tokens"] for run in found["runs"])
+
+
+def test_an_interrupted_bench_goes_on(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario, measure = scenario_file(samples=2), ReplayClock.measure
+
+    def interrupted(clock: ReplayClock, task: Task) -> Any:
+        for count, found in enumerate(measure(clock, task)):
+            if count == 2:
+                raise KeyboardInterrupt
+            yield found
+
+    monkeypatch.setattr(ReplayClock, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench(scenario, tmp_path / "out")
+    assert not (tmp_path / "out" / "results.json").exists()
+    assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 2
+    monkeypatch.undo()
+    said = bench(scenario, tmp_path / "out")
+    assert said.begun == [(6, 2)]
+    bench(scenario, tmp_path / "whole")
+    whole, resumed = [(tmp_path / name / "results.json").read_bytes() for name in ("whole", "out")]
+    assert whole == resumed
+    damaged = next((tmp_path / "out" / "runs").glob("*.json"))
+    damaged.write_text("{")
+    assert bench(scenario, tmp_path / "out").begun == [(6, 5)]
+
+
+def test_models_of_the_same_size_share_their_runs(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    emulated = [{"model": "llama2-7b"}, {"model": "vicuna-7b"}]
+    said = bench(scenario_file(emulated=emulated, strategies=["naive_pp"]), tmp_path / "out")
+    assert said.begun == [(1, 0)]
+    llama, vicuna = results(tmp_path / "out")["runs"]
+    assert llama["tokens_per_s"] == vicuna["tokens_per_s"]
+    assert (llama["model"], vicuna["model"]) == ("LLaMA2-Chat 7B", "Vicuna-v1.3 7B")
+
+
+def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = bench(scenario_file(seeds=[0, 1], temperatures=[0, 1]), out)
+    report = (out / "report.md").read_text()
+    assert "| llama2-7b-fp16 | flowspec |" in report
+    assert "*in the paper*" in report
+    assert "*6.14*" in report  # naive_pp's mean over datasets in the paper's table 1
+    assert "| run 1 | run 2 | mean | SD |" in report
+    for name in ("bars.png", "gantt-naive_pp.png", "gantt-flowspec.png"):
+        assert f"]({name})" in report
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert said.lines[-1] == "writing the report and plots"
+
+
+def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
+    report = {"tables": ["bandwidth"], "plots": ["bandwidth", "stages"]}
+    sweep = {"mbps": [125, 1000], "stages": [2, 16]}
+    out = tmp_path / "out"
+    emulated = [{"model": "llama2-7b", "quant": "nf4"}]
+    bench(scenario_file(sweep=sweep, report=report, emulated=emulated, max_new_tokens=6), out)
+    assert len(results(out)["runs"]) == 4 * 3
+    assert (out / "bandwidth.png").is_file()
+    assert (out / "stages.png").is_file()
+    depth = {"option.depth": [3, 4], "option.expand_depth": [3]}
+    report = {"tables": ["depth"], "plots": ["depth"]}
+    bench(scenario_file(sweep=depth, report=report, strategies=["flowspec"], max_new_tokens=6), out)
+    assert (out / "depth-flowspec.png").is_file()
+    assert "| d0 3 |" in (out / "report.md").read_text()
+
+
+def test_missing_datasets_are_said(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
+    scenario = scenario_file(datasets={"own": "own.jsonl", "far": "far.jsonl"}, strategies=["autoregressive"])
+    said = bench(scenario, tmp_path / "some")
+    assert any("left out: far" in line for line in said.lines)
+    (tmp_path / "empty").mkdir()
+    said = bench(scenario, tmp_path / "none", data=tmp_path / "empty")
+    assert any("the project's own prompts" in line for line in said.lines)
+    assert [run["dataset"] for run in results(tmp_path / "none")["runs"]] == ["bundled"]
+    assert "the project's own prompts" in (tmp_path / "none" / "report.md").read_text()
+
+
+def test_tasks_are_spread_over_processes(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: Pair
+) -> None:
+    """Without starting processes: the pool is given every task, the longest first."""
+    given: list[Task] = []
+
+    class Pool:
+        def __init__(self, count: int, begin: Any, arguments: Any) -> None:
+            assert count == 2
+            self.worker = workers.Worker(*arguments, pair)
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def imap_unordered(self, _function: Any, tasks: list[Task]) -> Any:
+            given.extend(tasks)
+            return map(self.worker.carry_out, tasks)
+
+    monkeypatch.setattr(
+        workers.multiprocessing.get_context("spawn").__class__, "Pool", lambda _, *a: Pool(*a)
+    )
+    from testbed.bench import BenchOptions, Progress, run_bench
+
+    scenario = scenario_file(samples=2, strategies=["autoregressive"])
+    run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), Progress(), pair)
+    assert len(given) == 2
+
+
+def test_clocks_that_are_not_there_are_refused(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequestError, match="use --clock replay"):
+        bench(scenario_file(sweep={"stages": [9]}), tmp_path / "out", clock="virtual")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["{file}", "--temperatures", "warm"], "--temperatures warm"),
+        (["{file}", "--temperatures", "-1"], "the command line: key temperatures.0"),
+        (["{file}", "--strategies", "magic"], "unknown strategy 'magic'"),
+        (["{file}", "--datasets", "far"], "no dataset far in the scenario; it has own"),
+        (["{file}", "--clock", "sundial"], "key clock"),
+        (["{file}", "--samples", "0"], "samples"),
+        (["{file}", "--drafter", "nowhere"], "nowhere"),
+    ],
+)
+def test_the_command_refuses_with_one_line(
+    scenario_file: ScenarioFile,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    file = str(scenario_file())
+    given = [argument.replace("{file}", file) for argument in arguments]
+    assert flowedge(["bench", *given, "--out", str(tmp_path / "out")]) == 2
+    complaint = [line for line in capsys.readouterr().err.splitlines() if line.startswith("flowedge:")]
+    assert len(complaint) == 1
+    assert said in complaint[0]
+
+
+def test_quantiles_and_rounding() -> None:
+    assert quantile([], 0.5) == 0
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.99) == 4
+    assert rounded({"a": [0.12345678901234]}) == {"a": [0.123456789]}

@@ -1,0 +1,147 @@
+"""Costs against cases computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flowedge.messages import Credit, Prune, Segment
+from flowedge.runtime.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
+from flowedge.sampling import SamplingParams
+from testbed.costs import HEADER_BYTES, ProfileCosts
+from testbed.emulation import Emulation
+from testbed.profiles.device import DeviceProfile
+from testbed.profiles.link import LinkProfile
+from testbed.profiles.model import EagleSize, ModelProfile, SmallModelSize
+
+# A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.
+MODEL = ModelProfile(
+    title="tiny", source="", layers=4, hidden=4, intermediate=10, heads=2, kv_heads=1, vocab=50,
+    drafters={"eagle": EagleSize(kind="eagle")},
+)  # fmt: skip
+WEIGHTS, KV = 168, 8
+DEVICE = DeviceProfile(
+    title="slow", source="", memory_gib=1, memory_bandwidth_gb_s=2e-6, memory_efficiency=0.5, tflops=1e-8,
+    layer_overhead_ms=3, dequantise_gweights_s=1e-6,
+)  # fmt: skip
+BYTES_PER_S, FLOPS, OVERHEAD, UNPACKED_PER_S = 1000.0, 10_000.0, 0.003, 1000.0
+LINK = LinkProfile(title="wire", source="", mbps=0.008, latency_ms=2)  # 1000 bytes a second
+
+
+def emulation(**changes: object) -> Emulation:
+    made = Emulation(
+        model=MODEL, quant="none", drafter=EagleSize(kind="eagle"), draft_node=DEVICE, stages=(DEVICE,) * 2,
+        links=(LINK,) * 3, split=(3, 1),
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def forward(rows: int, cached: int) -> Forward:
+    none = np.zeros(0, dtype=np.int64)
+    return Forward(
+        "s", 0, none, cached, cached, none, np.zeros(rows, dtype=np.int64), np.zeros((rows, 1))
+    )  # fmt: skip
+
+
+def test_few_rows_are_bound_by_memory() -> None:
+    layer = (WEIGHTS * 2 + 11 * KV) / BYTES_PER_S + 4 * 1 * 11 * 4 / FLOPS + OVERHEAD
+    costs = ProfileCosts(emulation())
+    assert costs.layer(0, forward(1, 10)) == pytest.approx(layer)
+    assert costs.stage_job(0, forward(1, 10)) == pytest.approx(3 * layer)
+    assert costs.stage_job(1, forward(1, 10)) == pytest.approx(layer)
+
+
+def test_many_rows_are_bound_by_arithmetic() -> None:
+    rows = 100
+    layer = 2 * rows * WEIGHTS / FLOPS + 4 * rows * rows * 4 / FLOPS + OVERHEAD
+    assert 2 * rows * WEIGHTS / FLOPS > (WEIGHTS * 2 + rows * KV) / BYTES_PER_S
+    assert ProfileCosts(emulation()).layer(0, forward(rows, 0)) == pytest.approx(layer)
+
+
+def test_four_bit_weights_are_written_out_for_more_than_one_row() -> None:
+    costs = ProfileCosts(emulation(quant="fp4"))
+    packed = WEIGHTS * 0.5625
+    one = (packed + KV) / BYTES_PER_S + 4 * 4 / FLOPS + OVERHEAD
+    assert costs.layer(0, forward(1, 0)) == pytest.approx(one)
+    moved = packed + 2 * KV + 4 * WEIGHTS
+    two = moved / BYTES_PER_S + WEIGHTS / UNPACKED_PER_S + 4 * 2 * 2 * 4 / FLOPS + OVERHEAD
+    assert costs.layer(0, forward(2, 0)) == pytest.approx(two)
+
+
+def test_stages_have_devices_of_their_own() -> None:
+    fast = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 4e-6, "layer_overhead_ms": 0})
+    costs = ProfileCosts(emulation(stages=(DEVICE, fast)))
+    assert costs.layer(1, forward(1, 0)) == pytest.approx((WEIGHTS * 2 + KV) / 2000 + 16 / FLOPS)
+    assert costs.layer(0, forward(1, 0)) > costs.layer(1, forward(1, 0))
+
+
+def grow(nodes: list[int], extended: int | None) -> GrowDraft:
+    count = len(nodes)
+    return GrowDraft(
+        "s", 1, np.array(nodes), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), 10,
+        None if extended is None else np.zeros((extended, 4)),
+        None if extended is None else np.zeros(extended, dtype=np.int64),
+    )  # fmt: skip
+
+
+def head(rows: int) -> float:
+    return (50 * 4 * 2 + 2 * 4 * 50 * rows) / BYTES_PER_S + OVERHEAD
+
+
+def eagle() -> float:
+    return (32 * 2 + WEIGHTS * 2) / BYTES_PER_S + OVERHEAD  # bound by memory: fc, then the layer
+
+
+def test_drafting_and_verifying_with_an_eagle_head() -> None:
+    costs = ProfileCosts(emulation())
+    assert costs.draft_job(ExtendDraft("s", np.zeros((3, 4)), np.zeros(3, dtype=np.int64))) == pytest.approx(
+        eagle()
+    )
+    # The root's children come from the forward that extends the cache; deeper layers need one of their own.
+    assert costs.draft_job(grow([0], 2)) == pytest.approx(eagle() + head(1))
+    assert costs.draft_job(grow([0], None)) == pytest.approx(head(1))
+    assert costs.draft_job(grow([4, 5], None)) == pytest.approx(eagle() + head(2))
+    rows = np.zeros(3, dtype=np.int64)
+    verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
+    assert costs.draft_job(verify) == pytest.approx(head(3))
+    assert costs.draft_job(DropCache("s")) == 0
+
+
+def test_a_small_model_drafts_with_all_its_layers() -> None:
+    small = SmallModelSize(kind="small_lm", layers=2, hidden=2, intermediate=4, heads=1, kv_heads=1, vocab=50)
+    weights = 4 * 2 * 2 + 3 * 2 * 4
+    layers = 2 * (weights * 2 / BYTES_PER_S + OVERHEAD)
+    own_head = (50 * 2 * 2 + 2 * 4 * 50) / BYTES_PER_S + OVERHEAD
+    assert ProfileCosts(emulation(drafter=small)).draft_job(grow([3], None)) == pytest.approx(
+        layers + own_head
+    )
+
+
+def segment(rows: int, hidden: bool) -> Segment:
+    index = np.zeros(rows, dtype=np.int64)
+    payload = np.zeros((rows, 1), dtype=np.float32) if hidden else np.zeros(rows, dtype=np.int32)
+    return Segment("s", 0, 0, False, 0, index, index, payload)
+
+
+def test_links_carry_rows_of_the_emulated_width() -> None:
+    costs = ProfileCosts(emulation())
+    assert costs.message_bytes(segment(5, hidden=False)) == HEADER_BYTES + 5 * 8
+    assert costs.message_bytes(segment(5, hidden=True)) == HEADER_BYTES + 5 * (4 * 2 + 4)
+    assert costs.message_bytes(segment(0, hidden=True)) == HEADER_BYTES
+    assert costs.message_bytes(Prune("s", 1, 9, 3, 1, np.arange(3, 6))) == HEADER_BYTES + 12
+    assert costs.message_bytes(Credit("s")) == HEADER_BYTES
+    assert costs.transfer(0, Credit("s")) == pytest.approx(HEADER_BYTES / 1000)
+    assert costs.latency(-1) == pytest.approx(0.002)
+
+
+def test_jitter_is_seeded() -> None:
+    link = LINK.model_copy(update={"jitter_ms": 5.0, "seed": 3})
+    shaky = emulation(links=(link,) * 3)
+    first, second, other = ProfileCosts(shaky), ProfileCosts(shaky), ProfileCosts(shaky, seed=1)
+    drawn = [first.latency(0) for _ in range(20)]
+    assert drawn == [second.latency(0) for _ in range(20)]
+    assert drawn != [other.latency(0) for _ in range(20)]
+    assert all(0.002 <= value <= 0.007 for value in drawn)
+    assert len(set(drawn)) == 20
