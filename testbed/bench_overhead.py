@@ -1,6 +1,6 @@
-"""Prints what FlowEdge costs apart from models: a hop, a segment at the draft node, an agent's memory.
+"""Prints what FlowEdge costs apart from models: a hop, a segment at the draft node, an agent.
 
-Run: make bench-overhead, or python -m testbed.bench_overhead [--part hop|draft-node|memory].
+Run: make bench-overhead, or python -m testbed.bench_overhead [--part hop|draft-node|start|memory].
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import platform
 from testbed.overhead.draft_work import measure_draft_work
 from testbed.overhead.hop import measure_hop
 from testbed.overhead.memory import measure_memory
+from testbed.overhead.start import measure_discovery
 
 ROWS, WIDTH = 64, 4096
 CONTEXTS = (100, 1500)
-PARTS = ("hop", "draft-node", "memory")
+PARTS = ("hop", "draft-node", "start", "memory")
 
 
 def report_hop(hops: int) -> None:
@@ -62,6 +63,10 @@ def main() -> None:
         report_hop(arguments.hops)
     if "draft-node" in parts:
         report_draft_node(arguments.new_tokens)
+    if "start" in parts:
+        print(
+            f"start: two agents started at once are both found by zeroconf after {measure_discovery():.2f} s"
+        )
     if "memory" in parts:
         report_memory()
 

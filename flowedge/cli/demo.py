@@ -8,7 +8,7 @@ import typer
 
 from flowedge.cli.exits import EXIT_DIFFERENT
 
-DEFAULT_PROMPT = "Tell me a short story about a small boat that sails across the sea at night."
+DEFAULT_PROMPT = "Write a Python function that counts the vowels in a text."
 
 
 def demo(
