@@ -32,7 +32,13 @@ def generate(
     split: Annotated[
         str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
     ] = None,
-    strategy: Annotated[str, typer.Option(help="autoregressive, naive_pp or flowspec.")] = "flowspec",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
+            "pipedec, specpipe, pipeinfer."
+        ),
+    ] = "flowspec",
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[

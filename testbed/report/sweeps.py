@@ -39,7 +39,9 @@ def plot_lines(
         panel.set_ylim(bottom=0)
         tidy(panel)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(labels), 3 * len(profiles)), frameon=False
+    )
     return save(figure, path)
 
 
@@ -57,7 +59,7 @@ def plot_depth(entries: Sequence[Entry], method: str, path: Path) -> Path:
                 if (e["point"]["option.depth"], e["point"]["option.expand_depth"]) == (depth, expand)
             ]
             grid[row, column] = mean_of(there, "tokens_per_s") or np.nan
-    figure, axes = new_figure(1.2 + 0.8 * len(merged), 1.4 + 0.55 * len(first))
+    figure, axes = new_figure(max(4.8, 1.4 + 0.8 * len(merged)), max(3.6, 1.4 + 0.55 * len(first)))
     panel = axes[0, 0]
     image = panel.imshow(grid, cmap="viridis", aspect="auto")
     middle = (np.nanmin(grid) + np.nanmax(grid)) / 2

@@ -29,8 +29,9 @@ def results(out: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("clock", ["replay", "virtual"])
 def test_two_runs_write_the_same_results(
-    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("testbed.bench.git_revision", lambda: None)  # the repository may change under a test
     scenario = scenario_file(repeats=2, temperatures=[1])
     for name in ("a", "b"):
         bench(scenario, tmp_path / name, clock=clock)
