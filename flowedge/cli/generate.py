@@ -35,8 +35,8 @@ def generate(
     strategy: Annotated[
         str,
         typer.Option(
-            help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
-            "pipedec, specpipe, pipeinfer."
+            help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, "
+            "flowspec_paper, pipedec, specpipe, pipeinfer."
         ),
     ] = "flowspec",
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
