@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
+from testbed.clocks import check_clock
 from testbed.pair import Pair
 from testbed.plan import Case, Plan, cases, make_plan, sizes_of
 from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
@@ -83,6 +84,7 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     """Carry out a scenario; returns the report's path. Finished runs in the output directory are kept."""
     started = time.time()
     scenario = overridden(read_scenario(options.scenario), options)
+    check_clock(scenario.clock)
     beside = options.scenario.parent
     all_cases = cases(scenario, beside)
     loaded = pair if pair is not None else Pair.load(scenario.pair.model, scenario.pair.drafter)

@@ -117,10 +117,15 @@ class ReplayClock:
 CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {"virtual": VirtualClock, "replay": ReplayClock}
 
 
-def make_clock(name: str, pair: Pair, directory: Path) -> Clock:
-    """The clock of this name; `directory` is where it may keep things. BadRequestError for an unknown one."""
+def check_clock(name: str) -> None:
+    """BadRequestError for a clock that is not there."""
     if name not in CLOCKS:
         raise BadRequestError(f"clock {name!r} is not available here; available are {', '.join(CLOCKS)}")
+
+
+def make_clock(name: str, pair: Pair, directory: Path) -> Clock:
+    """The clock of this name; `directory` is where it may keep things. BadRequestError for an unknown one."""
+    check_clock(name)
     return CLOCKS[name](pair, directory)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from testbed.clocks import Clock, make_clock
@@ -98,13 +99,19 @@ def carry_out_all(
         yield from pool.imap_unordered(_carry_out, ordered)
 
 
-_worker: list[Worker] = []
+_settings: list[WorkerSettings] = []
 
 
 def _begin(settings: WorkerSettings) -> None:
+    """Nothing here may fail: a pool starts a process anew for ever when its initialiser does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process hears it and ends this one
-    _worker.append(Worker(settings))
+    _settings.append(settings)
+
+
+@cache
+def _worker() -> Worker:
+    return Worker(_settings[0])
 
 
 def _carry_out(task: Task) -> Done:
-    return _worker[0].carry_out(task)
+    return _worker().carry_out(task)
