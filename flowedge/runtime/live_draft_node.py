@@ -186,13 +186,17 @@ class LiveDraftNode:
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
     def _changed(self) -> None:
-        """Hand out what goes to stages and clients and wake whatever may have work now."""
+        """Hand out what there is and wake whatever may have work now."""
+        self._flush()
+        self._compute_pump.wake()
+
+    def _flush(self) -> None:
+        """Hand out what goes to stages and clients."""
         while (message := self._machine.next_express()) is not None:
             if self._express is not None:
                 self._express.put(message)
         while (output := self._machine.next_output()) is not None:
             self._hand_out(output)
-        self._compute_pump.wake()
         self._send_pump.wake()
 
     def _hand_out(self, output: Output) -> None:
@@ -211,6 +215,7 @@ class LiveDraftNode:
 
     async def _compute(self) -> bool:
         job = self._machine.next_job()
+        self._flush()  # looking for a job ends sessions whose results make no sense
         if job is None:
             return False
         try:
