@@ -184,13 +184,11 @@ class DraftSession:
             if not segment.committed:
                 self._verifying = True
                 return self._verify_draft(segment)
-            rows = segment.first_row + np.arange(1, segment.num_rows + 1)
-            if rows[-1] < len(self.request.prompt):
-                self._add_features(segment.payload, np.array(self.request.prompt, dtype=np.int64)[rows])
+            after = segment.first_row + 1
+            known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
+            self._add_features(segment.payload[: len(known)], known)
+            if len(known) == segment.num_rows:
                 continue
-            self._add_features(
-                segment.payload[:-1], np.array(self.request.prompt[segment.first_row + 1 :], dtype=np.int64)
-            )
             return Verify(
                 session=self.name,
                 sampling=self.request.sampling,
