@@ -7,12 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
-import flowedge
 from flowedge import Client
 from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.runtime.transport.status import from_status
@@ -22,9 +20,6 @@ from tests.agent.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not (Path(flowedge.__file__).parent / "bundled" / "model").is_dir(), reason="no bundled model"
-    ),
 ]
 NOTICE_S = 5.0
 STAGES = 3

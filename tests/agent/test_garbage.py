@@ -7,14 +7,12 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import numpy as np
 import pytest
 
-import flowedge
 from flowedge import Client, wire
 from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
@@ -27,9 +25,6 @@ from tests.agent.processes import AgentProcess, agents, become_pipeline
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not (Path(flowedge.__file__).parent / "bundled" / "model").is_dir(), reason="no bundled model"
-    ),
 ]
 REPLY_S = 60.0
 

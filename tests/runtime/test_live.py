@@ -7,13 +7,11 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
 
-import flowedge
 from flowedge.agent.draft_models import DraftModels, make_machine
 from flowedge.cluster.split import even_split, layer_ranges
 from flowedge.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
@@ -32,9 +30,6 @@ from flowedge.runtime.transport.server import StreamOwner, StreamServer
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.sampling import SamplingParams
 
-pytestmark = pytest.mark.skipif(
-    not (Path(flowedge.__file__).parent / "bundled" / "model").is_dir(), reason="no bundled model"
-)
 # Generous: the machine that runs the tests may be busy with other things.
 SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
 STAGES = 3
