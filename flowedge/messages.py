@@ -67,6 +67,17 @@ class Segment:
             padding=self.padding * len(kept) // self.num_rows,
         )
 
+    def joined(self, following: Segment) -> Segment:
+        """These rows and those of the segment after it, which are consecutive, under the number of that."""
+        return replace(
+            following,
+            first_row=self.first_row if self.num_rows else following.first_row,
+            positions=np.concatenate([self.positions, following.positions]),
+            parents=np.concatenate([self.parents, following.parents]),
+            payload=np.concatenate([self.payload, following.payload]),
+            padding=self.padding + following.padding,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Prune:

@@ -58,6 +58,8 @@ class DraftSession:
         self._maps: dict[int, Prune] = {}
         self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
         self._results: deque[Segment] = deque()
+        self._incomplete: Segment | None = None  # returned, to be verified together with the next
+        self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
         self._features: list[tuple[Payload, IntArray]] = []
         self._sent = 0
@@ -90,6 +92,8 @@ class DraftSession:
                 f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
             )
         positions = sequence.positions[first - sequence.context :]
+        if send.more:
+            self._to_be_joined.add(self._sent)
         self._counters = replace(
             self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
         )
@@ -130,6 +134,8 @@ class DraftSession:
         self._maps[prune.epoch] = prune
         self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
+        if self._incomplete is not None:
+            self._incomplete, _ = map_segment(self._incomplete, prune)
         self._counters = replace(self._counters, prunes=self._counters.prunes + 1)
         if command.ends_round:
             self._per_round.append(0)
@@ -167,7 +173,17 @@ class DraftSession:
         if not _same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         self._counters = replace(self._counters, segments=self._counters.segments + 1)
-        self._results.append(segment)
+        self._collect(segment)
+
+    def _collect(self, segment: Segment) -> None:
+        """Have a returned segment wait for its verification, joined with those it is verified with."""
+        if self._incomplete is not None:
+            segment, self._incomplete = self._incomplete.joined(segment), None
+        if segment.number in self._to_be_joined:
+            self._to_be_joined.remove(segment.number)
+            self._incomplete = segment
+        else:
+            self._results.append(segment)
 
     def take_empty(self) -> bool:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""

@@ -62,7 +62,8 @@ class Verified:
 class Returned:
     """A segment has come back without a live row.
 
-    Every segment of draft rows ends in either this or Verified, in the order they were sent.
+    Every segment of draft rows ends in either this or Verified, in the order they were sent; segments that
+    are verified together end in one of them.
     """
 
 
@@ -99,10 +100,12 @@ class Send:
 
     Attributes:
         parents: parent row of each, -1 for the root; it may be a row of this segment.
+        more: its rows are verified together with those of the segment that is sent next.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)

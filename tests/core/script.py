@@ -27,8 +27,8 @@ class Script:
     """Holds the sequence, the credits and the segments in flight, and checks every command against them.
 
     Attributes:
-        sends: all segments so far; flying: rows (first, count) of each segment in flight; grow: the layer
-        that is asked for, if one is; emitted: all tokens put out.
+        sends: all segments so far; flying: rows of each segment in flight, those that are verified together
+        in one list; grow: the layer that is asked for, if one is; emitted: all tokens put out.
     """
 
     def __init__(
@@ -96,7 +96,11 @@ class Script:
         self.credits -= 1
         assert send.tokens, "a segment without rows"
         first = self.sequence.append(send.tokens, send.parents)
-        self.flying.append(list(range(first, self.sequence.length)))
+        rows = list(range(first, self.sequence.length))
+        if self.sends and self.sends[-1].more:
+            self.flying[-1] += rows
+        else:
+            self.flying.append(rows)
         self.sends.append(send)
         assert self.sequence.length - self.sequence.context <= self.strategy.max_draft_rows
         roots = [row for row, parent in enumerate(self.sequence.parents) if parent == CONTEXT]

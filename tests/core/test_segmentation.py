@@ -332,20 +332,26 @@ def check_sends(strategy: FlowSpec, script: Script, sends: list[Send], limit: in
 # ---------------------------------------------------------------------------------------- the others
 
 
-def test_naive_pp_sends_the_whole_tree_as_one_segment():
-    strategy = NaivePP(TreeSettings())
+@pytest.mark.parametrize("rows, sizes", [(16, [16] * 5), (80, [80]), (30, [30, 30, 20])])
+def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, sizes):
+    strategy = NaivePP(TreeSettings(segment_rows=rows))
     script = Script(strategy)
     grow_all(script, np.random.default_rng(0))
-    assert [len(send.tokens) for send in script.sends] == [80]
+    for sent in range(1, len(sizes)):
+        assert len(script.sends) == sent, "a segment for each credit"
+        script.credit()
+    assert [len(send.tokens) for send in script.sends] == sizes
+    assert [send.more for send in script.sends] == [True] * (len(sizes) - 1) + [False]
     base = strategy._growth.base
-    assert script.sends[0].tokens == tuple(base.tokens[base.best(80)].tolist())
-    grow_all(script, np.random.default_rng(1))
+    sent_tokens = [token for send in script.sends for token in send.tokens]
+    assert sent_tokens == base.tokens[base.best(80)].tolist()
     script.credit()
-    assert len(script.sends) == 1, "the tree is verified before the next is drafted"
+    assert len(script.sends) == len(sizes) and script.grow is None, "the tree is verified before the next"
+    assert len(script.flying) == 1 and len(script.flying[0]) == 80
 
 
 def test_naive_pp_drafts_a_new_tree_from_the_drawn_token():
-    script = Script(NaivePP(small()))
+    script = Script(NaivePP(small(segment_rows=5)))
     script.layer(*FIRST)
     script.layer(*SECOND)
     assert script.sends == [Send((0, 1, 3, 2, 5), (-1, 5, 6, 5, 8))]
