@@ -24,17 +24,18 @@ def product_s(
 ) -> float:
     """Seconds that `rows` rows take through matrices of `weights` weights in all.
 
-    bitsandbytes multiplies one row with packed 4-bit weights directly; for more rows it writes whole matrices
-    out in 16 bits and reads them back.
+    Every 4-bit weight is unpacked. For one row bitsandbytes does so inside the product; for more rows it writes
+    whole matrices out in 16 bits and reads them back.
 
     Args:
         extra_bytes: further memory traffic, such as the KV rows that attention reads.
     """
     traffic = weights * WEIGHT_BYTES[quant] + extra_bytes
     unpacking = 0.0
-    if quant in ("fp4", "nf4") and rows > 1:
-        traffic += 2 * weights * STORED_BYTES
+    if quant in ("fp4", "nf4"):
         unpacking = weights / (_dequantise_rate(device) * 1e9)
+        if rows > 1:
+            traffic += 2 * weights * STORED_BYTES
     compute = 2 * rows * weights / device.flops
     return max(traffic / device.bytes_per_s, compute) + unpacking
 

@@ -63,7 +63,7 @@ def test_many_rows_are_bound_by_arithmetic() -> None:
 def test_four_bit_weights_are_written_out_for_more_than_one_row() -> None:
     costs = ProfileCosts(emulation(quant="fp4"))
     packed = WEIGHTS * 0.5625
-    one = (packed + KV) / BYTES_PER_S + 4 * 4 / FLOPS + OVERHEAD
+    one = (packed + KV) / BYTES_PER_S + WEIGHTS / UNPACKED_PER_S + 4 * 4 / FLOPS + OVERHEAD
     assert costs.layer(0, forward(1, 0)) == pytest.approx(one)
     moved = packed + 2 * KV + 4 * WEIGHTS
     two = moved / BYTES_PER_S + WEIGHTS / UNPACKED_PER_S + 4 * 2 * 2 * 4 / FLOPS + OVERHEAD
