@@ -14,6 +14,7 @@ from flowedge.errors import BadRequestError
 from testbed.clocks import check_clock
 from testbed.pair import Pair
 from testbed.plan import Case, Plan, cases, make_plan, sizes_of
+from testbed.profiles import library
 from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from testbed.provenance import code_digest, git_revision, versions
 from testbed.report.document import write_report
@@ -89,7 +90,8 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     all_cases = cases(scenario, beside)
     loaded = pair if pair is not None else Pair.load(scenario.pair.model, scenario.pair.drafter)
     datasets = _datasets(scenario, options.data or beside, loaded, progress.say)
-    plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded))
+    hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
+    plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
     left = unfinished(plan.tasks, options.out)
     left_runs = sum(len(task.runs) for task in left)
     options.out.mkdir(parents=True, exist_ok=True)

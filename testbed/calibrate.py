@@ -12,26 +12,21 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from flowedge.errors import BadRequestError
-from flowedge.sampling import SamplingParams
-from testbed.clocks import make_clock
 from testbed.emulation import Emulation
 from testbed.pair import Pair
-from testbed.plan import Run, Task, cases
 from testbed.profiles import library
 from testbed.profiles.device import DeviceProfile
-from testbed.prompts import OWN, dataset_files, read_dataset
-from testbed.record import RunRecord
+from testbed.prompts import OWN
 from testbed.report.paper import lookup
-from testbed.scenario import Scenario, read_scenario
+from testbed.sample_runs import SCENARIO, SampleRuns
 
-SCENARIO = Path(__file__).parent / "scenarios" / "flowspec-table1.yaml"
 DEVICE, METHOD, DATASET = "orin-nano-8gb", "naive_pp", "mt_bench"
 # The reference says that EAGLE-2 heads of these models accept about 4 to 5.5 tokens a cycle at T=0.
 EAGLE2_ACCEPTANCE = 4.75
@@ -45,37 +40,12 @@ class Cycle:
     tokens: float
 
 
-class Bench:
-    """naive_pp on the same prompts, as often as a calibration needs it."""
-
-    def __init__(self, scenario: Scenario, pair: Pair, data: Path, samples: int, directory: Path) -> None:
-        self._scenario = scenario
-        self._clock = make_clock("replay", pair, directory)
-        files, _ = dataset_files({DATASET: scenario.datasets[DATASET]}, data)
-        self.dataset = next(iter(files))
-        room = pair.max_positions - scenario.max_new_tokens
-        self.prompts: Sequence[tuple[int, ...]] = read_dataset(
-            self.dataset, files[self.dataset], samples, room, pair.encode
-        ).prompts
-
-    def emulation(self, profile: str) -> Emulation:
-        found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
-        if not found:
-            raise BadRequestError(f"{SCENARIO}: no profile {profile}")
-        return found[0].emulation
-
-    def cycle(self, emulation: Emulation) -> Cycle:
-        """The mean cycle over all prompts."""
-        records = [self._record(emulation, index) for index in range(len(self.prompts))]
-        rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
-        tokens = sum(r.new_tokens - 1 for r in records)
-        return Cycle(sum(r.decode_s for r in records) / rounds, tokens / rounds)
-
-    def _record(self, emulation: Emulation, index: int) -> RunRecord:
-        scenario = self._scenario
-        run = Run("calibrate", METHOD, (), emulation, 0, scenario.prefill_rows)
-        task = Task(self.prompts[index], SamplingParams(seed=index), scenario.max_new_tokens, (run,))
-        return next(record for _, record, _ in self._clock.measure(task))
+def cycle_of(runs: SampleRuns, emulation: Emulation) -> Cycle:
+    """The mean cycle over all prompts."""
+    records = runs.records(emulation, METHOD)
+    rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
+    tokens = sum(r.new_tokens - 1 for r in records)
+    return Cycle(sum(r.decode_s for r in records) / rounds, tokens / rounds)
 
 
 def solve(seconds: Callable[[float], float], target: float, first: float, second: float) -> float:
@@ -110,14 +80,14 @@ def target_cycle(model: str) -> tuple[float, float]:
     return speed, EAGLE2_ACCEPTANCE / speed
 
 
-def calibrate(bench: Bench) -> DeviceProfile:
+def calibrate(runs: SampleRuns) -> DeviceProfile:
     """Both calibrations, printed as they go."""
     device = library.device(DEVICE)
     for model, quant, constant, guesses in (
         ("llama2-7b", "fp16", "memory_efficiency", (0.5, 0.8)),
         ("llama2-13b", "fp4", "dequantise_gweights_s", (10.0, 40.0)),
     ):
-        emulation = bench.emulation(f"{model}-{quant}")
+        emulation = runs.emulation(f"{model}-{quant}")
         speed, target = target_cycle(model)
 
         def seconds(
@@ -127,11 +97,11 @@ def calibrate(bench: Bench) -> DeviceProfile:
             device: DeviceProfile = device,
         ) -> float:
             changed = device.model_copy(update={constant: value})
-            return bench.cycle(on_device(emulation, changed)).seconds
+            return cycle_of(runs, on_device(emulation, changed)).seconds
 
         value = solve(seconds, target, *guesses)
         device = device.model_copy(update={constant: float(f"{value:.3g}")})
-        cycle = bench.cycle(on_device(emulation, device))
+        cycle = cycle_of(runs, on_device(emulation, device))
         print(f"{model} in {quant}: the paper's {METHOD} makes {speed} tokens/s on MT-bench at T=0")
         print(f"    {EAGLE2_ACCEPTANCE} accepted a cycle / {speed} tokens/s = {target:.4f} s a cycle")
         print(f"    {constant} = {getattr(device, constant):.3g} gives {cycle.seconds:.4f} s a cycle")
@@ -142,11 +112,11 @@ def calibrate(bench: Bench) -> DeviceProfile:
     return device
 
 
-def check_bandwidth(bench: Bench, device: DeviceProfile) -> None:
+def check_bandwidth(runs: SampleRuns, device: DeviceProfile) -> None:
     """Prints what faster links do to a cycle, here and in the paper: a check that nothing was fitted to."""
     rates, speeds = (lookup("bandwidth_sweep_tokens_per_s", name) for name in ("mbps", METHOD))
-    emulation = on_device(bench.emulation("llama2-7b-fp16"), device)
-    ours = [bench.cycle(at_rate(emulation, rates[i])).seconds for i in (0, -1)]
+    emulation = on_device(runs.emulation("llama2-7b-fp16"), device)
+    ours = [cycle_of(runs, at_rate(emulation, rates[i])).seconds for i in (0, -1)]
     theirs = [EAGLE2_ACCEPTANCE / speeds[i] for i in (0, -1)]
     print(
         f"check, {rates[0]} to {rates[-1]} Mbit/s: a cycle of ours is shorter by {ours[0] - ours[1]:.4f} s,"
@@ -172,11 +142,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         pair = Pair.load("bundled", "bundled")
         directory = arguments.out or Path(scratch)
-        bench = Bench(read_scenario(SCENARIO), pair, arguments.data, arguments.samples, directory)
-        if bench.dataset == OWN:
+        runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
+        if runs.dataset == OWN:
             print("mt_bench.jsonl is not there: calibrating on the project's own prompts")
-        device = calibrate(bench)
-        check_bandwidth(bench, device)
+        device = calibrate(runs)
+        check_bandwidth(runs, device)
     print(f"testbed/profiles/devices/{DEVICE}.yaml:")
     print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
     print(f"    dequantise_gweights_s: {device.dequantise_gweights_s:.3g}")

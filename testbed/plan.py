@@ -5,22 +5,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.specpipe import SpecPipe
 from testbed.emulation import Emulation, even_split
+from testbed.level_width import level_width
 from testbed.memory import require_fit
 from testbed.profiles import library
+from testbed.profiles.hit_rate import HitRates
 from testbed.profiles.link import LinkProfile
 from testbed.prompts import Dataset
 from testbed.scenario import OPTION, Emulated, LinkChoice, Scenario
 
 Point = tuple[tuple[str, float], ...]  # value of each sweep axis
+Options = tuple[tuple[str, float], ...]  # of a strategy, by name
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Case:
     profile: str
     point: Point
     emulation: Emulation
-    options: tuple[tuple[str, float], ...]
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Run:
 
     key: str
     strategy: str
-    options: tuple[tuple[str, float], ...]
+    options: Options
     emulation: Emulation
     link_seed: int
     prefill_rows: int
@@ -61,6 +66,7 @@ class Cell:
 
     case: Case
     strategy: str
+    options: Options
     dataset: str
     temperature: float
     keys: tuple[str, ...]  # seed by seed
@@ -132,14 +138,21 @@ def _link(choice: LinkChoice, swept: dict[str, float], beside: Path) -> LinkProf
 
 
 def make_plan(
-    scenario: Scenario, all_cases: Sequence[Case], datasets: Sequence[Dataset], base: dict[str, Any]
+    scenario: Scenario,
+    all_cases: Sequence[Case],
+    datasets: Sequence[Dataset],
+    base: dict[str, Any],
+    hit_rates: HitRates | None,
 ) -> Plan:
     """All runs; `base` is whatever else a result depends on (clock, models, code).
 
+    `hit_rates` are those of the pair; without them SpecPipe has its default width.
+
     Raises CapacityError for a pipeline that does not fit its devices, BadRequestError for wrong options.
     """
-    _check_memory(scenario, all_cases, datasets)
-    planner = _Planner(scenario, base)
+    choose = partial(options_of, scenario, hit_rates)
+    _check_memory(scenario, all_cases, datasets, choose)
+    planner = _Planner(scenario, base, choose)
     cells = [
         planner.cell(case, strategy, dataset, temperature)
         for case in all_cases
@@ -150,8 +163,11 @@ def make_plan(
     return Plan(tuple(planner.tasks()), tuple(cells))
 
 
-def options_of(scenario: Scenario, case: Case, strategy: str) -> tuple[tuple[str, float], ...]:
-    """The options of a strategy in a case; those of the sweep go to whoever knows them."""
+def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, strategy: str) -> Options:
+    """The options of a strategy in a case; those of the sweep go to whoever knows them.
+
+    SpecPipe's width is chosen for the case unless it is given.
+    """
     fixed = dict(scenario.strategy_options.get(strategy, {}))
     for name, value in case.options:
         try:
@@ -159,18 +175,23 @@ def options_of(scenario: Scenario, case: Case, strategy: str) -> tuple[tuple[str
         except BadRequestError:
             continue
         fixed[name] = value
+    if strategy == SpecPipe.name and hit_rates is not None:
+        fixed.setdefault("width", level_width(case.emulation, hit_rates))
     return tuple(sorted(fixed.items()))
 
 
 class _Planner:
-    def __init__(self, scenario: Scenario, base: dict[str, Any]) -> None:
+    def __init__(
+        self, scenario: Scenario, base: dict[str, Any], choose: Callable[[Case, str], Options]
+    ) -> None:
         self._scenario = scenario
         self._base = base
+        self._choose = choose
         self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
         self._sizes: dict[int, dict[str, Any]] = {}
 
     def cell(self, case: Case, strategy: str, dataset: Dataset, temperature: float) -> Cell:
-        options = options_of(self._scenario, case, strategy)
+        options = self._choose(case, strategy)
         keys: list[str] = []
         for seed in self._scenario.seeds:
             for index, prompt in enumerate(dataset.prompts):
@@ -179,7 +200,9 @@ class _Planner:
                     run = self._run(case, strategy, options, prompt, sampling, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
-        return Cell(case, strategy, dataset.name, temperature, tuple(keys), len(self._scenario.seeds))
+        return Cell(
+            case, strategy, options, dataset.name, temperature, tuple(keys), len(self._scenario.seeds)
+        )
 
     def tasks(self) -> Iterator[Task]:
         for (prompt, sampling), runs in self._tasks.items():
@@ -189,7 +212,7 @@ class _Planner:
         self,
         case: Case,
         strategy: str,
-        options: tuple[tuple[str, float], ...],
+        options: Options,
         prompt: tuple[int, ...],
         sampling: SamplingParams,
         repeat: int,
@@ -228,11 +251,16 @@ def sizes_of(emulation: Emulation) -> dict[str, Any]:
     }
 
 
-def _check_memory(scenario: Scenario, all_cases: Sequence[Case], datasets: Sequence[Dataset]) -> None:
+def _check_memory(
+    scenario: Scenario,
+    all_cases: Sequence[Case],
+    datasets: Sequence[Dataset],
+    choose: Callable[[Case, str], Options],
+) -> None:
     longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
     for case in all_cases:
         rows = [
-            make_strategy(strategy, dict(options_of(scenario, case, strategy))).max_draft_rows
+            make_strategy(strategy, dict(choose(case, strategy))).max_draft_rows
             for strategy in scenario.strategies
         ]
         require_fit(case.emulation, longest + scenario.max_new_tokens + max(rows))

@@ -59,6 +59,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
         "method": cell.strategy,
+        "options": dict(cell.options),
         "profile": cell.case.profile,
         "model": emulation.model.title,
         "quant": emulation.quant,

@@ -11,7 +11,7 @@ from flowedge.strategies.settings import LevelSettings
 
 @dataclass(frozen=True)
 class SpecPipeSettings(LevelSettings):
-    """The width is meant to come from the profile (see specpipe_width); this is the paper's own."""
+    """The testbed chooses the width for the pipeline (see specpipe_width); this is the paper's own."""
 
     width: int = 64  # w (section 1: the best on its testbed)
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from flowedge.errors import BadRequestError
 from testbed.profiles.device import DeviceProfile
 from testbed.profiles.document import Document, read_document
+from testbed.profiles.hit_rate import HitRates
 from testbed.profiles.link import LinkProfile
 from testbed.profiles.model import ModelProfile
 
@@ -33,6 +34,16 @@ def model(name: str, beside: Path | None = None) -> ModelProfile:
 def link(name: str, beside: Path | None = None) -> LinkProfile:
     """The link profile of this name."""
     return _read("links", name, beside, LinkProfile)
+
+
+@cache
+def hit_rates(model: str, drafter: str) -> HitRates | None:
+    """The hit rates measured with the pair of these fingerprints; None when none were."""
+    for path in sorted((SHIPPED / "hit_rates").glob("*.yaml")):
+        found = read_document(path, HitRates)
+        if (found.model, found.drafter) == (model, drafter):
+            return found
+    return None
 
 
 def _read(folder: str, name: str, beside: Path | None, kind: type[D]) -> D:

@@ -1,0 +1,54 @@
+"""Runs of one dataset outside a benchmark, for measurements that profiles are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowedge.errors import BadRequestError
+from flowedge.sampling import SamplingParams
+from testbed.clocks import make_clock
+from testbed.emulation import Emulation
+from testbed.pair import Pair
+from testbed.plan import Options, Run, Task, cases
+from testbed.prompts import dataset_files, read_dataset
+from testbed.record import RunRecord
+from testbed.scenario import read_scenario
+
+SCENARIO = Path(__file__).parent / "scenarios" / "flowspec-table1.yaml"
+
+
+class SampleRuns:
+    """Replays prompts of one dataset at temperature 0, by any method on any pipeline of SCENARIO.
+
+    Attributes:
+        dataset: its name; that of the project's own prompts when there is no such file.
+    """
+
+    def __init__(self, pair: Pair, dataset: str, data: Path, samples: int, directory: Path) -> None:
+        """data: directory of the dataset's file; directory: receives the true paths."""
+        self._scenario = read_scenario(SCENARIO)
+        self._clock = make_clock("replay", pair, directory)
+        files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
+        self.dataset = next(iter(files))
+        room = pair.max_positions - self._scenario.max_new_tokens
+        self._prompts: Sequence[tuple[int, ...]] = read_dataset(
+            self.dataset, files[self.dataset], samples, room, pair.encode
+        ).prompts
+
+    def emulation(self, profile: str) -> Emulation:
+        """The pipeline of this name. BadRequestError when the scenario has none."""
+        found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
+        if not found:
+            raise BadRequestError(f"{SCENARIO}: no profile {profile}")
+        return found[0].emulation
+
+    def records(self, emulation: Emulation, strategy: str, options: Options = ()) -> list[RunRecord]:
+        """One for each prompt."""
+        scenario = self._scenario
+        run = Run("sample", strategy, options, emulation, 0, scenario.prefill_rows)
+        tasks = [
+            Task(prompt, SamplingParams(seed=index), scenario.max_new_tokens, (run,))
+            for index, prompt in enumerate(self._prompts)
+        ]
+        return [record for task in tasks for _, record, _ in self._clock.measure(task)]
