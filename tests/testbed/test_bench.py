@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,3 +237,46 @@ def test_quantiles_and_rounding() -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.99) == 4
     assert rounded({"a": [0.12345678901234]}) == {"a": [0.123456789]}
+
+
+def gone(group: int, timeout_s: float) -> bool:
+    """Whether no process of the group is left, within the time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    scenario = scenario_file(samples=2, temperatures=[0, 1], max_new_tokens=48)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not any((out / "runs").glob("*.json")):
+            assert process.poll() is None and time.monotonic() < deadline, "no run has ended"
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        said, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, said
+    assert b"Traceback" not in said
+    assert gone(process.pid, timeout_s=10), "a process is left behind"
+    kept = len(list((out / "runs").glob("*.json")))
+    assert not (out / "results.json").exists()
+    assert bench(scenario, out).begun == [(12, kept)]
+    bench(scenario, tmp_path / "whole")
+    whole, resumed = [(tmp_path / name / "results.json").read_bytes() for name in ("whole", "out")]
+    assert whole == resumed
