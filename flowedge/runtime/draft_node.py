@@ -176,6 +176,7 @@ class DraftNode:
             layer = session.grown(job, result)
             if layer is not None:
                 self._carry_out(session, session.strategy.handle(layer))
+                self._report_empty(session)
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
         """Take back a job the lane could not run: its session ends with the error."""

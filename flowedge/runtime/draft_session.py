@@ -189,13 +189,15 @@ class DraftSession:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""
         if self._verifying or not self._results or self._results[0].num_rows:
             return False
+        if not self.strategy.takes_results:
+            return False
         self._results.popleft()
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
     def next_verify(self) -> Verify | None:
         """Verification of the next returned segment; prompt chunks before the last need none."""
-        while self._results and self._results[0].num_rows:
+        while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
             if not segment.committed:
                 self._verifying = True

@@ -150,6 +150,14 @@ class Strategy(ABC):
     def max_draft_rows(self) -> int:
         """The most draft rows the strategy ever has sent and not yet accepted or pruned."""
 
+    @property
+    def takes_results(self) -> bool:
+        """Whether what comes back is to be verified now; a lock-step method says no while it drafts.
+
+        It may change with a Layer event only, so that a strategy that says no is waiting for one.
+        """
+        return True
+
     @abstractmethod
     def handle(self, event: Event) -> Sequence[Command]:
         """Take in an event and say what to do."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from flowedge.strategies.base import Grow, Layer
@@ -60,26 +58,14 @@ class Growth:
         return float(self.base.scores[self._frontier].max())
 
 
-def best_absent(base: DraftTree, tree: DraftTree, count: int, root: int = ROOT) -> list[int]:
+def best_absent(base: DraftTree, tree: DraftTree, count: int) -> list[int]:
     """The `count` best nodes of `base` that `tree` does not have, and those it has (score-aware expansion).
 
-    Together they are connected, so that they can be put into `tree`, whose root is the node `root` of `base`.
+    Together they are connected, so that they can be merged into `tree`, which has the same root.
     """
-    here: dict[int, int | None] = {root: ROOT}
-    for node in range(root + 1, len(base)):
-        parent = int(base.parents[node])
-        if parent in here:
-            twin = here[parent]
-            here[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
-    absent = [node for node in base.ranking().tolist() if here.get(node, ROOT) is None]
+    here: dict[int, int | None] = {ROOT: ROOT}
+    for node in range(ROOT + 1, len(base)):
+        twin = here[int(base.parents[node])]
+        here[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
+    absent = [node for node in base.ranking().tolist() if here[node] is None]
     return [node for node, twin in here.items() if twin is not None] + absent[:count]
-
-
-def graft(tree: DraftTree, base: DraftTree, nodes: Iterable[int], root: int) -> None:
-    """Put those of `nodes` into `tree` that are below `root`, the node of `base` that is the tree's root."""
-    here = {root: ROOT}
-    for node in sorted(nodes):
-        parent = int(base.parents[node])
-        if parent in here:
-            score = float(base.scores[node] - base.scores[root])
-            here[node] = tree.put([here[parent]], [int(base.tokens[node])], [score])[0]
