@@ -20,7 +20,7 @@ from testbed.record import RunRecord, record_of
 from testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
 from testbed.replay.path_drafter import PathDrafter
 from testbed.replay.true_path import PathStore
-from testbed.trace import Trace
+from testbed.trace import Trace, TraceObserver
 
 
 class Clock(Protocol):
@@ -49,10 +49,13 @@ class VirtualClock:
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
             costs = ProfileCosts(run.emulation, run.link_seed)
-            trace = Trace(costs)
-            yield run, *_finish(task, run, self._pair.eos, self._pipeline(run, costs, trace), trace)
+            observer = TraceObserver(costs)
+            yield (
+                run,
+                *_finish(task, run, self._pair.eos, self._pipeline(run, costs, observer), observer.trace),
+            )
 
-    def _pipeline(self, run: Run, costs: ProfileCosts, trace: Trace) -> VirtualPipeline:
+    def _pipeline(self, run: Run, costs: ProfileCosts, observer: TraceObserver) -> VirtualPipeline:
         pair, stages = self._pair, len(run.emulation.stages)
         layers = pair.checkpoint.config.num_hidden_layers
         if stages > layers:
@@ -68,7 +71,7 @@ class VirtualClock:
             head=pair.head,
             make_text=NoText,
             prefill_rows=run.prefill_rows,
-            observer=trace,
+            observer=observer,
             blocks=pair.blocks(split),
         )
 
@@ -87,14 +90,14 @@ class ReplayClock:
         try:
             for run in task.runs:
                 costs = ProfileCosts(run.emulation, run.link_seed)
-                trace = Trace(costs)
-                pipeline = self._pipeline(run, costs, trace, ReplayDraft(path, drafter))
-                yield run, *_finish(task, run, pair.eos, pipeline, trace)
+                observer = TraceObserver(costs)
+                pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafter))
+                yield run, *_finish(task, run, pair.eos, pipeline, observer.trace)
         finally:
             drafter.close()
 
     def _pipeline(
-        self, run: Run, costs: ProfileCosts, trace: Trace, draft_executor: ReplayDraft
+        self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
         stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
         return machine_pipeline(
@@ -110,7 +113,7 @@ class ReplayClock:
                 num_stages=len(stages),
             ),
             make_text=NoText,
-            observer=trace,
+            observer=observer,
         )
 
 
