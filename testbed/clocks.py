@@ -14,6 +14,7 @@ from flowedge.runtime.request import Request
 from flowedge.runtime.virtual import VirtualPipeline
 from testbed.costs import ProfileCosts
 from testbed.emulation import even_split
+from testbed.live.real import RealClock
 from testbed.pair import Pair
 from testbed.plan import Run, Task
 from testbed.record import RunRecord, record_of
@@ -28,6 +29,9 @@ class Clock(Protocol):
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Every run of a task with what it took, as it ends."""
+
+    def close(self) -> None:
+        """Give back what the clock has taken; it measures nothing any more."""
 
 
 class NoText:
@@ -54,6 +58,9 @@ class VirtualClock:
                 run,
                 *_finish(task, run, self._pair.eos, self._pipeline(run, costs, observer), observer.trace),
             )
+
+    def close(self) -> None:
+        """See Clock."""
 
     def _pipeline(self, run: Run, costs: ProfileCosts, observer: TraceObserver) -> VirtualPipeline:
         pair, stages = self._pair, len(run.emulation.stages)
@@ -96,6 +103,9 @@ class ReplayClock:
         finally:
             drafter.close()
 
+    def close(self) -> None:
+        """See Clock."""
+
     def _pipeline(
         self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
@@ -117,7 +127,12 @@ class ReplayClock:
         )
 
 
-CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {"virtual": VirtualClock, "replay": ReplayClock}
+CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {
+    "virtual": VirtualClock,
+    "replay": ReplayClock,
+    "real": RealClock,
+}
+LIVE = ("real",)  # clocks of agents at work: one run at a time, and none can be had a second time
 
 
 def check_clock(name: str) -> None:
@@ -145,5 +160,4 @@ def _finish(
         strategy_options=dict(run.options),
     )
     outputs = pipeline.generate(request)
-    watts = [device.watts for device in (run.emulation.draft_node, *run.emulation.stages)]
-    return record_of(request, outputs, trace, watts), trace
+    return record_of(request, outputs, trace, run.emulation.watts), trace

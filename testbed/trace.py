@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from flowedge.messages import Message, Prune
 from flowedge.runtime.activity import TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import DraftJob, StageJob
 from flowedge.runtime.virtual import DRAFT_NODE, Costs
+
+
+def place_name(place: int) -> str:
+    """The name of a device by its place in the pipeline: d0, v1, v2 and so on."""
+    return "d0" if place == DRAFT_NODE else f"v{place + 1}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,17 @@ class Trace:
     prunes: list[PruneMark] = field(default_factory=list)
     express_bytes: int = 0
     uncertainty_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Trace:
+        """The trace in what `to_dict` gave, after JSON."""
+        values = dict(content)
+        values["intervals"] = [Interval(**interval) for interval in values["intervals"]]
+        values["prunes"] = [PruneMark(**mark) for mark in values["prunes"]]
+        return cls(**values)
 
 
 class TraceObserver:
