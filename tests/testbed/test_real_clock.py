@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import testbed
 from flowedge.cli.main import run as flowedge
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
@@ -132,6 +133,23 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert [run["point"] for run in runs] == [{"option.depth": 3}, {"option.depth": 4}]
     assert all(run["energy_j_per_token"] > 0 for run in runs)
+
+
+def test_the_template_works_with_hosts_filled_in(cluster: LocalCluster, bench: Bench, tmp_path: Path) -> None:
+    form = (Path(testbed.__file__).parent / "scenarios" / "lan-template.yaml").read_text()
+    hosts = hosts_of(cluster)
+    for name, address in zip(
+        ("d0.local:7070", "v1.local:7070", "v2.local:7070"),
+        (hosts["draft_node"], *hosts["stages"]),
+        strict=True,
+    ):
+        assert name in form
+        form = form.replace(name, address)
+    (tmp_path / "lan.yaml").write_text(form)
+    bench(tmp_path / "lan.yaml", tmp_path / "out", quick=True)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [run["tokens"] for run in results["runs"]] == [16] * 4
+    assert results["outputs_differ"] == []
 
 
 def test_an_agent_lost_on_the_way_leaves_what_is_finished(
