@@ -62,6 +62,7 @@ def outputs(out: Path) -> set[str]:
     return {json.loads(file.read_text())["output"] for file in (out / "runs").glob("*.json")}
 
 
+@pytest.mark.slow
 def test_agents_are_measured(
     cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
