@@ -16,9 +16,12 @@ from flowedge.strategies.registry import make_strategy
 from testbed.emulation import Emulation, even_split
 from testbed.memory import require_fit
 from testbed.profiles import library
+from testbed.profiles.document import Document
 from testbed.profiles.link import LinkProfile
 from testbed.prompts import Dataset
 from testbed.scenario import OPTION, Emulated, LinkChoice, Scenario
+
+_UNUSED = {"measured": None, "dtype": "float16"}
 
 Point = tuple[tuple[str, float], ...]  # value of each sweep axis
 
@@ -108,7 +111,9 @@ def _case(scenario: Scenario, emulated: Emulated, point: Point, beside: Path) ->
         split=tuple(given) if given is not None else even_split(model.layers, len(devices)),
     )
     options = tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
-    return Case(emulated.name, point, emulation, options)
+    # Names of 16-bit models stay as scenarios have them.
+    name = emulated.name if model.dtype == "float16" else f"{emulated.model}-{emulation.format_name}"
+    return Case(name, point, emulation, options)
 
 
 def _links(
@@ -217,15 +222,20 @@ class _Planner:
 
 def sizes_of(emulation: Emulation) -> dict[str, Any]:
     """The numbers of an emulation, without names, so that models of the same size share their runs."""
-    prose = {"title", "source", "drafters"}
     return {
-        "model": emulation.model.model_dump(exclude=prose),
+        "model": _numbers(emulation.model),
         "quant": emulation.quant,
         "drafter": emulation.drafter.model_dump(),
-        "devices": [device.model_dump(exclude=prose) for device in (emulation.draft_node, *emulation.stages)],
-        "links": [link.model_dump(exclude=prose) for link in emulation.links],
+        "devices": [_numbers(device) for device in (emulation.draft_node, *emulation.stages)],
+        "links": [_numbers(link) for link in emulation.links],
         "split": list(emulation.split),
     }
+
+
+def _numbers(profile: Document) -> dict[str, Any]:
+    content = profile.model_dump(exclude={"title", "source", "drafters"})
+    # A profile that does not use these is the same as it was before there were any.
+    return {name: value for name, value in content.items() if _UNUSED.get(name, ...) != value}
 
 
 def _check_memory(scenario: Scenario, all_cases: Sequence[Case], datasets: Sequence[Dataset]) -> None:

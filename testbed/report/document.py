@@ -52,7 +52,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
         f"- Tokens from: {scenario.pair.model} with drafter {scenario.pair.drafter}",
-        f"- Emulated: {', '.join(emulated.name for emulated in scenario.emulated)}, "
+        f"- Emulated: {', '.join(results['profiles'])}, "
         "priced by testbed/profiles; the numbers are in results.json",
         "- ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's; "
         "the paper's own figures are in italics; its FlowSpec is our flowspec_paper.",
