@@ -1,0 +1,162 @@
+"""The constants of a device's roofline from times of layers; pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowedge.errors import BadRequestError
+from testbed.profiles.model import LayerSize, weight_bytes
+
+Array = npt.NDArray[np.float64]
+
+FASTEST_UNPACKING = 1e13  # weights a second: unpacking that takes no time beyond its memory traffic
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """One decoder layer over `rows` rows took `seconds`; every row sees `seen` rows of the cache, its own too."""
+
+    layer: LayerSize
+    rows: int
+    seen: int
+    seconds: float
+
+    @property
+    def traffic(self) -> float:
+        """Bytes read: weights that are not quantised, and KV rows."""
+        return self.layer.weights * self.layer.stored_bytes + self.kv_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        return self.seen * self.layer.kv_bytes_per_row
+
+    @property
+    def operations(self) -> float:
+        """Of the products with weights."""
+        return 2 * self.rows * self.layer.weights
+
+    @property
+    def attention(self) -> float:
+        """Operations of attention."""
+        return 4 * self.rows * self.seen * self.layer.hidden
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What makes a layer take max(traffic / bytes_per_s, operations / flops) + attention / flops + overhead_s.
+
+    Attributes:
+        error: root mean square of the relative errors over the samples it was fitted to.
+    """
+
+    bytes_per_s: float
+    flops: float
+    overhead_s: float
+    error: float = 0.0
+
+    def seconds(self, sample: LayerSample) -> float:
+        """What the roofline says of a sample."""
+        products = max(sample.traffic / self.bytes_per_s, sample.operations / self.flops)
+        return products + sample.attention / self.flops + self.overhead_s
+
+
+def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
+    """The roofline with the least sum of squared relative errors, ((predicted - measured) / measured)**2.
+
+    Relative, so that small layers, which tell the overhead, count as much as large ones. Which samples are
+    bound by memory depends on their rows alone, since traffic and operations both grow with the weights: so for
+    every count of rows that may be the last one bound by memory the problem is linear in 1/bytes_per_s, 1/flops
+    and the overhead, and is solved exactly, with the overhead at 0 where it would be negative. Among those
+    solutions the one is taken that is best when the maximum itself decides. Where no sample is bound by
+    arithmetic, or none by memory, that rate is the least one with which this is so: a lower bound.
+
+    Raises BadRequestError for fewer than three samples, or when no positive constants explain them.
+    """
+    if len(samples) < 3:
+        raise BadRequestError(f"{len(samples)} times do not determine a roofline; measure three or more")
+    knees = [0, *sorted({sample.rows for sample in samples})]
+    solved = [found for knee in knees for found in _solutions(samples, knee)]
+    if not solved:
+        raise BadRequestError(
+            "the times measured fit no roofline: they do not grow with the work; repeat on an idle device"
+        )
+    judged = [(_error(samples, found), found) for found in solved]
+    error, best = min(judged, key=lambda pair: pair[0])
+    return Roofline(best.bytes_per_s, best.flops, best.overhead_s, error)
+
+
+def fit_unpacking(samples: Sequence[LayerSample], roofline: Roofline) -> float:
+    """Weights a second that are unpacked from 4 bits, beyond the memory traffic of doing so.
+
+    The samples are layers in nf4 over two rows or more, which write every matrix out and read it back (see
+    costs.product_s). Minimises the squared relative errors of prediction + weights / rate over them; at most
+    FASTEST_UNPACKING. BadRequestError without samples.
+    """
+    if not samples:
+        raise BadRequestError("no times of layers in 4 bits to fit to")
+    per_weight = weight_bytes("nf4")
+    known = []
+    for sample in samples:
+        weights, stored = sample.layer.weights, sample.layer.stored_bytes
+        traffic = weights * (per_weight + 2 * stored) + sample.kv_bytes
+        products = max(traffic / roofline.bytes_per_s, sample.operations / roofline.flops)
+        known.append(products + sample.attention / roofline.flops + roofline.overhead_s)
+    measured = np.array([sample.seconds for sample in samples])
+    share = np.array([sample.layer.weights for sample in samples]) / measured
+    left = 1 - np.array(known) / measured
+    seconds_per_weight = float(share @ left / (share @ share))
+    return 1 / max(seconds_per_weight, 1 / FASTEST_UNPACKING)
+
+
+def _solutions(samples: Sequence[LayerSample], knee: int) -> list[Roofline]:
+    """With and without an overhead, when samples of up to `knee` rows are those bound by memory."""
+    found = []
+    bound = np.array([sample.rows <= knee for sample in samples])
+    for with_overhead in (True, False):
+        columns = _columns(samples, bound)
+        used = [0] * bool(bound.any()) + [1] * bool((~bound).any()) + [2] * with_overhead
+        solution = np.zeros(3)
+        solution[used] = _least_squares(columns[:, used])
+        per_byte, per_operation, overhead = (float(value) for value in solution)
+        if not bound.any():
+            per_byte = min(sample.operations / sample.traffic for sample in samples) * per_operation
+        if bound.all():
+            per_operation = min(sample.traffic / sample.operations for sample in samples) * per_byte
+        if per_byte > 0 and per_operation > 0 and overhead >= 0:
+            found.append(Roofline(1 / per_byte, 1 / per_operation, overhead))
+    return found
+
+
+def _columns(samples: Sequence[LayerSample], bound: npt.NDArray[np.bool_]) -> Array:
+    """[n, 3]: seconds for each unit of 1/bytes_per_s, 1/flops and overhead, over the seconds measured.
+
+    Attention is left out where nothing else tells the arithmetic.
+    """
+    rows: list[Any] = []
+    for sample, by_memory in zip(samples, bound, strict=True):
+        attention = 0.0 if bound.all() else sample.attention
+        if by_memory:
+            row = (sample.traffic, attention, 1.0)
+        else:
+            row = (0.0, sample.operations + attention, 1.0)
+        rows.append([value / sample.seconds for value in row])
+    return np.array(rows)
+
+
+def _least_squares(columns: Array) -> Array:
+    """x with the least |columns @ x - 1|; columns of very different size are scaled first."""
+    scale = np.linalg.norm(columns, axis=0)
+    scale[scale == 0] = 1.0
+    solution: Array = np.linalg.lstsq(columns / scale, np.ones(len(columns)), rcond=None)[0] / scale
+    return solution
+
+
+def _error(samples: Sequence[LayerSample], roofline: Roofline) -> float:
+    squares = [(roofline.seconds(sample) / sample.seconds - 1) ** 2 for sample in samples]
+    return math.sqrt(sum(squares) / len(squares))
