@@ -145,7 +145,7 @@ class ProfileCosts:
         return self.emulation.model.hidden if isinstance(drafter, EagleSize) else drafter.hidden
 
     def _draft(self, extended: int, grown: int, nodes: int) -> float:
-        """A forward over `extended` true rows and `grown` draft rows, then the choice of `nodes`' children."""
+        """A forward over `extended` true and `grown` draft rows, then the choice of `nodes`' children."""
         if self._measured_draft is not None:
             return measured_draft_s(self._measured_draft, extended, grown, nodes, self._draft_forward)
         forward = self._draft_forward(extended + grown) if extended + grown or not nodes else 0.0
@@ -165,7 +165,9 @@ class ProfileCosts:
             layer = LayerSize.of(drafter, self._stored)
             return drafter.layers * layer_s(device, layer, rows, 0, "none")
         fc = 2 * self.emulation.model.hidden**2
-        return product_s(device, fc, rows, stored_bytes=self._stored) + layer_s(device, self._layer, rows, 0, "none")
+        return product_s(device, fc, rows, stored_bytes=self._stored) + layer_s(
+            device, self._layer, rows, 0, "none"
+        )
 
     def _head(self, hidden: int, rows: int) -> float:
         """An LM head over `rows` rows: its weights are read once, its logits are written and read."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 def read_off(table: Mapping[int, float], rows: int, roofline: Callable[[int], float]) -> float:
     """The time of `rows` rows from a table of row counts and times, in the table's unit.
 
-    Between two measured counts it is linear. Outside of them it has the shape of `roofline`, scaled to meet the
-    nearest measured point. ValueError for an empty table.
+    Between two measured counts it is linear. Outside of them it has the shape of `roofline`, scaled to meet
+    the nearest measured point. ValueError for an empty table.
     """
     if not table:
         raise ValueError("a table without a point has no times")

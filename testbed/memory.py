@@ -35,7 +35,11 @@ def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
     if isinstance(drafter, EagleSize):
         layer, layers, extra = LayerSize.of(model), 1, 2 * model.hidden**2 + table
     else:
-        layer, layers, extra = LayerSize.of(drafter, stored), drafter.layers, 2 * drafter.vocab * drafter.hidden
+        layer, layers, extra = (
+            LayerSize.of(drafter, stored),
+            drafter.layers,
+            2 * drafter.vocab * drafter.hidden,
+        )
     return {
         "LM head": float(table * stored),
         "drafter": float((layers * layer.weights + extra) * stored),

@@ -33,7 +33,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
         raise BadRequestError(f"{found.name} was measured in {found.dtype}, which profiles do not have")
     roofline = fit_roofline(_samples(found, found.layers))
     four_bit = _samples(found, found.four_bit)
-    unpacked = fit_unpacking(four_bit, roofline) if four_bit else None
+    unpacked = fit_unpacking(four_bit, _samples(found, found.layers), roofline) if four_bit else None
     profile = DeviceProfile(
         title=f"{found.name} ({found.kind})",
         source=_source(found, roofline),
@@ -53,8 +53,8 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
     return LinkProfile(
         title=f"{sender} to {receiver}",
         source=(
-            f"Measured by `flowedge profile` between agents: the rate by {found.bytes / 1e6:.3g} MB over one gRPC "
-            f"stream, at the receiver, after a warm-up; the latency is half of the median of "
+            f"Measured by `flowedge profile` between agents: the rate by {found.bytes / 1e6:.3g} MB over one "
+            f"gRPC stream, at the receiver, after a warm-up; the latency is half of the median of "
             f"{len(found.round_trips)} round trips of small messages on an open stream."
         ),
         mbps=_short(found.bits_per_s / 1e6),
@@ -82,6 +82,7 @@ def scenario_content(
     pair: tuple[str, str],
     model_file: str,
     quant: str,
+    split: Sequence[int],
     devices: Sequence[str],
     links: Sequence[str],
     hosts: Sequence[str],
@@ -89,7 +90,7 @@ def scenario_content(
     """A scenario in the form of testbed/scenario.py.
 
     Args:
-        pair: the real model and drafter that supply the tokens.
+        split: layers of each stage. pair: the real model and drafter that supply the tokens.
         devices, links: files, from the draft node on; link i leaves device i. hosts: addresses, or none.
     """
     hops = [f"v{index}" if index else "d0" for index in range(len(devices))]
@@ -103,7 +104,7 @@ def scenario_content(
             "default": {"profile": links[0]},
             "hops": {hop: {"profile": link} for hop, link in zip(hops, links, strict=True)},
         },
-        "emulated": [{"model": model_file, "quant": quant}],
+        "emulated": [{"model": model_file, "quant": quant, "split": list(split)}],
         "strategies": list(STRATEGIES),
         "datasets": {"mt_bench": "mt_bench.jsonl"},
         "temperatures": [0],
@@ -119,7 +120,9 @@ def scenario_content(
 def _measured(found: DeviceMeasurement) -> Measured:
     times = found.model
     draft = times.draft and DraftTimes(
-        extend_ms=_ms(times.draft.extend), grow_ms=_ms(times.draft.grow), root_ms=_short(times.draft.root * 1e3)
+        extend_ms=_ms(times.draft.extend),
+        grow_ms=_ms(times.draft.grow),
+        root_ms=_short(times.draft.root * 1e3),
     )
     return Measured.model_validate(
         {
@@ -138,14 +141,17 @@ def _measured(found: DeviceMeasurement) -> Measured:
 def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     times = found.model
     four_bit = (
-        f" Layers in 4 bits could not be measured ({found.four_bit_problem})." if found.four_bit_problem else ""
+        f" Layers in 4 bits could not be measured ({found.four_bit_problem})."
+        if found.four_bit_problem
+        else ""
     )
     return (
-        f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on {found.kind}, "
-        f"{found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of {found.repeats}: the "
-        f"constants meet the generic layers they were fitted to within {roofline.error:.0%} (rms); `measured` "
-        f"holds for {times.model}, by a block of {_count(times.timed_layers, 'layer')} after {times.cached} cached "
-        f"rows; memory is what was available.{four_bit}"
+        f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
+        f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "
+        f"{found.repeats}: the constants meet the generic layers they were fitted to within "
+        f"{roofline.error:.0%} (rms); `measured` holds for {times.model}, by a block of "
+        f"{_count(times.timed_layers, 'layer')} after {times.cached} cached rows; memory is what was "
+        f"available.{four_bit}"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +14,12 @@ from testbed.profiles.model import LayerSize, weight_bytes
 
 Array = npt.NDArray[np.float64]
 
-FASTEST_UNPACKING = 1e13  # weights a second: unpacking that takes no time beyond its memory traffic
+FASTEST_UNPACKING = 1e12  # weights a second: unpacking that takes no time beyond its memory traffic
 
 
 @dataclass(frozen=True)
 class LayerSample:
-    """One decoder layer over `rows` rows took `seconds`; every row sees `seen` rows of the cache, its own too."""
+    """One decoder layer over `rows` rows took `seconds`; a row sees `seen` rows of the cache, its own too."""
 
     layer: LayerSize
     rows: int
@@ -49,7 +48,7 @@ class LayerSample:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What makes a layer take max(traffic / bytes_per_s, operations / flops) + attention / flops + overhead_s.
+    """A layer takes max(traffic / bytes_per_s, operations / flops) + attention / flops + overhead_s.
 
     Attributes:
         error: root mean square of the relative errors over the samples it was fitted to.
@@ -70,11 +69,11 @@ def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
     """The roofline with the least sum of squared relative errors, ((predicted - measured) / measured)**2.
 
     Relative, so that small layers, which tell the overhead, count as much as large ones. Which samples are
-    bound by memory depends on their rows alone, since traffic and operations both grow with the weights: so for
-    every count of rows that may be the last one bound by memory the problem is linear in 1/bytes_per_s, 1/flops
-    and the overhead, and is solved exactly, with the overhead at 0 where it would be negative. Among those
-    solutions the one is taken that is best when the maximum itself decides. Where no sample is bound by
-    arithmetic, or none by memory, that rate is the least one with which this is so: a lower bound.
+    bound by memory depends on their rows alone, since traffic and operations both grow with the weights. So
+    for every count of rows that may be the last one bound by memory the problem is linear in 1/bytes_per_s,
+    1/flops and the overhead, and is solved exactly, once with the overhead at 0. Of those solutions the one
+    is taken that is best when the maximum itself decides. Where no sample is bound by arithmetic, or none by
+    memory, that rate is the least one with which this is so: a lower bound.
 
     Raises BadRequestError for fewer than three samples, or when no positive constants explain them.
     """
@@ -91,22 +90,26 @@ def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
     return Roofline(best.bytes_per_s, best.flops, best.overhead_s, error)
 
 
-def fit_unpacking(samples: Sequence[LayerSample], roofline: Roofline) -> float:
+def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], roofline: Roofline) -> float:
     """Weights a second that are unpacked from 4 bits, beyond the memory traffic of doing so.
 
-    The samples are layers in nf4 over two rows or more, which write every matrix out and read it back (see
-    costs.product_s). Minimises the squared relative errors of prediction + weights / rate over them; at most
-    FASTEST_UNPACKING. BadRequestError without samples.
+    A layer in nf4 over two rows or more takes what the same layer takes unpacked, and what the roofline says
+    of writing every matrix out and reading it back instead of reading it once (see costs.product_s), and
+    weights / rate. The rate has the least sum of squared relative errors of that over `samples`, and is at
+    most FASTEST_UNPACKING. `plain` are layers that were not quantised; where the same layer over the same rows
+    is not among them, the roofline stands in for it. BadRequestError without samples.
     """
     if not samples:
         raise BadRequestError("no times of layers in 4 bits to fit to")
-    per_weight = weight_bytes("nf4")
+    unpacked = {(sample.layer, sample.rows, sample.seen): sample.seconds for sample in plain}
     known = []
     for sample in samples:
-        weights, stored = sample.layer.weights, sample.layer.stored_bytes
-        traffic = weights * (per_weight + 2 * stored) + sample.kv_bytes
+        layer = sample.layer
+        traffic = layer.weights * (weight_bytes("nf4") + 2 * layer.stored_bytes) + sample.kv_bytes
         products = max(traffic / roofline.bytes_per_s, sample.operations / roofline.flops)
-        known.append(products + sample.attention / roofline.flops + roofline.overhead_s)
+        predicted = products + sample.attention / roofline.flops + roofline.overhead_s
+        bias = unpacked.get((layer, sample.rows, sample.seen), roofline.seconds(sample))
+        known.append(predicted + bias - roofline.seconds(sample))
     measured = np.array([sample.seconds for sample in samples])
     share = np.array([sample.layer.weights for sample in samples]) / measured
     left = 1 - np.array(known) / measured
@@ -138,14 +141,11 @@ def _columns(samples: Sequence[LayerSample], bound: npt.NDArray[np.bool_]) -> Ar
 
     Attention is left out where nothing else tells the arithmetic.
     """
-    rows: list[Any] = []
+    rows = []
     for sample, by_memory in zip(samples, bound, strict=True):
         attention = 0.0 if bound.all() else sample.attention
-        if by_memory:
-            row = (sample.traffic, attention, 1.0)
-        else:
-            row = (0.0, sample.operations + attention, 1.0)
-        rows.append([value / sample.seconds for value in row])
+        traffic, operations = (sample.traffic, 0) if by_memory else (0, sample.operations)
+        rows.append([value / sample.seconds for value in (traffic, operations + attention, 1.0)])
     return np.array(rows)
 
 

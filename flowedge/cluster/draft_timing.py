@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
@@ -42,9 +42,7 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes
 
     def extended_s(rows: int) -> float:
         job = _extend(executor, rows)
-        return median_s(
-            lambda: executor.run(job), repeats, prepare=lambda: drafter.rewind(_SESSION, cached)
-        )
+        return median_s(lambda: executor.run(job), repeats, prepare=lambda: drafter.rewind(_SESSION, cached))
 
     extend = {rows: extended_s(rows) for rows in EXTENDED}
     drafter.rewind(_SESSION, cached)
@@ -61,9 +59,7 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes
             executor.run(_grow(growth, [0], [-1]))
 
         names = list(range(1, nodes + 1))
-        return median_s(
-            lambda: executor.run(_grow(growth, names, [0] * nodes)), repeats, prepare=grow_root
-        )
+        return median_s(lambda: executor.run(_grow(growth, names, [0] * nodes)), repeats, prepare=grow_root)
 
     grow = {nodes: grown_s(nodes) for nodes in GROWN}
     executor.run(DropCache(_SESSION))

@@ -17,6 +17,7 @@ HEAD_WIDTH = 64
 MAX_LAYERS = 64
 # Small layers tell the overhead of a layer; large ones, beyond the caches, memory bandwidth and arithmetic.
 HIDDEN_SIZES = (256, 1024, 2048, 4096, 8192)
+SMALLEST = 2
 
 
 def llama_like(hidden: int) -> LayerSizes:
@@ -32,15 +33,15 @@ def layer_weights(sizes: LayerSizes) -> int:
 
 
 def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes, int]]:
-    """The shapes of which one layer fits, each with as many layers as fit in `stack_bytes`, MAX_LAYERS at most.
+    """Shapes, each with as many layers as fit in `stack_bytes`, MAX_LAYERS at most.
 
-    The smallest is always among them.
+    Those of which not one fits are left out, apart from the SMALLEST first.
     """
     shapes = []
     for hidden in HIDDEN_SIZES:
         sizes = llama_like(hidden)
         count = stack_bytes // (layer_weights(sizes) * element_bytes)
-        if count or hidden == HIDDEN_SIZES[0]:
+        if count or hidden in HIDDEN_SIZES[:SMALLEST]:
             shapes.append((sizes, max(1, min(MAX_LAYERS, count))))
     return shapes
 

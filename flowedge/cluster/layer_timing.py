@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,8 +32,8 @@ def layer_times(
     times = {}
     for count in rows:
         tell(count)
-        job = _forward(block, count, cached)
-        times[count] = median_s(lambda job=job: executor.run(job), repeats, finish=finish) / block.num_layers
+        run = partial(executor.run, _forward(block, count, cached))
+        times[count] = median_s(run, repeats, finish=finish) / block.num_layers
     executor.run(DropCache(_SESSION))
     return times
 

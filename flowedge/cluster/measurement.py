@@ -122,7 +122,7 @@ class LinkMeasurement(Checked):
     """One direction of a link, as its sender and its receiver measured it.
 
     Attributes:
-        bytes, seconds: what arrived after the warm-up, and how long that took; round_trips: of small messages.
+        bytes, seconds: what arrived after the warm-up, and in what time; round_trips: of small messages.
     """
 
     bytes: Annotated[int, Field(ge=1)]

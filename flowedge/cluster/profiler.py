@@ -49,7 +49,7 @@ def profile_device(
         load_head: the LM head of a checkpoint, with the drafter if there is one.
         tell: told what is done next, before each timing; what it raises ends the measurement.
 
-    Raises BadRequestError, CheckpointError, and CapacityError when not one layer of the model fits the memory.
+    Raises BadRequestError, CheckpointError, and CapacityError when not one layer of the model fits.
     """
     torch.set_num_threads(options.threads)
     if options.compute == "cuda" and not torch.cuda.is_available():
@@ -120,8 +120,8 @@ def _sizes(checkpoint: Checkpoint) -> LayerSizes:
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     if head_size(config) * heads != hidden:
         raise BadRequestError(
-            f"{checkpoint.directory}: {heads} heads of {head_size(config)} are not its hidden size {hidden}; a "
-            "profile cannot describe such a model"
+            f"{checkpoint.directory}: {heads} heads of {head_size(config)} are not its hidden size {hidden}; "
+            "a profile cannot describe such a model"
         )
     return LayerSizes(
         hidden=hidden,
@@ -177,7 +177,11 @@ def _timed(
     block: LayerBlock, sizes: LayerSizes, rows: tuple[int, ...], repeats: int, tell: Tell
 ) -> list[LayerTime]:
     times = layer_times(
-        block, rows, CACHED_ROWS, repeats, lambda count: tell(f"a layer of width {sizes.hidden}, {count} rows")
+        block,
+        rows,
+        CACHED_ROWS,
+        repeats,
+        lambda count: tell(f"a layer of width {sizes.hidden}, {count} rows"),
     )
     return [
         LayerTime(sizes=sizes, rows=count, cached=CACHED_ROWS, seconds=seconds)

@@ -17,7 +17,7 @@ def median_s(
 ) -> float:
     """The median of `repeats` timings of `run` in seconds, after `warm_up` runs that are not counted.
 
-    prepare: called before each run, outside of its time; finish: after it and inside, such as the wait for a GPU.
+    prepare: called before each run, outside of its time; finish: after it, inside, to wait for a GPU.
     """
     times = []
     for number in range(warm_up + repeats):

@@ -7,7 +7,14 @@ from typing import Annotated
 from pydantic import Field
 
 from testbed.profiles.document import Document
-from testbed.profiles.model import EagleSize, LayerSize, ModelProfile, Quantisation, SmallModelSize, StoredDtype
+from testbed.profiles.model import (
+    EagleSize,
+    LayerSize,
+    ModelProfile,
+    Quantisation,
+    SmallModelSize,
+    StoredDtype,
+)
 
 Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
 
