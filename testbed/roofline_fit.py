@@ -96,8 +96,8 @@ def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], 
     A layer in nf4 over two rows or more takes what the same layer takes unpacked, and what the roofline says
     of writing every matrix out and reading it back instead of reading it once (see costs.product_s), and
     weights / rate. The rate has the least sum of squared relative errors of that over `samples`, and is at
-    most FASTEST_UNPACKING. `plain` are layers that were not quantised; where the same layer over the same rows
-    is not among them, the roofline stands in for it. BadRequestError without samples.
+    most FASTEST_UNPACKING. `plain` are layers that were not quantised; where the same layer over the same
+    rows is not among them, the roofline stands in for it. BadRequestError without samples.
     """
     if not samples:
         raise BadRequestError("no times of layers in 4 bits to fit to")

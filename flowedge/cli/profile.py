@@ -45,8 +45,8 @@ def profile(
     """Measure devices, and the links between them, and write profiles and a scenario that runs on them.
 
     With hosts each agent measures itself, and each link of the ring, the last stage's back to the draft node
-    included, is measured in its direction. An agent that is part of a pipeline refuses. Whatever else runs on the
-    devices is in the figures.
+    included, is measured in its direction. An agent that is part of a pipeline refuses. Whatever else runs on
+    the devices is in the figures.
     """
     from flowedge.cli.options import default_drafter, local_path, split_peers  # noqa: PLC0415
     from flowedge.cli.profile_screen import profile_progress, show_profiles  # noqa: PLC0415

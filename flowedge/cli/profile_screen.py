@@ -16,6 +16,7 @@ from testbed.profile_run import Profiled, Progress
 from testbed.profiles.link import LinkProfile
 
 _SHOWN_ROWS = (1, 16, 128)
+_SHOWN_NODES = 10
 _PIPED_WIDTH = 200  # columns; a program that reads the table wants a device a line
 
 
@@ -27,7 +28,7 @@ class _Screen(Progress):
 
     def say(self, device: str, text: str) -> None:
         if device != self._device and not self._console.is_terminal:
-            self._console.print(f"measuring {device}", markup=False, highlight=False)
+            self._console.print(f"{device}: {text}", markup=False, highlight=False)
         self._device = device
         self._status.update(escape(f"{device}: {text}"))
 
@@ -61,7 +62,7 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
         "4-bit Gweights/s",
         "fit",
         *shown,
-        "draft layer",
+        f"draft layer, {_SHOWN_NODES} nodes",
     ]
     for column in columns:
         table.add_column(column, justify="right")
@@ -79,7 +80,8 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
         layers = measured.layer_ms if measured is not None else {}
         cells += [f"{layers[rows]:.3g} ms" if rows in layers else "-" for rows in _SHOWN_ROWS]
         draft = measured.draft if measured is not None else None
-        cells.append("-" if draft is None else f"{draft.grow_ms[max(draft.grow_ms)]:.3g} ms")
+        grown = None if draft is None else draft.grow_ms.get(_SHOWN_NODES)
+        cells.append("-" if grown is None else f"{grown:.3g} ms")
         table.add_row(escape(profile.title), *cells)
     return table
 
