@@ -41,6 +41,11 @@ class LayerSample:
         return 2 * self.rows * self.layer.weights
 
     @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.operations / self.traffic
+
+    @property
     def attention(self) -> float:
         """Operations of attention."""
         return 4 * self.rows * self.seen * self.layer.hidden
@@ -68,23 +73,19 @@ class Roofline:
 def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
     """The roofline with the least sum of squared relative errors, ((predicted - measured) / measured)**2.
 
-    Relative, so that small layers, which tell the overhead, count as much as large ones. Which samples are
-    bound by memory depends on their rows alone, since traffic and operations both grow with the weights. So
-    for every count of rows that may be the last one bound by memory the problem is linear in 1/bytes_per_s,
-    1/flops and the overhead, and is solved exactly, once with the overhead at 0. Of those solutions the one
-    is taken that is best when the maximum itself decides. Where no sample is bound by arithmetic, or none by
+    Relative, so that small layers, which tell the overhead, count as much as large ones. A sample is bound by
+    memory when its intensity, operations for a byte, is below flops / bytes_per_s. So for every intensity that
+    may be the last one bound by memory the problem is linear in 1/bytes_per_s, 1/flops and the overhead, and
+    is solved exactly, once with the overhead at 0. Of those solutions the one is taken that is best when the
+    maximum itself decides. Where no sample is bound by arithmetic, or none by
     memory, that rate is the least one with which this is so: a lower bound.
 
-    Raises BadRequestError for fewer than three samples, or when no positive constants explain them.
+    There always is one; its error says how much it is worth. BadRequestError for fewer than three samples.
     """
     if len(samples) < 3:
         raise BadRequestError(f"{len(samples)} times do not determine a roofline; measure three or more")
-    knees = [0, *sorted({sample.rows for sample in samples})]
+    knees = [0.0, *sorted({sample.intensity for sample in samples})]
     solved = [found for knee in knees for found in _solutions(samples, knee)]
-    if not solved:
-        raise BadRequestError(
-            "the times measured fit no roofline: they do not grow with the work; repeat on an idle device"
-        )
     judged = [(_error(samples, found), found) for found in solved]
     error, best = min(judged, key=lambda pair: pair[0])
     return Roofline(best.bytes_per_s, best.flops, best.overhead_s, error)
@@ -117,10 +118,10 @@ def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], 
     return 1 / max(seconds_per_weight, 1 / FASTEST_UNPACKING)
 
 
-def _solutions(samples: Sequence[LayerSample], knee: int) -> list[Roofline]:
-    """With and without an overhead, when samples of up to `knee` rows are those bound by memory."""
+def _solutions(samples: Sequence[LayerSample], knee: float) -> list[Roofline]:
+    """With and without an overhead, when samples of an intensity up to `knee` are those bound by memory."""
     found = []
-    bound = np.array([sample.rows <= knee for sample in samples])
+    bound = np.array([sample.intensity <= knee for sample in samples])
     for with_overhead in (True, False):
         columns = _columns(samples, bound)
         used = [0] * bool(bound.any()) + [1] * bool((~bound).any()) + [2] * with_overhead
