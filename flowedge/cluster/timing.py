@@ -13,12 +13,12 @@ def median_s(
     *,
     prepare: Callable[[], object] = lambda: None,
     finish: Callable[[], object] = lambda: None,
-    warm_up: int = 2,
 ) -> float:
-    """The median of `repeats` timings of `run` in seconds, after `warm_up` runs that are not counted.
+    """The median of `repeats` timings of `run` in seconds, after one or two runs that are not counted.
 
     prepare: called before each run, outside of its time; finish: after it, inside, to wait for a GPU.
     """
+    warm_up = min(repeats, 2)
     times = []
     for number in range(warm_up + repeats):
         prepare()

@@ -14,16 +14,16 @@ from testbed.roofline_fit import FASTEST_UNPACKING, LayerSample, fit_roofline, f
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 SIZES = [
-    LayerSize(hidden=hidden, intermediate=hidden * 11 // 4, heads=hidden // 64, kv_heads=hidden // 64, stored_bytes=4)
-    for hidden in (256, 1024, 2048)
-]  # fmt: skip
+    LayerSize(hidden=width, intermediate=width * 11 // 4, heads=heads, kv_heads=heads, stored_bytes=4)
+    for width, heads in ((256, 4), (1024, 16), (2048, 32))
+]
 CACHED = 256
 
 
 def device(gb_s: float, tflops: float, overhead_ms: float, unpacked: float | None = None) -> DeviceProfile:
     return DeviceProfile(
-        title="made up", source="", memory_gib=1, memory_bandwidth_gb_s=gb_s, memory_efficiency=1, tflops=tflops,
-        layer_overhead_ms=overhead_ms, dequantise_gweights_s=unpacked,
+        title="made up", source="", memory_gib=1, memory_bandwidth_gb_s=gb_s, memory_efficiency=1,
+        tflops=tflops, layer_overhead_ms=overhead_ms, dequantise_gweights_s=unpacked,
     )  # fmt: skip
 
 
