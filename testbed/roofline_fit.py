@@ -76,9 +76,9 @@ def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
     Relative, so that small layers, which tell the overhead, count as much as large ones. A sample is bound by
     memory when its intensity, operations for a byte, is below flops / bytes_per_s. So for every intensity
     that may be the last one bound by memory the problem is linear in 1/bytes_per_s, 1/flops and the overhead,
-    and is solved exactly, once with the overhead at 0. Of those solutions the one is taken that is best when the
-    maximum itself decides. Where no sample is bound by arithmetic, or none by
-    memory, that rate is the least one with which this is so: a lower bound.
+    and is solved exactly, once with the overhead at 0. Of those solutions the one is taken that is best when
+    the maximum itself decides. Where no sample is bound by arithmetic, or none by memory, that rate is the
+    least one with which this is so: a lower bound.
 
     There always is one; its error says how much it is worth. BadRequestError for fewer than three samples.
     """
