@@ -75,6 +75,12 @@ class Emulation:
             "split": list(self.split),
         }
 
+    @property
+    def format_name(self) -> str:
+        """What the weights of a layer are stored in: fp16, bf16, fp32, or the quantisation."""
+        short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+        return short[self.model.dtype] if self.quant == "none" else self.quant
+
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage, as even as they go; the first ones get those left over."""

@@ -153,7 +153,7 @@ def _case(devices: Devices, links: Links, emulated: Emulated, point: Point, besi
         links=_links(links, len(names), values, beside),
         split=tuple(given) if given is not None else even_split(model.layers, len(names)),
     )
-    return Case(emulated.name, point, emulation, _point_options(point))
+    return Case(f"{emulated.model}-{emulation.format_name}", point, emulation, _point_options(point))
 
 
 def _links(links: Links, stages: int, values: dict[str, float], beside: Path) -> tuple[LinkProfile, ...]:

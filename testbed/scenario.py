@@ -71,10 +71,6 @@ class Emulated(Document):
     drafter: str | None = None
     split: list[Count] | None = None
 
-    @property
-    def name(self) -> str:
-        return f"{self.model}-{'fp16' if self.quant == 'none' else self.quant}"
-
 
 class Hosts(Document):
     """Agents on a network, host:port each, for the real clock, which has them serve the scenario's pair.

@@ -79,7 +79,7 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
         )
     if len(scenario.emulated) > 1:
         raise BadRequestError(
-            f"emulated: the scenario has {', '.join(entry.name for entry in scenario.emulated)}; real hosts "
+            f"emulated: the scenario has {', '.join(entry.model for entry in scenario.emulated)}; real hosts "
             "run one model, that of --model: leave one or none"
         )
     if scenario.prefill_rows != PREFILL_ROWS:

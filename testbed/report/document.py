@@ -82,7 +82,7 @@ def _origin_of_times(scenario: Scenario, plan: Plan) -> list[str]:
             f"- {figures}. The paper's figures are of other devices and models, and not shown.",
         ]
     return [
-        f"- Emulated: {', '.join(emulated.name for emulated in scenario.emulated)}, "
+        f"- Emulated: {', '.join(dict.fromkeys(cell.case.profile for cell in plan.cells))}, "
         "priced by testbed/profiles; the numbers are in results.json",
         f"- {figures}; the paper's own figures are in italics; its FlowSpec is our flowspec_paper.",
     ]
