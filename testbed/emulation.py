@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flowedge.errors import BadRequestError
-from testbed.profiles.device import DeviceProfile
+from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
 from testbed.profiles.model import EagleSize, ModelProfile, Quantisation, SmallModelSize
 
@@ -42,6 +43,37 @@ class Emulation:
                 raise BadRequestError(
                     f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
                 )
+
+    @property
+    def title(self) -> str:
+        """The model."""
+        return self.model.title
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def mbps(self) -> float | None:
+        """The rate of the slowest link."""
+        return min(link.mbps for link in self.links)
+
+    @property
+    def watts(self) -> tuple[Watts | None, ...]:
+        """Power of the draft node, then of the stages."""
+        return tuple(device.watts for device in (self.draft_node, *self.stages))
+
+    def sizes(self) -> dict[str, Any]:
+        """All its numbers without names, so that models of the same size share their runs."""
+        prose = {"title", "source", "drafters"}
+        return {
+            "model": self.model.model_dump(exclude=prose),
+            "quant": self.quant,
+            "drafter": self.drafter.model_dump(),
+            "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
+            "links": [link.model_dump(exclude=prose) for link in self.links],
+            "split": list(self.split),
+        }
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ CODE = (
     "testbed/record.py",
     "testbed/trace.py",
     "testbed/replay/*.py",
+    "testbed/live/*.py",
 )
 
 

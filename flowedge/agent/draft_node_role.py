@@ -16,6 +16,7 @@ from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 
@@ -77,6 +78,10 @@ class DraftNodeRole:
         if self._live is None:
             raise DeviceError(self._device, "it is still loading")
         return self._live
+
+    def timeline(self) -> Timeline:
+        """See Role."""
+        return self.streams().timeline
 
     def describe(self, device: pb.Device) -> None:
         """See Role."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from flowedge.errors import DeviceError
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.server import StreamOwner
 from flowedge.v1 import agent_pb2 as pb
 
@@ -21,6 +22,9 @@ class Role(Protocol):
 
     def streams(self) -> StreamOwner:
         """What takes the pipeline's streams; DeviceError while it is still being loaded."""
+
+    def timeline(self) -> Timeline:
+        """What the device did in this role; DeviceError while it is still being loaded."""
 
     def describe(self, device: pb.Device) -> None:
         """Fill in what the device does."""

@@ -15,6 +15,7 @@ from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceL
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 
@@ -82,6 +83,10 @@ class StageRole:
         if self._live is None:
             raise DeviceError(self._device, "it is still loading its layers")
         return self._live
+
+    def timeline(self) -> Timeline:
+        """See Role."""
+        return self.streams().timeline
 
     def describe(self, device: pb.Device) -> None:
         """See Role."""

@@ -19,6 +19,7 @@ from flowedge.errors import (
     ProtocolError,
 )
 from flowedge.messages import Fault, Message
+from flowedge.runtime.activity import REQUEST, TRANSFER, job_activity, message_rows
 from flowedge.runtime.deadline import within
 from flowedge.runtime.draft_node import DraftNode
 from flowedge.runtime.express import ExpressFault, ExpressLane
@@ -28,6 +29,7 @@ from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.request import Failed, Finished, Output, Request
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, OutLink
 from flowedge.runtime.transport.server import InStream
 from flowedge.wire import FrameError
@@ -56,7 +58,10 @@ class Generation:
 
 
 class LiveDraftNode:
-    """The draft node of one pipeline, from its making to the loss of a device; `lost` says which."""
+    """The draft node of one pipeline, from its making to the loss of a device.
+
+    `lost` says which device was lost; `timeline` is what was done and when.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class LiveDraftNode:
         pacing: holds everything to the time of an emulated device.
         """
         self.lost: DeviceLostError | None = None
+        self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
         self._pace = make_pace(lane, pacing)
@@ -113,15 +119,18 @@ class LiveDraftNode:
         self._send_pump.start()
         self._watch = asyncio.create_task(self._watch_progress())
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: Request, arrived: float | None = None) -> Generation:
         """Begin to serve a request; end it with `end`.
 
+        arrived: when it arrived, on time.monotonic(); now if not given.
         Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
         pipeline is broken.
         """
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.start(request)
+        began = time.monotonic() if arrived is None else arrived
+        self.timeline.add(request.session, REQUEST, began, began)
         generation = self._generations[request.session] = Generation(request.session)
         self._changed()
         return generation
@@ -231,12 +240,14 @@ class LiveDraftNode:
         if job is None:
             return False
         try:
-            result, seconds = await self._pace.draft_job(job, lambda: self._executor.run(job))
+            result, span = await self._pace.draft_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
             self._note_progress(job.session)
-            self._machine.record_busy(job.session, seconds)
+            self._machine.record_busy(job.session, span.seconds)
+            kind, rows = job_activity(job)
+            self.timeline.add(job.session, kind, span.start, span.end, rows)
             self._guard(job.session, lambda: self._machine.finish(job, result))
         self._changed()
         return True
@@ -245,12 +256,15 @@ class LiveDraftNode:
         message = self._machine.next_outbound()
         if message is None or self._first is None:
             return False
+        started = time.monotonic()
         try:
             sent = await self._pace.send(self._first, message)
         except DeviceLostError as error:
             self._on_lost(error)
             return False
-        self._machine.record_sent(getattr(message, "session", ""), sent)
+        session = getattr(message, "session", "")
+        self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
+        self._machine.record_sent(session, sent)
         return True
 
     async def _watch_progress(self) -> None:

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 from flowedge.messages import Message
 from flowedge.runtime.alarm import Alarm
 from flowedge.runtime.jobs import DraftJob, Forward, StageJob
-from flowedge.runtime.lane import ComputeLane
-from flowedge.runtime.pacing import JobTiming, Pacing, Schedule, Slot, Way, abort_time
+from flowedge.runtime.lane import ComputeLane, Span
+from flowedge.runtime.pacing import JobTiming, Pacing, Schedule, Way, abort_time
 from flowedge.runtime.transport.link import OutLink
 
 T = TypeVar("T")
@@ -22,11 +22,11 @@ T = TypeVar("T")
 class Pace(Protocol):
     """What a live driver does its work through; called on the event loop."""
 
-    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, float]:
-        """Run a stage's job in the compute lane; its result and seconds. Raises what the lane raises."""
+    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, Span]:
+        """Run a stage's job in the compute lane; its result and when it ran. Raises what the lane raises."""
 
-    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, float]:
-        """Run a draft node's job in the compute lane; its result and seconds. Raises what the lane raises."""
+    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, Span]:
+        """The same for a job of a draft node."""
 
     async def send(self, link: OutLink, message: Message) -> int:
         """Send a message; its bytes, when the link can take the next. Raises what the link raises."""
@@ -52,10 +52,10 @@ class AsItComes:
     def __init__(self, lane: ComputeLane) -> None:
         self._lane = lane
 
-    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, float]:  # noqa: ARG002
+    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, Span]:  # noqa: ARG002
         return await self._lane.run(work)
 
-    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, float]:  # noqa: ARG002
+    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, Span]:  # noqa: ARG002
         return await self._lane.run(work)
 
     async def send(self, link: OutLink, message: Message) -> int:
@@ -76,7 +76,7 @@ class _Running:
     """The job in the lane; `end` comes forward when it is aborted."""
 
     job: StageJob | DraftJob
-    slot: Slot
+    slot: Span
     ended: asyncio.Event
 
 
@@ -98,12 +98,12 @@ class Paced:
         self._event = time.monotonic()  # when the latest event was due
         self._due: float | None = None  # when the event that is being handled was
 
-    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, float]:
-        result, seconds = await self._run(job, self._pacing.stage_job(job), work)
+    async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, Span]:
+        result, span = await self._run(job, self._pacing.stage_job(job), work)
         # Dead at the end of its slot, though its real computation may have ended before it died.
-        return (None if isinstance(job, Forward) and job.dead else result), seconds
+        return (None if isinstance(job, Forward) and job.dead else result), span
 
-    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, float]:
+    async def draft_job(self, job: DraftJob, work: Callable[[], T]) -> tuple[T, Span]:
         return await self._run(job, self._pacing.draft_job(job), work)
 
     async def send(self, link: OutLink, message: Message) -> int:
@@ -134,23 +134,22 @@ class Paced:
     def stop(self) -> None:
         self._alarm.stop()
 
-    async def _run(self, job: StageJob | DraftJob, cost: float, work: Callable[[], T]) -> tuple[T, float]:
+    async def _run(self, job: StageJob | DraftJob, cost: float, work: Callable[[], T]) -> tuple[T, Span]:
         running = _Running(job, self._lane.slot(self._event, cost), asyncio.Event())
         self._running = running
         try:
-            result, compute_s = await self._compute.run(work)
-            finished = time.monotonic()
+            result, computed = await self._compute.run(work)
             self._ring_at_end(running)
             await running.ended.wait()
         finally:
             self._running = None
         slot = running.slot
         if cost > 0:
-            overrun_s = max(finished - slot.end, 0.0)
+            overrun_s = max(computed.end - slot.end, 0.0)
             late_s = time.monotonic() - slot.end
-            self._pacing.ran(JobTiming(slot.end - slot.start, compute_s, overrun_s, late_s))
+            self._pacing.ran(JobTiming(slot.seconds, computed.seconds, overrun_s, late_s))
         self._due = slot.end
-        return result, slot.end - slot.start
+        return result, slot
 
     def _ring_at_end(self, running: _Running) -> None:
         if running.slot.end <= time.monotonic():

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from flowedge.messages import Message
 from flowedge.runtime.jobs import DraftJob, Forward, StageJob
+from flowedge.runtime.lane import Span
 
 
 class Way(Enum):
@@ -21,30 +22,22 @@ class Way(Enum):
     REPLY = "reply"  # back from the device after, such as a credit
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A stretch of time that belongs to one job, or on a link to one message."""
-
-    start: float
-    end: float
-
-
 class Schedule:
     """The slots of whatever does one thing at a time."""
 
     def __init__(self) -> None:
         self._free = float("-inf")
 
-    def slot(self, ready: float, cost: float) -> Slot:
+    def slot(self, ready: float, cost: float) -> Span:
         """The next slot: `cost` long, from the end of the one before or from `ready`, whichever is later."""
         start = max(ready, self._free)
         self._free = start + cost
-        return Slot(start, self._free)
+        return Span(start, self._free)
 
-    def end_early(self, slot: Slot, end: float) -> Slot:
+    def end_early(self, slot: Span, end: float) -> Span:
         """The latest slot with another end, which must not be later than its own."""
         self._free = end
-        return Slot(slot.start, end)
+        return Span(slot.start, end)
 
 
 def abort_time(start: float, now: float, layer_s: float) -> float:
