@@ -95,6 +95,7 @@ class Namespaces:
 
     Attributes:
         hosts: the addresses of the agents.
+        interface: this process's end of the way to the bridge.
     """
 
     def __init__(self, count: int) -> None:
@@ -102,9 +103,15 @@ class Namespaces:
             raise BadRequestError(f"{count} namespaces were asked for; 1 to {MAX_AGENTS} are possible")
         self.hosts: list[str] = []
         self._count = count
-        self._interface = f"fe{secrets.token_hex(5)}"
+        self.interface = f"fe{secrets.token_hex(5)}"
         self._bridge: _Holder | None = None
         self._agents: list[_Holder] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that keep the namespaces."""
+        holders = [*self._agents, *([self._bridge] if self._bridge is not None else [])]
+        return [holder.process.pid for holder in holders]
 
     def start(self) -> None:
         """Make them. DeviceError when the system refuses; nothing is left then."""
@@ -119,7 +126,7 @@ class Namespaces:
         if self._bridge is None:
             return
         # Gone already with the bridge's namespace, when that has ended before.
-        subprocess.run(["ip", "link", "delete", self._interface], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "delete", self.interface], capture_output=True, check=False)
         for holder in [*self._agents, self._bridge]:
             holder.stop()
         self._agents, self._bridge, self.hosts = [], None, []
@@ -153,9 +160,9 @@ class Namespaces:
         network = free_network(used_networks())
         own, *addresses = (str(host) for host in list(network.hosts())[: self._count + 1])
         uplink = ["peer", "name", "uplink", "netns", _pid(bridge)]
-        _run(["ip", "link", "add", self._interface, "type", "veth", *uplink])
-        _run(["ip", "address", "add", f"{own}/{network.prefixlen}", "dev", self._interface])
-        _run(["ip", "link", "set", self._interface, "up"])
+        _run(["ip", "link", "add", self.interface, "type", "veth", *uplink])
+        _run(["ip", "address", "add", f"{own}/{network.prefixlen}", "dev", self.interface])
+        _run(["ip", "link", "set", self.interface, "up"])
         _run(bridge.enter(["ip", "link", "add", "name", "bridge", "type", "bridge"]))
         _run(bridge.enter(["ip", "link", "set", "bridge", "up"]))
         _run(bridge.enter(["ip", "link", "set", "uplink", "master", "bridge", "up"]))
