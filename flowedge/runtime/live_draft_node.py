@@ -162,13 +162,13 @@ class LiveDraftNode:
             raise BadRequestError(f"device {self.device} has a last stage already: {self._last.peer}")
         self._last = stream
 
-    def received(self, stream: InStream, message: Message) -> None:  # noqa: ARG002 (StreamOwner)
+    def received(self, stream: InStream, message: Message) -> None:
         """A message has come from the last stage; see StreamOwner."""
-        self._pace.arrive(Way.IN_BAND, lambda: self._take(message))
+        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message))
 
     def _replied(self, message: Message) -> None:
         """The first stage has something to say, such as a credit."""
-        self._pace.arrive(Way.REPLY, lambda: self._take(message))
+        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """A frame of the last stage could not be read: the session it names has lost something."""

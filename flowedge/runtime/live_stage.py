@@ -114,7 +114,7 @@ class LiveStage:
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message; see StreamOwner."""
         way = Way.EXPRESS if stream.lane is Lane.EXPRESS else Way.IN_BAND
-        self._pace.arrive(way, lambda: self._take(stream, message))
+        self._pace.arrive(way, stream.departed, lambda: self._take(stream, message))
 
     def _take(self, stream: InStream, message: Message) -> None:
         if self.ended is not None or (stream is not self._express and stream not in self._in_band):

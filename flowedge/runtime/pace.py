@@ -17,6 +17,7 @@ from flowedge.runtime.pacing import JobTiming, Pacing, Schedule, Way, abort_time
 from flowedge.runtime.transport.link import OutLink
 
 T = TypeVar("T")
+MAX_EARLY_S = 1.0  # by which a network may bring a message before it was due to have left
 
 
 class Pace(Protocol):
@@ -31,8 +32,11 @@ class Pace(Protocol):
     async def send(self, link: OutLink, message: Message) -> int:
         """Send a message; its bytes, when the link can take the next. Raises what the link raises."""
 
-    def arrive(self, way: Way, deliver: Callable[[], None]) -> None:
-        """A message has come: have it delivered when it arrives. Those of one way keep their order."""
+    def arrive(self, way: Way, departed: float, deliver: Callable[[], None]) -> None:
+        """A message has come: have it delivered when it arrives. Those of one way keep their order.
+
+        departed: when it was due to have left its sender; 0 when that is not known.
+        """
 
     def changed(self) -> None:
         """The machine has taken something in."""
@@ -61,7 +65,7 @@ class AsItComes:
     async def send(self, link: OutLink, message: Message) -> int:
         return await link.send(message)
 
-    def arrive(self, way: Way, deliver: Callable[[], None]) -> None:  # noqa: ARG002
+    def arrive(self, way: Way, departed: float, deliver: Callable[[], None]) -> None:  # noqa: ARG002
         deliver()
 
     def changed(self) -> None:
@@ -109,15 +113,18 @@ class Paced:
     async def send(self, link: OutLink, message: Message) -> int:
         slot = self._link.slot(self._event, self._pacing.transfer(message))
         if self._pacing.shaped:
-            sent = await link.send(message)
+            sent = await link.send(message, slot.end)
             # The transport would take more; but what it has taken can be trimmed no more.
             await self._alarm.sleep_until(slot.end)
             return sent
         await self._alarm.sleep_until(slot.end)
-        return await link.send(message)
+        return await link.send(message, slot.end)
 
-    def arrive(self, way: Way, deliver: Callable[[], None]) -> None:
-        due = time.monotonic() + self._pacing.latency(way)
+    def arrive(self, way: Way, departed: float, deliver: Callable[[], None]) -> None:
+        now = time.monotonic()
+        # A latency includes the software on both ends: what that has really taken is not waited for again.
+        left = min(departed, now + MAX_EARLY_S) if departed > 0 else now
+        due = max(left + self._pacing.latency(way), now)
         self._lines[way].put(due, lambda at: self._deliver(at, deliver))
 
     def changed(self) -> None:

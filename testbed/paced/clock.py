@@ -50,20 +50,26 @@ class PacedClock:
         self._assembled: tuple[Emulation, int] | None = None
         self._spec: PipelineSpec | None = None
         self._pipeline = ""
-        self._timings: list[JobTiming] = []
+        self._timings: dict[str, list[JobTiming]] = {}  # by method
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Every run of a task with what it took. Raises the FlowEdgeError of the agent that fails."""
         for run in task.runs:
             cluster, spec = self._prepare(task, run)
-            yield run, *run_live(spec.draft_node, spec.stages, task, run)
-            self._timings += cluster.timings()
+            record, trace = run_live(spec.draft_node, spec.stages, task, run)
+            self._timings.setdefault(run.strategy, []).extend(cluster.timings())
+            yield run, record, trace
 
     def facts(self) -> dict[str, Any]:
         """See Clock."""
         reason = why_loopback()
         network = {"kind": "namespaces"} if reason is None else {"kind": "loopback", "because": reason}
-        return {"network": network, "schedule": Kept.of(self._timings).to_dict()}
+        every = [timing for timings in self._timings.values() for timing in timings]
+        return {
+            "network": network,
+            "schedule": Kept.of(every).to_dict(),
+            "schedule_by_method": {name: Kept.of(own).to_dict() for name, own in self._timings.items()},
+        }
 
     def close(self) -> None:
         """Stop the agents."""

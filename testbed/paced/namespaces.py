@@ -186,10 +186,13 @@ def used_networks() -> list[ipaddress.IPv4Network]:
 
 def free_network(used: Sequence[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
     """A private network of 256 addresses that overlaps none of these. DeviceError when there is none."""
-    for private in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"):
-        parts = list(ipaddress.IPv4Network(private).subnets(new_prefix=24))
-        start = random.randrange(len(parts))  # so that two that look at the same time find different ones
-        for network in [*parts[start:], *parts[:start]]:
+    for private in map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")):
+        if any(private.subnet_of(other) for other in used):
+            continue
+        count = private.num_addresses // 256
+        start = random.randrange(count)  # so that two that look at the same time find different ones
+        for step in range(count):
+            network = ipaddress.IPv4Network((int(private[0]) + (start + step) % count * 256, 24))
             if not any(network.overlaps(other) for other in used):
                 return network
     raise DeviceError(_ROOT, "no private addresses are free: every such network has a route already")

@@ -98,7 +98,7 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[float] = []
 
-    async def send(self, message: Message) -> int:
+    async def send(self, message: Message, departed: float) -> int:
         self.sent.append(time.monotonic())
         return 7
 
@@ -204,9 +204,9 @@ def test_jitter_does_not_reorder_what_comes_one_way() -> None:
         came: list[int] = []
         began = time.monotonic()
         for number in range(3):
-            pace.arrive(Way.IN_BAND, lambda number=number: came.append(number))  # type: ignore[misc]
+            pace.arrive(Way.IN_BAND, 0.0, lambda number=number: came.append(number))  # type: ignore[misc]
         done = asyncio.Event()
-        pace.arrive(Way.IN_BAND, done.set)
+        pace.arrive(Way.IN_BAND, 0.0, done.set)
         assert came == [], "it must not be delivered from inside the reading"
         await done.wait()
         assert came == [0, 1, 2]
