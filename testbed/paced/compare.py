@@ -1,8 +1,8 @@
 """`python -m testbed.paced.compare SCENARIO --out DIR`: the paced clock against a clock without processes.
 
 Both carry out the same scenario; the table has tokens/s of each and their ratio. A ratio away from 1 is time
-that real agents take and the model of time does not know, or the reverse; or the machine was too busy: the last
-column has the share of jobs whose real computation took longer than the emulated device.
+that real agents take and the model of time does not know, or the reverse; or the machine was too busy: the
+last column has the share of jobs whose real computation took longer than the emulated device.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from flowedge.messages import Credit, Message
 from flowedge.runtime.alarm import Alarm
 from flowedge.runtime.jobs import DraftJob, DropCache, Forward, StageJob
 from flowedge.runtime.lane import ComputeLane
-from flowedge.runtime.pace import DelayLine, Paced
+from flowedge.runtime.pace import MAX_EARLY_S, DelayLine, Paced
 from flowedge.runtime.pacing import JobTiming, Schedule, Way, abort_time
 
 TIMES = st.floats(0, 100)
@@ -213,6 +213,22 @@ def test_jitter_does_not_reorder_what_comes_one_way() -> None:
         assert time.monotonic() - began >= 0.05
 
     run(Given(latencies=[0.05, 0.0, 0.01]), test)
+
+
+@pytest.mark.parametrize(
+    ("departed", "wait_s"), [(-0.02, 0.03), (-9.0, 0.0), (0.03, 0.08), (1e9, MAX_EARLY_S + 0.05)]
+)
+def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: float) -> None:
+    """`departed` is in seconds from now; the latency is 50 ms."""
+
+    async def test(pace: Paced) -> None:
+        done = asyncio.Event()
+        began = time.monotonic()
+        pace.arrive(Way.IN_BAND, began + departed, done.set)
+        await done.wait()
+        assert time.monotonic() - began >= wait_s
+
+    run(Given(latencies=[0.05]), test)
 
 
 @given(st.lists(st.floats(-0.01, 0.01), max_size=30))

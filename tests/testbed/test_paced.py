@@ -172,7 +172,7 @@ def test_agents_in_namespaces_give_the_tokens_of_replay(scenario: Path, bench: B
 def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     """By the paced clock and by replay; and no quicker than one forward of each stage for each round."""
     bench(scenario, tmp_path / "replay", clock="replay")
-    found = {}
+    found, sent = {}, {}
     for clock in ("paced", "replay"):
         results = json.loads((tmp_path / clock / "results.json").read_text())
         assert results["outputs_differ"] == []
@@ -180,12 +180,15 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
         records = [read_record(tmp_path / clock, file.stem) for file in files]
         assert all(records)
         found[clock] = {record.output for record in records if record is not None}
+        plain = [record for record in records if record is not None and not record.draft_layers]
+        sent[clock] = sum(stage.bytes_sent for record in plain for stage in record.stages)
         for record in records:
             assert record is not None
             # A job takes its slot: 4 layers of 50.6 million weights in 16 bits at 34.5 GB/s, and 0.3 ms each.
             forwards = record.segments - record.empty_segments
             assert all(stage.busy_s >= 0.9 * 0.0129 * forwards for stage in record.stages[:1])
     assert found["paced"] == found["replay"]
+    assert sent["paced"] == pytest.approx(sent["replay"], rel=0.02), "rows have the emulated size on the wire"
 
 
 HOLDER = """
