@@ -13,8 +13,10 @@ from typing import Any
 
 from flowedge.errors import BadRequestError
 from testbed.clocks import LIVE, check_clock
+from testbed.paced.clock import why_loopback
+from testbed.paced.timings import Kept
 from testbed.pair import Pair
-from testbed.plan import Case, Plan, cases, make_plan
+from testbed.plan import Case, Plan, by_setup, cases, make_plan
 from testbed.profiles import library
 from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from testbed.provenance import code_digest, git_revision, versions
@@ -96,8 +98,11 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
     settings = _worker_settings(scenario, options, plan)
     left = unfinished(plan.tasks, settings)
+    if scenario.clock in LIVE:
+        left = by_setup(left)
     left_runs = sum(len(task.runs) for task in left)
     options.out.mkdir(parents=True, exist_ok=True)
+    _say_network(scenario, progress.say)
     progress.begin(plan.num_runs, plan.num_runs - left_runs)
     processes = 1 if scenario.clock in LIVE else options.processes
     began = time.perf_counter()
@@ -110,6 +115,8 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     results = _results(scenario, options, plan, all_cases, datasets, loaded)
     write_json(options.out / "results.json", results)
     write_json(options.out / "run.json", _run_facts(scenario, processes, plan, done, started, worked))
+    if done and "schedule" in done[-1].facts:
+        progress.say(Kept(**done[-1].facts["schedule"]).line())
     progress.say("writing the report and plots")
     return write_report(scenario, results, plan, loaded, options.out)
 
@@ -119,6 +126,11 @@ def _worker_settings(scenario: Scenario, options: BenchOptions, plan: Plan) -> W
     kept = charted(scenario, plan).runs if scenario.clock in LIVE else ()
     traced = frozenset(run.key for run in kept)
     return WorkerSettings(scenario.pair.model, scenario.pair.drafter, scenario.clock, options.out, traced)
+
+
+def _say_network(scenario: Scenario, say: Callable[[str], None]) -> None:
+    if scenario.clock == "paced" and (reason := why_loopback()) is not None:
+        say(f"agents share loopback, and wait in place of links: {reason}")
 
 
 def _datasets(scenario: Scenario, directory: Path, pair: Pair, say: Callable[[str], None]) -> list[Dataset]:
@@ -142,6 +154,7 @@ def _base(scenario: Scenario, pair: Pair) -> dict[str, Any]:
         "clock": scenario.clock,
         "model": pair.checkpoint.fingerprint,
         "drafter": pair.drafter_fingerprint,
+        **({"namespaces": why_loopback() is None} if scenario.clock == "paced" else {}),
     }
 
 
@@ -203,4 +216,5 @@ def _run_facts(
         "processes": processes,
         "cores": os.cpu_count(),
         "machine": platform.machine(),
+        **(done[-1].facts if done else {}),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowedge.errors import BadRequestError
 from flowedge.runtime.draft_node import DraftNodeSpec
@@ -15,6 +15,7 @@ from flowedge.runtime.virtual import VirtualPipeline
 from testbed.costs import ProfileCosts
 from testbed.emulation import even_split
 from testbed.live.real import RealClock
+from testbed.paced.clock import PacedClock
 from testbed.pair import Pair
 from testbed.plan import Run, Task
 from testbed.record import RunRecord, record_of
@@ -29,6 +30,9 @@ class Clock(Protocol):
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Every run of a task with what it took, as it ends."""
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of everything measured so far, for run.json."""
 
     def close(self) -> None:
         """Give back what the clock has taken; it measures nothing any more."""
@@ -58,6 +62,10 @@ class VirtualClock:
                 run,
                 *_finish(task, run, self._pair.eos, self._pipeline(run, costs, observer), observer.trace),
             )
+
+    def facts(self) -> dict[str, Any]:
+        """See Clock."""
+        return {}
 
     def close(self) -> None:
         """See Clock."""
@@ -103,6 +111,10 @@ class ReplayClock:
         finally:
             drafter.close()
 
+    def facts(self) -> dict[str, Any]:
+        """See Clock."""
+        return {}
+
     def close(self) -> None:
         """See Clock."""
 
@@ -130,9 +142,10 @@ class ReplayClock:
 CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {
     "virtual": VirtualClock,
     "replay": ReplayClock,
+    "paced": PacedClock,
     "real": RealClock,
 }
-LIVE = ("real",)  # clocks of agents at work: one run at a time, and none can be had a second time
+LIVE = ("paced", "real")  # clocks of agents at work: one run at a time, and none can be had a second time
 
 
 def check_clock(name: str) -> None:

@@ -21,7 +21,7 @@ from flowedge.runtime.in_process import load_blocks
 
 @dataclass
 class Pair:
-    """A target and its EAGLE head, in fp32."""
+    """A target and its EAGLE head, in fp32; `model` and `drafter_name` are what they were loaded by."""
 
     checkpoint: Checkpoint
     head: LMHead
@@ -29,6 +29,8 @@ class Pair:
     tokenizer: Any
     eos: frozenset[int]
     drafter_fingerprint: str
+    model: str
+    drafter_name: str
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
@@ -42,7 +44,7 @@ class Pair:
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
         made = EagleDrafter(eagle, head, embedding)
-        return cls(checkpoint, head, made, tokenizer, eos, _fingerprint(eagle))
+        return cls(checkpoint, head, made, tokenizer, eos, _fingerprint(eagle), model, drafter)
 
     @property
     def max_positions(self) -> int:

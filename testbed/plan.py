@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -213,6 +213,19 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, strat
     if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
     return tuple(sorted(fixed.items()))
+
+
+def by_setup(tasks: Sequence[Task]) -> list[Task]:
+    """The same runs in tasks of one pipeline each, those of a pipeline one after the other."""
+    setups: list[Setup] = []
+    for task in tasks:
+        setups.extend(run.setup for run in task.runs if run.setup not in setups)
+    parts = [
+        replace(task, runs=tuple(run for run in task.runs if run.setup == setup))
+        for setup in setups
+        for task in tasks
+    ]
+    return [part for part in parts if part.runs]
 
 
 class _Planner:

@@ -37,10 +37,14 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished task: how many runs it had, and the tokens they came to."""
+    """A finished task: how many runs it had, and the tokens they came to.
+
+    `facts` are what the clock has to say of everything it has measured so far.
+    """
 
     runs: int
     tokens: int
+    facts: dict[str, Any]
 
 
 def record_file(directory: Path, key: str) -> Path:
@@ -99,7 +103,7 @@ class Worker:
             if run.key in self._settings.traced:
                 _keep(trace_file(directory, run.key), trace.to_dict())
             _keep(record_file(directory, run.key), record.to_dict())
-        return Done(len(task.runs), tokens)
+        return Done(len(task.runs), tokens, self._clock.facts())
 
     def close(self) -> None:
         """Give back what the clock has taken."""

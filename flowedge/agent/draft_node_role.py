@@ -160,6 +160,7 @@ class DraftNodeRole:
             self._lane,
             progress_s=self._settings.progress_s,
             fault=ExpressFault.from_environment(),
+            pacing=None if self._settings.pacing is None else self._settings.pacing(),
         )
 
     async def _open(

@@ -42,7 +42,6 @@ class DraftNodeSpec:
         max_positions: longest sequence the model is made for.
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.
-        padding_per_row: bytes sent along with each row, for emulated models.
         num_stages: verification stages, by which lock-step strategies pace themselves.
     """
 
@@ -51,7 +50,6 @@ class DraftNodeSpec:
     max_positions: int = 1 << 20
     prefill_rows: int = 128
     has_drafter: bool = True
-    padding_per_row: int = 0
     num_stages: int = 1
 
 
@@ -254,9 +252,9 @@ class DraftNode:
                     self._outbox.prune(prune)
                     self._express.append(prune)
                 case base.Send():
-                    self._outbox.put(session.draft_segment(command, self.spec))
+                    self._outbox.put(session.draft_segment(command))
                 case base.Append():
-                    self._outbox.put(session.committed_segment((command.token,), self.spec))
+                    self._outbox.put(session.committed_segment((command.token,)))
                 case base.Grow():
                     session.grow(command)
                 case base.Cancel():

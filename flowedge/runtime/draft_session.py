@@ -74,16 +74,16 @@ class DraftSession:
         start = self._sequence.context
         if self.credits == 0 or start >= len(self.request.prompt):
             return None
-        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows], spec)
+        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows])
 
-    def committed_segment(self, tokens: tuple[int, ...], spec: DraftNodeSpec) -> Segment:
+    def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """A segment of rows that are context at once."""
         rows = self._sequence.commit(len(tokens))
         parents = rows - 1
         parents[:1] = CONTEXT
-        return self._segment(True, int(rows[0]), tokens, rows, parents, spec)
+        return self._segment(True, int(rows[0]), tokens, rows, parents)
 
-    def draft_segment(self, send: base.Send, spec: DraftNodeSpec) -> Segment:
+    def draft_segment(self, send: base.Send) -> Segment:
         """A segment of draft rows."""
         sequence = self._sequence
         first = sequence.append(send.tokens, send.parents)
@@ -97,9 +97,7 @@ class DraftSession:
         self._counters = replace(
             self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
         )
-        return self._segment(
-            False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64), spec
-        )
+        return self._segment(False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64))
 
     def _segment(
         self,
@@ -108,7 +106,6 @@ class DraftSession:
         tokens: tuple[int, ...],
         positions: IntArray,
         parents: IntArray,
-        spec: DraftNodeSpec,
     ) -> Segment:
         if self.credits == 0:
             raise ValueError(f"{self.strategy.name} sent a segment without a credit")
@@ -123,7 +120,6 @@ class DraftSession:
             positions=positions,
             parents=parents,
             payload=np.array(tokens, dtype=np.int32),
-            padding=spec.padding_per_row * len(tokens),
         )
         self._in_flight.append(segment)
         return segment

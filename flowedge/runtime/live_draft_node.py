@@ -25,6 +25,8 @@ from flowedge.runtime.draft_node import DraftNode
 from flowedge.runtime.express import ExpressFault, ExpressLane
 from flowedge.runtime.jobs import DraftExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.pace import make_pace
+from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.request import Failed, Finished, Output, Request
 from flowedge.runtime.timeline import Timeline
@@ -69,13 +71,17 @@ class LiveDraftNode:
         *,
         progress_s: float,
         fault: ExpressFault,
+        pacing: Pacing | None = None,
     ) -> None:
-        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError."""
+        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
+
+        pacing: holds everything to the time of an emulated device.
+        """
         self.lost: DeviceLostError | None = None
         self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._lane = lane
+        self._pace = make_pace(lane, pacing)
         self._progress_s = progress_s
         self._fault = fault
         self._generations: dict[str, Generation] = {}
@@ -105,7 +111,7 @@ class LiveDraftNode:
         """
         for open_link in open_express:
             self._express_links.append(await open_link(self._take, self._on_lost))
-        self._first = await open_first(self._take, self._on_lost)
+        self._first = await open_first(self._replied, self._on_lost)
         if self.lost is not None:
             raise self.lost
         self._express = ExpressLane(self._express_links, self._fault)
@@ -142,6 +148,7 @@ class LiveDraftNode:
             self._watch.cancel()
         await self._compute_pump.stop()
         await self._send_pump.stop()
+        self._pace.stop()
         if self._closing is not None:
             await self._closing
 
@@ -155,9 +162,13 @@ class LiveDraftNode:
             raise BadRequestError(f"device {self.device} has a last stage already: {self._last.peer}")
         self._last = stream
 
-    def received(self, stream: InStream, message: Message) -> None:  # noqa: ARG002 (StreamOwner)
+    def received(self, stream: InStream, message: Message) -> None:
         """A message has come from the last stage; see StreamOwner."""
-        self._take(message)
+        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message))
+
+    def _replied(self, message: Message) -> None:
+        """The first stage has something to say, such as a credit."""
+        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """A frame of the last stage could not be read: the session it names has lost something."""
@@ -196,6 +207,7 @@ class LiveDraftNode:
 
     def _changed(self) -> None:
         """Hand out what there is and wake whatever may have work now."""
+        self._pace.changed()
         self._flush()
         self._compute_pump.wake()
 
@@ -228,7 +240,7 @@ class LiveDraftNode:
         if job is None:
             return False
         try:
-            result, span = await self._lane.run(lambda: self._executor.run(job))
+            result, span = await self._pace.draft_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
@@ -246,7 +258,7 @@ class LiveDraftNode:
             return False
         started = time.monotonic()
         try:
-            sent = await self._first.send(message)
+            sent = await self._pace.send(self._first, message)
         except DeviceLostError as error:
             self._on_lost(error)
             return False

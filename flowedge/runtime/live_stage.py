@@ -15,6 +15,8 @@ from flowedge.messages import Close, Fault, Message, Open, Prune
 from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.pace import make_pace
+from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.stage import Stage
 from flowedge.runtime.timeline import Timeline
@@ -42,13 +44,17 @@ class LiveStage:
         executor: StageExecutor,
         lane: ComputeLane,
         on_ended: Callable[[str], None],
+        pacing: Pacing | None = None,
     ) -> None:
-        """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended."""
+        """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended.
+
+        pacing: holds everything to the time of an emulated device.
+        """
         self.ended: str | None = None
         self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._lane = lane
+        self._pace = make_pace(lane, pacing)
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -88,6 +94,7 @@ class LiveStage:
         self._end(reason)
         await self._compute_pump.stop()
         await self._send_pump.stop()
+        self._pace.stop()
         if self._closing is not None:
             await self._closing
 
@@ -106,7 +113,11 @@ class LiveStage:
 
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message; see StreamOwner."""
-        if self.ended is not None:
+        way = Way.EXPRESS if stream.lane is Lane.EXPRESS else Way.IN_BAND
+        self._pace.arrive(way, stream.departed, lambda: self._take(stream, message))
+
+    def _take(self, stream: InStream, message: Message) -> None:
+        if self.ended is not None or (stream is not self._express and stream not in self._in_band):
             return
         try:
             self._check_sender(stream, message)
@@ -154,6 +165,7 @@ class LiveStage:
 
     def _changed(self) -> None:
         """Wake whatever may have work now."""
+        self._pace.changed()
         self._hand_out()
         self._compute_pump.wake()
 
@@ -172,7 +184,7 @@ class LiveStage:
         if job is None:
             return False
         try:
-            result, span = await self._lane.run(lambda: self._executor.run(job))
+            result, span = await self._pace.stage_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
@@ -191,7 +203,7 @@ class LiveStage:
             self._on_reply(message)  # the sender of what was wrong hears of it as well
         started = time.monotonic()
         try:
-            sent = await self._downstream.send(message)
+            sent = await self._pace.send(self._downstream, message)
         except DeviceLostError as error:
             self._on_downstream_lost(error)
             return False

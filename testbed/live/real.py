@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
@@ -37,6 +38,10 @@ class RealClock:
             spec = run.real.spec
             self._prepare(spec, task, run)
             yield run, *run_live(spec.draft_node, spec.stages, task, run)
+
+    def facts(self) -> dict[str, Any]:
+        """See Clock."""
+        return {}
 
     def close(self) -> None:
         """Give the pipeline up if it was set up here; an agent that is gone by now is only logged."""

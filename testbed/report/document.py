@@ -57,7 +57,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
         f"- Tokens from: {scenario.pair.model} with drafter {scenario.pair.drafter}",
-        *_origin_of_times(scenario, plan),
+        *_origin_of_times(plan),
     ]
     if "bundled" in results["datasets"]:
         lines.append("- The scenario's datasets were not there: these are the project's own prompts.")
@@ -68,7 +68,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
     return "\n".join(lines)
 
 
-def _origin_of_times(scenario: Scenario, plan: Plan) -> list[str]:
+def _origin_of_times(plan: Plan) -> list[str]:
     figures = (
         "ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's"
     )
