@@ -14,6 +14,7 @@ from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import BUNDLED, Checkpoint
+from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead, load_embedding
 from flowedge.models.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.runtime.in_process import load_blocks
@@ -48,7 +49,7 @@ class Pair:
 
     @property
     def max_positions(self) -> int:
-        return int(self.checkpoint.config.max_position_embeddings)
+        return max_positions(self.checkpoint.config)
 
     def encode(self, message: str) -> tuple[int, ...]:
         """The tokens of a user message, ready for the answer."""

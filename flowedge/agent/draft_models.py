@@ -12,6 +12,7 @@ from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
 from flowedge.errors import CheckpointError
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import BUNDLED, Checkpoint
+from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead, load_embedding
 from flowedge.models.quantize import module_bytes
 from flowedge.models.tensors import payload_dtype, torch_dtype
@@ -96,7 +97,7 @@ def make_machine(device: str, models: DraftModels, num_stages: int) -> DraftNode
     spec = DraftNodeSpec(
         width=int(models.config.hidden_size),
         dtype=models.dtype,
-        max_positions=int(models.config.max_position_embeddings),
+        max_positions=max_positions(models.config),
         prefill_rows=PREFILL_ROWS,
         has_drafter=models.executor.drafter is not None,
         num_stages=num_stages,

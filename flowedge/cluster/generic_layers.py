@@ -12,6 +12,7 @@ from flowedge.models import attention
 from flowedge.models.block import LayerBlock
 from flowedge.models.families import FAMILIES
 from flowedge.models.quantize import quantize_block
+from flowedge.models.rotary import Rotary
 
 HEAD_WIDTH = 64
 MAX_LAYERS = 64
@@ -70,8 +71,10 @@ def generic_block(
         1,
         count + 1,
         layers=layers,
-        rotary=family.rotary(config).to(device),
+        windows=[None] * count,
+        rotary=Rotary(family, config, range(1, count + 1), device),
         embedding=None,
+        embedding_multiplier=1.0,
         norm=None,
         dtype=dtype,
         device=device,

@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from flowedge.errors import BadRequestError, ProtocolError
-from flowedge.models.cache import SessionCache, visible_tail
+from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.families import FINAL_NORM
+from flowedge.models.features import layer_windows
 from flowedge.models.head import load_embedding
 from flowedge.models.loading import layer_bytes, load_layer, load_parameter
 from flowedge.models.quantize import check_quant, module_bytes
+from flowedge.models.rotary import Rotary
 
 
 class LayerBlock:
@@ -29,8 +31,10 @@ class LayerBlock:
         stop: int,
         *,
         layers: list[nn.Module],
-        rotary: nn.Module,
+        windows: list[int | None],
+        rotary: Rotary,
         embedding: nn.Embedding | None,
+        embedding_multiplier: float,
         norm: nn.Module | None,
         dtype: torch.dtype,
         device: torch.device,
@@ -41,8 +45,10 @@ class LayerBlock:
         self.dtype = dtype
         self.device = device
         self._layers = layers
+        self._windows = windows
         self._rotary = rotary
         self._embedding = embedding
+        self._embedding_multiplier = embedding_multiplier
         self._norm = norm
 
     @classmethod
@@ -74,8 +80,10 @@ class LayerBlock:
             start,
             stop,
             layers=layers,
-            rotary=checkpoint.family.rotary(config).to(device),
+            windows=layer_windows(checkpoint.family, config)[start:stop],
+            rotary=Rotary(checkpoint.family, config, range(start, stop), device),
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
+            embedding_multiplier=checkpoint.family.embedding_multiplier(config, dtype),
             norm=_load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
             dtype=dtype,
             device=device,
@@ -92,7 +100,7 @@ class LayerBlock:
     ) -> int:
         """The bytes of weights that `load` with the same arguments would hold; no tensor is read."""
         config = checkpoint.config
-        total = (stop - start) * layer_bytes(checkpoint, quant, dtype)
+        total = sum(layer_bytes(checkpoint, index, quant, dtype) for index in range(start, stop))
         if start == 0:
             total += config.vocab_size * config.hidden_size * dtype.itemsize
         if stop == config.num_hidden_layers:
@@ -132,7 +140,9 @@ class LayerBlock:
 
     def new_cache(self, capacity_rows: int) -> SessionCache:
         """A cache of one session: `capacity_rows` rows in each of the block's layers."""
-        return SessionCache(self.config, self.num_layers, capacity_rows, self.dtype, self.device)
+        return SessionCache(
+            self.config, self.num_layers, capacity_rows, self.dtype, self.device, windows=self._windows
+        )
 
     @torch.inference_mode()
     def forward(
@@ -164,13 +174,11 @@ class LayerBlock:
         rows = len(inputs)
         _check_indices(positions, tail_parents, cached=cached, context=context, rows=rows)
         cache.begin(cached, rows)
-        mask = cache.mask.write(context, visible_tail(tail_parents, context, rows))
-        inputs = inputs.to(self.device)
-        hidden = (inputs if self._embedding is None else self._embedding(inputs))[None]
-        # Rotary angles depend on the position only; the same pair serves every layer.
+        masks = cache.write_masks(context, tail_parents, positions)
+        hidden = self._embed(inputs.to(self.device))[None]
         position_ids = torch.from_numpy(positions).to(self.device)[None]
-        rotation = self._rotary(hidden, position_ids)
-        for layer in self._layers:
+        rotations = self._rotary(hidden, position_ids)
+        for layer, mask, rotation in zip(self._layers, masks, rotations, strict=True):
             if should_abort():
                 return None
             hidden = layer(
@@ -183,6 +191,12 @@ class LayerBlock:
         if self._norm is not None:
             hidden = self._norm(hidden)
         return hidden[0]
+
+    def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self._embedding is None:
+            return inputs
+        embedded: torch.Tensor = self._embedding(inputs)
+        return embedded if self._embedding_multiplier == 1 else embedded * self._embedding_multiplier
 
     def _check_inputs(self, inputs: torch.Tensor) -> None:
         if self._embedding is None:

@@ -18,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 import flowedge
 from flowedge.errors import CheckpointError
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
+from flowedge.models.features import check_features
+from flowedge.models.stored import Stored, experts_of, is_stack
 
 BUNDLED = "bundled"
 DOWNLOADED_FILES = (
@@ -32,9 +34,6 @@ DOWNLOADED_FILES = (
     "merges.txt",
     "chat_template*",
 )
-# Their frequencies change with the length of the forward that is running, so a row's value would depend
-# on its segment.
-LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _STORED_DTYPES = {
@@ -58,6 +57,7 @@ class Checkpoint:
         self.config = self._load_config()
         self._handles: dict[Path, Any] = {}
         self._files = self._locate_tensors()
+        self._tensors = self._name_tensors()
 
     @classmethod
     def open(cls, source: str) -> Checkpoint:
@@ -76,13 +76,13 @@ class Checkpoint:
         return cls(_download(source))
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint holds a tensor of this name."""
-        return name in self._files
+        """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
+        return name in self._tensors
 
     @property
     def names(self) -> list[str]:
         """The names of all tensors, sorted."""
-        return sorted(self._files)
+        return sorted(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The stored shape of a tensor, from the file's header."""
@@ -98,11 +98,13 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
-        handle = self._handle(name)
+        stored, handle = self._tensor(name), self._handle(name)
         if isinstance(handle, dict):
-            return torch.as_tensor(handle[name])
+            return stored.take(handle[stored.name])
         try:
-            tensor: torch.Tensor = handle.get_tensor(name)
+            if stored.expert is not None:
+                return stored.take(handle.get_slice(stored.name))
+            tensor: torch.Tensor = handle.get_tensor(stored.name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
         return tensor
@@ -154,20 +156,25 @@ class Checkpoint:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
-            raise CheckpointError(
-                f"{self.directory}: {heads} attention heads do not share {kv_heads} KV heads"
-            )
-        rope = (config.rope_parameters or {}).get("rope_type", "default")
-        if rope in LENGTH_DEPENDENT_ROPE:
-            raise CheckpointError(
-                f"{self.directory}: RoPE scaling {rope!r} changes with the length; it is not supported"
-            )
+        try:
+            check_features(self.family, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.directory}: {error}") from error
         return config
 
+    def _name_tensors(self) -> dict[str, Stored]:
+        """Where each tensor is stored, by the name that the family's modules have for it."""
+        found: dict[str, Stored] = {}
+        for stored in self._files:
+            name = self.family.module_name(stored)
+            if is_stack(name):
+                found |= experts_of(name, stored, self._header(stored)[0])
+            else:
+                found[name] = Stored(stored)
+        return found
+
     def _locate_tensors(self) -> dict[str, Path]:
-        """Which file holds each tensor; safetensors are preferred, .bin is accepted with a warning."""
+        """Which file holds each stored tensor; safetensors are preferred, .bin is accepted with a warning."""
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -186,25 +193,33 @@ class Checkpoint:
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        handle = self._handle(name)
+        stored = self._tensor(name)
+        shape, dtype = self._header(stored.name)
+        return stored.shape(shape), dtype
+
+    def _header(self, stored: str) -> tuple[tuple[int, ...], torch.dtype]:
+        handle = self._open_once(self._files[stored])
         if isinstance(handle, dict):
-            return tuple(handle[name].shape), handle[name].dtype
+            return tuple(handle[stored].shape), handle[stored].dtype
         try:
-            stored = handle.get_slice(name)
+            header = handle.get_slice(stored)
         except SafetensorError as error:
-            raise CheckpointError(f"{self.directory}: tensor {name}: {error}") from error
-        dtype = _STORED_DTYPES.get(stored.get_dtype())
+            raise CheckpointError(f"{self.directory}: tensor {stored}: {error}") from error
+        dtype = _STORED_DTYPES.get(header.get_dtype())
         if dtype is None:
             raise CheckpointError(
-                f"{self.directory}: tensor {name} has type {stored.get_dtype()}, not a float"
+                f"{self.directory}: tensor {stored} has type {header.get_dtype()}, not a float"
             )
-        return tuple(stored.get_shape()), dtype
+        return tuple(header.get_shape()), dtype
+
+    def _tensor(self, name: str) -> Stored:
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+        return stored
 
     def _handle(self, name: str) -> Any:
-        path = self._files.get(name)
-        if path is None:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
-        return self._open_once(path)
+        return self._open_once(self._files[self._tensor(name).name])
 
     def _open_once(self, path: Path) -> Any:
         if path not in self._handles:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.errors import CheckpointError
 from flowedge.models import attention
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.experts import split_experts
 from flowedge.models.families import layer_prefix
 from flowedge.models.quantize import check_quant, linear_bytes, quantize_linear
 
@@ -26,7 +28,10 @@ def load_layer(
     device: torch.device,
 ) -> nn.Module:
     """Decoder layer `index` of the checkpoint, which writes to layer `cache_index` of a session's cache."""
-    layer = _empty_layer(checkpoint, cache_index)
+    layer = _empty_layer(checkpoint, index)
+    attend: Any = layer.self_attn
+    attend.layer_idx = cache_index
+    _check_biases(layer, checkpoint, layer_prefix(index))
     fill(layer, checkpoint, layer_prefix(index), quant=quant, dtype=dtype, device=device)
     return layer.eval()
 
@@ -61,11 +66,11 @@ def load_parameter(
     return nn.Parameter(tensor.to(device=device, dtype=dtype, copy=True), requires_grad=False)
 
 
-def layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> int:
-    """The bytes that one decoder layer holds in memory after quantisation, from the config alone."""
+def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
+    """The bytes that decoder layer `index` holds in memory after quantisation, from the config alone."""
     check_quant(quant)
     total = 0
-    for child in _empty_layer(checkpoint, 0).modules():
+    for child in _empty_layer(checkpoint, index).modules():
         for name, parameter in child.named_parameters(recurse=False):
             if isinstance(child, nn.Linear) and name == "weight":
                 total += linear_bytes(child.out_features, child.in_features, quant, dtype)
@@ -74,9 +79,20 @@ def layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> int:
     return total
 
 
-def _empty_layer(checkpoint: Checkpoint, cache_index: int) -> nn.Module:
+def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     config: Any = copy.deepcopy(checkpoint.config)
     config._attn_implementation = attention.NAME
     with torch.device("meta"):
-        layer: nn.Module = checkpoint.family.decoder_layer(config, cache_index)
-    return layer
+        layer: nn.Module = checkpoint.family.decoder_layer(config, index)
+        return split_experts(layer)
+
+
+def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
+    """A bias that nobody reads would make another model of the checkpoint."""
+    known = dict(layer.named_parameters())
+    for path, child in layer.named_modules():
+        name = f"{path}.bias"
+        if isinstance(child, nn.Linear) and name not in known and checkpoint.has(prefix + name):
+            raise CheckpointError(
+                f"{checkpoint.directory}: tensor {prefix}{name} is a bias that the config does not ask for"
+            )

@@ -9,6 +9,7 @@ import torch
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
@@ -64,7 +65,7 @@ def virtual_pipeline(
         vocab_size=config.vocab_size,
         spec=DraftNodeSpec(
             width=config.hidden_size,
-            max_positions=config.max_position_embeddings,
+            max_positions=max_positions(config),
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
             num_stages=len(loaded),
