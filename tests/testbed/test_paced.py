@@ -43,9 +43,13 @@ MODEL = {
     "vocab": 32000,
     "drafters": {"eagle": {"kind": "eagle"}},
 }
-NETWORKS = pytest.mark.skipif(
-    namespaces.why_not() is not None, reason=f"no network namespaces: {namespaces.why_not()}"
-)
+
+
+@pytest.fixture
+def networks() -> None:
+    """Skips the test where network namespaces cannot be made."""
+    if (reason := why_loopback()) is not None:
+        pytest.skip(f"no network namespaces: {reason}")
 
 
 def emulation(stages: int = 3, **links: float) -> Emulation:
@@ -158,7 +162,7 @@ def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Ben
 
 
 @pytest.mark.slow
-@NETWORKS
+@pytest.mark.usefixtures("networks")
 def test_agents_in_namespaces_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     before = interfaces()
     bench(scenario, tmp_path / "paced", clock="paced")
@@ -201,7 +205,7 @@ time.sleep(600)
 """
 
 
-@NETWORKS
+@pytest.mark.usefixtures("networks")
 def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
     owner = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
     try:
@@ -217,7 +221,7 @@ def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
         time.sleep(0.05)
 
 
-@NETWORKS
+@pytest.mark.usefixtures("networks")
 def test_two_networks_do_not_meet() -> None:
     before = interfaces()
     with Namespaces(1) as one, Namespaces(2) as other:
