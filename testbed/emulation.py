@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flowedge.errors import BadRequestError
 from testbed.profiles.device import DeviceProfile
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import EagleSize, ModelProfile, Quantisation, SmallModelSize
+from testbed.profiles.model import EagleSize, ModelProfile, NGramSize, Quantisation, SmallModelSize
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Emulation:
     """Everything that time and memory depend on.
 
     Attributes:
+        drafter: the model that drafts.
+        drafting: what drafts instead, where that is not `drafter` alone: the parts of a hybrid, or lookups.
         split: layers of each stage; stages: their devices.
         links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
     """
@@ -26,6 +28,7 @@ class Emulation:
     stages: tuple[DeviceProfile, ...]
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
+    drafting: tuple[EagleSize | SmallModelSize | NGramSize, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):

@@ -15,6 +15,7 @@ from flowedge.errors import BadRequestError
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.specpipe import SpecPipe
+from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation, even_split
 from testbed.level_width import level_width
 from testbed.memory import require_fit
@@ -100,14 +101,13 @@ def _case(scenario: Scenario, emulated: Emulated, point: Point, beside: Path) ->
     count = int(values["stages"]) if "stages" in values else None
     devices = scenario.devices.names(count)
     model = library.model(emulated.model, beside)
-    drafter = emulated.drafter if emulated.drafter is not None else next(iter(model.drafters))
-    if drafter not in model.drafters:
-        raise BadRequestError(f"{model.title} has no drafter {drafter!r}; it has {', '.join(model.drafters)}")
+    drafter, drafting = emulated_drafter(model, emulated.drafter, scenario.pair.drafter)
     given = emulated.split if count is None else None
     emulation = Emulation(
         model=model,
         quant=emulated.quant,
-        drafter=model.drafters[drafter],
+        drafter=drafter,
+        drafting=drafting,
         draft_node=library.device(scenario.devices.draft_node, beside),
         stages=tuple(library.device(name, beside) for name in devices),
         links=_links(scenario, len(devices), values, beside),
@@ -245,6 +245,7 @@ def sizes_of(emulation: Emulation) -> dict[str, Any]:
         "model": emulation.model.model_dump(exclude=prose),
         "quant": emulation.quant,
         "drafter": emulation.drafter.model_dump(),
+        "drafting": [size.model_dump() for size in emulation.drafting],
         "devices": [device.model_dump(exclude=prose) for device in (emulation.draft_node, *emulation.stages)],
         "links": [link.model_dump(exclude=prose) for link in emulation.links],
         "split": list(emulation.split),
