@@ -7,6 +7,7 @@ device's profile has measurements of the emulated model, those go before the roo
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
@@ -20,12 +21,13 @@ from testbed.measured_costs import (
     stage_measurements,
 )
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import STORED_BYTES, EagleSize, LayerSize, Quantisation, weight_bytes
+from testbed.profiles.model import STORED_BYTES, EagleSize, LayerSize, NGramSize, Quantisation, weight_bytes
 
 HEADER_BYTES = 64  # what a message takes apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
 LOGIT_BYTES = 4
+LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
 def product_s(
@@ -106,6 +108,8 @@ class ProfileCosts:
 
     def draft_job(self, job: DraftJob) -> float:
         """A forward of the drafter, with its LM head where tokens are drafted, or the target's LM head."""
+        if self.emulation.drafting and isinstance(job, ExtendDraft | GrowDraft):
+            return self._draft_together(job)
         match job:
             case ExtendDraft():
                 return self._draft(len(job.next_tokens), 0, 0)
@@ -139,6 +143,17 @@ class ProfileCosts:
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case _:
                 return HEADER_BYTES
+
+    def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
+        """Several drafters take their times one after the other."""
+        total = 0.0
+        for size in self.emulation.drafting:
+            if isinstance(size, NGramSize):
+                total += LOOKUP_S if isinstance(job, GrowDraft) else 0.0
+            else:
+                alone = replace(self.emulation, drafter=size, drafting=())
+                total += ProfileCosts(alone).draft_job(job)
+        return total
 
     @property
     def _drafter_hidden(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from flowedge.errors import BadRequestError
 from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import EagleSize, ModelProfile, Quantisation, SmallModelSize
+from testbed.profiles.model import EagleSize, ModelProfile, NGramSize, Quantisation, SmallModelSize
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class Emulation:
     """Everything that time and memory depend on.
 
     Attributes:
+        drafter: the model that drafts.
+        drafting: what drafts instead, where that is not `drafter` alone: the parts of a hybrid, or lookups.
         split: layers of each stage; stages: their devices.
         links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
     """
@@ -27,6 +29,7 @@ class Emulation:
     stages: tuple[DeviceProfile, ...]
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
+    drafting: tuple[EagleSize | SmallModelSize | NGramSize, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -70,6 +73,7 @@ class Emulation:
             "model": self.model.model_dump(exclude=prose),
             "quant": self.quant,
             "drafter": self.drafter.model_dump(),
+            "drafting": [size.model_dump() for size in self.drafting],
             "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
             "links": [link.model_dump(exclude=prose) for link in self.links],
             "split": list(self.split),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from flowedge.drafting.ngram import NGramDrafter
 from flowedge.errors import CapacityError
 from testbed.emulation import Emulation
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import EagleSize, LayerSize, weight_bytes
+from testbed.profiles.model import EagleSize, LayerSize, NGramSize, weight_bytes
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
 
@@ -30,6 +33,8 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
 
 def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
     """Bytes the draft node holds, by part."""
+    if emulation.drafting:
+        return _joint_parts(emulation, capacity)
     model, drafter = emulation.model, emulation.drafter
     table, stored = model.vocab * model.hidden, model.stored_bytes
     if isinstance(drafter, EagleSize):
@@ -46,6 +51,23 @@ def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
         f"drafter's KV of {capacity} rows": float(layers * layer.kv_bytes_per_row * capacity),
         "activations": float(ACTIVATION_ROWS * model.intermediate * stored),
     }
+
+
+def _joint_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
+    """The same with several drafters; what they share is counted once."""
+    parts = _without_drafter(draft_node_parts(replace(emulation, drafting=()), capacity))
+    for number, size in enumerate(emulation.drafting, start=1):
+        if isinstance(size, NGramSize):
+            parts[f"n-grams of {capacity} tokens"] = float(NGramDrafter().session_bytes(capacity))
+        else:
+            alone = draft_node_parts(replace(emulation, drafter=size, drafting=()), capacity)
+            own = alone.keys() - _without_drafter(alone).keys()
+            parts |= {f"{name} ({number})": alone[name] for name in sorted(own)}
+    return parts
+
+
+def _without_drafter(parts: dict[str, float]) -> dict[str, float]:
+    return {name: size for name, size in parts.items() if not name.startswith("drafter")}
 
 
 def require_fit(emulation: Emulation, capacity: int) -> None:

@@ -15,6 +15,7 @@ from flowedge.errors import BadRequestError
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.specpipe import SpecPipe
+from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation, even_split
 from testbed.level_width import level_width
 from testbed.live.pipeline import RealPipeline, real_pipeline
@@ -125,29 +126,28 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
             f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs devices, links and "
             "emulated; --clock real runs on hosts"
         )
-    devices, links = scenario.devices, scenario.links
-    return [
-        _case(devices, links, emulated, point, beside) for emulated in scenario.emulated for point in points
-    ]
+    case = partial(_case, scenario.devices, scenario.links, scenario.pair.drafter, beside)
+    return [case(emulated, point) for emulated in scenario.emulated for point in points]
 
 
 def _point_options(point: Point) -> Options:
     return tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
 
 
-def _case(devices: Devices, links: Links, emulated: Emulated, point: Point, beside: Path) -> Case:
+def _case(
+    devices: Devices, links: Links, choice: str, beside: Path, emulated: Emulated, point: Point
+) -> Case:
     values = dict(point)
     count = int(values["stages"]) if "stages" in values else None
     names = devices.names(count)
     model = library.model(emulated.model, beside)
-    drafter = emulated.drafter if emulated.drafter is not None else next(iter(model.drafters))
-    if drafter not in model.drafters:
-        raise BadRequestError(f"{model.title} has no drafter {drafter!r}; it has {', '.join(model.drafters)}")
+    drafter, drafting = emulated_drafter(model, emulated.drafter, choice)
     given = emulated.split if count is None else None
     emulation = Emulation(
         model=model,
         quant=emulated.quant,
-        drafter=model.drafters[drafter],
+        drafter=drafter,
+        drafting=drafting,
         draft_node=library.device(devices.draft_node, beside),
         stages=tuple(library.device(name, beside) for name in names),
         links=_links(links, len(names), values, beside),

@@ -21,7 +21,7 @@ OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 
 
 class PairNames(Document):
-    """The real models: bundled, a directory or a hub id; the drafter is the folder of an EAGLE head."""
+    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`."""
 
     model: str = "bundled"
     drafter: str = "bundled"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.coordinator import PlannedStage, StageSetup, plan_stages, release_stages
 from flowedge.agent.settings import AgentSettings
+from flowedge.cluster.device_kind import memory_available
 from flowedge.errors import BadRequestError, CapacityError, DeviceError
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
@@ -109,6 +110,12 @@ class DraftNodeRole:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
+        needed, free = self._models.drafter_bytes(rows), memory_available()
+        if needed > free:
+            raise CapacityError(
+                f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of the drafter's cache on device "
+                f"{self._device}, which has {free / 2**20:.0f} MiB free"
+            )
         for stage in self._stages:
             needed = rows * self._models.row_bytes(stage.num_layers)
             if needed > stage.memory_available:

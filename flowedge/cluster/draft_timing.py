@@ -15,7 +15,7 @@ from flowedge.errors import BadRequestError
 from flowedge.messages import Payload
 from flowedge.models.tensors import to_payload, to_tensor
 from flowedge.runtime.executors import HeadExecutor
-from flowedge.runtime.jobs import DropCache, ExtendDraft, GrowDraft, OpenCache, Verify
+from flowedge.runtime.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.sampling import IntArray, SamplingParams
 
 GROWN = (1, 2, 5, 10, 20)  # frontier nodes of a layer
@@ -37,7 +37,7 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes
     drafter = executor.drafter
     if not isinstance(drafter, EagleDrafter):
         raise BadRequestError("only a drafter that is an EAGLE head can be measured; give --drafter none")
-    executor.run(OpenCache(_SESSION, cached + max(EXTENDED)))
+    executor.run(OpenDraft(_SESSION, cached + max(EXTENDED), 0))
     executor.run(_extend(executor, cached))
 
     def extended_s(rows: int) -> float:

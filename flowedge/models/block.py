@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +131,11 @@ class LayerBlock:
     def vocab_size(self) -> int:
         """The number of token ids."""
         return int(self.config.vocab_size)
+
+    @property
+    def embedding_weight(self) -> nn.Parameter | None:
+        """The first block's embedding [vocab, hidden]; None for the others."""
+        return None if self._embedding is None else cast(nn.Parameter, self._embedding.weight)
 
     @property
     def weight_bytes(self) -> int:

@@ -34,6 +34,7 @@ DOWNLOADED_FILES = (
     "merges.txt",
     "chat_template*",
 )
+PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _STORED_DTYPES = {
@@ -63,17 +64,11 @@ class Checkpoint:
     def open(cls, source: str) -> Checkpoint:
         """Opens a directory, a hub id ("owner/name") or the word "bundled".
 
-        A hub id is downloaded (safetensors, config and tokenizer files only) unless it is in the local cache.
         CheckpointError when the source cannot be found, fetched or understood.
         """
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        directory = Path(source).expanduser()
-        if directory.is_dir():
-            return cls(directory)
-        if not _HUB_ID.fullmatch(source):
-            raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
-        return cls(_download(source))
+        return cls(find_model(source))
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
@@ -227,12 +222,29 @@ class Checkpoint:
         return self._handles[path]
 
 
-def _download(hub_id: str) -> Path:
+def find_model(source: str) -> Path:
+    """The directory of a model that is given by it or by a hub id.
+
+    A hub id is downloaded (config, tokenizer and safetensors files, or .bin files where there are no others)
+    unless it is in the local cache. CheckpointError when the source cannot be found or fetched.
+    """
+    directory = Path(source).expanduser()
+    if directory.is_dir():
+        return directory
+    if not _HUB_ID.fullmatch(source):
+        raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
+    directory = _download(source, DOWNLOADED_FILES)
+    if any(directory.glob("*.safetensors")):
+        return directory
+    return _download(source, (*DOWNLOADED_FILES, *PICKLED_FILES))
+
+
+def _download(hub_id: str, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(DOWNLOADED_FILES)))
+        return Path(snapshot_download(hub_id, allow_patterns=list(files)))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         raise CheckpointError(
             f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
 from flowedge.messages import (
     Close,
@@ -24,7 +25,7 @@ from flowedge.messages import (
     StageReport,
 )
 from flowedge.runtime.draft_session import DraftSession
-from flowedge.runtime.jobs import DraftJob, DraftLayer, DraftResult, DropCache, GrowDraft, OpenCache, Verify
+from flowedge.runtime.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.runtime.outbox import Outbox
 from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
 from flowedge.runtime.stopping import TextStream
@@ -42,6 +43,7 @@ class DraftNodeSpec:
         max_positions: longest sequence the model is made for.
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.
+        needs_features: whether the drafter is given the target's hidden states.
         num_stages: verification stages, by which lock-step strategies pace themselves.
     """
 
@@ -50,6 +52,7 @@ class DraftNodeSpec:
     max_positions: int = 1 << 20
     prefill_rows: int = 128
     has_drafter: bool = True
+    needs_features: bool = True
     num_stages: int = 1
 
 
@@ -69,7 +72,7 @@ class DraftNode:
         self._make_text = make_text
         self._sessions: dict[str, DraftSession] = {}
         self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
-        self._cache_jobs: deque[OpenCache | DropCache] = deque()
+        self._cache_jobs: deque[OpenDraft | DropCache] = deque()
         self._outbox = Outbox()
         self._express: deque[Message] = deque()
         self._outputs: deque[Output] = deque()
@@ -92,11 +95,17 @@ class DraftNode:
             raise BadRequestError(
                 f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
             )
-        session = DraftSession(request, strategy, self._make_text(), self.spec.max_positions)
+        session = DraftSession(
+            request,
+            strategy,
+            self._make_text(),
+            self.spec.max_positions,
+            keeps_features=self.spec.needs_features,
+        )
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
-            self._cache_jobs.append(OpenCache(name, session.capacity))
+            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0]))
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
 

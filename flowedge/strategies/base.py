@@ -37,7 +37,8 @@ class Layer:
     Attributes:
         growth: number of the growth it belongs to, always the latest one asked for.
         nodes: the frontier nodes, as named in the Grow command.
-        tokens: int64 [f, width] likeliest children of each, best first; log_probs: float64 [f, width].
+        tokens: int64 [f, c] likeliest children of each, best first, c at most the width asked for;
+        log_probs: float64 [f, c]. Where a node has fewer than c, its row ends in tokens below 0.
     """
 
     growth: int

@@ -61,7 +61,7 @@ class FlowSpecPaper(SegmentedRounds):
             return commands
         if self._moved:
             commands.append(self._context_aware())
-        elif self.pace.open and self.all_sent and self.room:
+        elif self.pace.open and self.all_sent and self.room and not self.growth.exhausted:
             commands.append(self._score_aware())
         return commands
 

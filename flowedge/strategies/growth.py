@@ -26,11 +26,16 @@ class Growth:
         self._frontier: list[int] = [ROOT]
 
     @property
+    def exhausted(self) -> bool:
+        """Whether the drafter has nothing to propose below the deepest layer."""
+        return not self._frontier
+
+    @property
     def finished(self) -> bool:
-        return self.layers >= self._target
+        return self.exhausted or self.layers >= self._target
 
     def deepen(self, layers: int) -> None:
-        """Ask for more layers below the deepest one (score-aware expansion)."""
+        """Ask for more layers below the deepest one (score-aware expansion), unless it is exhausted."""
         self._target = self.layers + layers
 
     def next_layer(self) -> Grow:
@@ -46,9 +51,11 @@ class Growth:
 
     def add(self, layer: Layer) -> None:
         """Put the computed children into the tree; the best top_k of them are the next frontier."""
-        parents = np.repeat(np.array(layer.nodes), layer.tokens.shape[1])
-        scores = self.base.scores[parents] + layer.log_probs.ravel()
-        nodes = np.array(self.base.put(parents.tolist(), layer.tokens.ravel().tolist(), scores.tolist()))
+        proposed = layer.tokens.ravel() >= 0
+        parents = np.repeat(np.array(layer.nodes), layer.tokens.shape[1])[proposed]
+        tokens = layer.tokens.ravel()[proposed]
+        scores = self.base.scores[parents] + layer.log_probs.ravel()[proposed]
+        nodes = np.array(self.base.put(parents.tolist(), tokens.tolist(), scores.tolist()), dtype=np.int64)
         best = np.argsort(-self.base.scores[nodes], kind="stable")[: self._top_k]
         self._frontier = nodes[np.sort(best)].tolist()
         self.layers += 1

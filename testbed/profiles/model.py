@@ -46,6 +46,12 @@ class SmallModelSize(Document):
     vocab: int = Field(ge=2)
 
 
+class NGramSize(Document):
+    """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
+
+    kind: Literal["ngram"]
+
+
 class ModelProfile(Document):
     """A Llama-architecture model by its sizes.
 
