@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from flowedge.errors import BadRequestError
 
+# Initial metadata of a call that is accepted; what is written to one that is being refused may hide why.
+ACCEPTED_KEY = "flowedge-accepted"
+
 
 @dataclass(frozen=True)
 class LinkLimits:

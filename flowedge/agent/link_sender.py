@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
-from flowedge.agent.link_limits import LinkLimits
+from flowedge.agent.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.cluster.address import split_address
 from flowedge.errors import BadRequestError, DeviceLostError, ProtocolError
 from flowedge.runtime.deadline import within
@@ -60,9 +61,17 @@ class LinkSender:
                 "again, or does the address mean another device there?"
             )
 
+    async def _accepted(self, call: Any, result: Callable[[], Awaitable[Any]]) -> None:
+        """Wait until the peer takes part; what it refuses with is raised by `result`."""
+        metadata = await within(self.limits.step_s, call.initial_metadata(), f"{self.peer} did not answer")
+        if ACCEPTED_KEY not in dict(metadata or ()):
+            await within(self.limits.step_s, result(), f"{self.peer} did not say why it refuses")
+            raise ProtocolError(f"{self.peer} is no FlowEdge agent that measures links")
+
     async def _round_trips(self, channel: grpc.aio.Channel, count: int) -> list[float]:
         limits = self.limits
         call = measure_pb2_grpc.MeasureStub(channel).Ping(timeout=limits.total_s)
+        await self._accepted(call, call.read)
         probe = pb.Probe(data=bytes(limits.probe_bytes))
         times = []
         for number in range(limits.warm_up_round_trips + count):
@@ -81,6 +90,7 @@ class LinkSender:
     async def _send(self, channel: grpc.aio.Channel, num_bytes: int) -> pb.SinkReply:
         limits = self.limits
         call = measure_pb2_grpc.MeasureStub(channel).Sink(timeout=limits.total_s)
+        await self._accepted(call, lambda: call)
         with contextlib.suppress(asyncio.InvalidStateError):  # it has ended the call: its status says why
             await self._chunks(call, num_bytes // limits.warm_up_share, limits.warm_up_s, warm_up=True)
             await self._chunks(call, num_bytes, limits.send_s, warm_up=False)

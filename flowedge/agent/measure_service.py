@@ -14,7 +14,7 @@ import grpc.aio
 
 from flowedge.agent.device_measurement import measure_here
 from flowedge.agent.identity import Identity
-from flowedge.agent.link_limits import LinkLimits
+from flowedge.agent.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.agent.link_sender import LinkSender
 from flowedge.agent.measure_progress import MeasureProgress
 from flowedge.agent.role import RoleHolder
@@ -85,6 +85,7 @@ class MeasureService(rpc.MeasureServicer):
         """Count what comes after the warm-up, and time it."""
 
         async def receive() -> pb.SinkReply:
+            await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
             return await within(self._limits.total_s, self._receive(context), "not all data came")
 
         return await self._alone(TAKING_PART, context, receive)
@@ -134,6 +135,7 @@ class MeasureService(rpc.MeasureServicer):
 
     async def _answer(self, context: Context) -> None:
         limits = self._limits
+        await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
         for _ in range(limits.warm_up_round_trips + limits.max_round_trips + 1):
             probe: Any = await within(limits.step_s, context.read(), "no probe came")
             if not isinstance(probe, pb.Probe):
