@@ -92,11 +92,11 @@ def attend_capped(
     kv_heads = key.shape[1]
     group = heads // kv_heads
     folded = query.reshape(1, kv_heads, group * rows, size)
-    scores = torch.matmul(folded, key.transpose(2, 3)) * (size**-0.5 if scaling is None else scaling)
-    scores = torch.tanh(scores / softcap) * softcap
+    scale = size**-0.5 if scaling is None else scaling
+    scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale / softcap).tanh_().mul_(softcap)
     scores = scores.view(1, kv_heads, group, rows, -1)
     if attention_mask is not None:
-        scores = scores + attention_mask[:, None]
+        scores.add_(attention_mask[:, None])
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     output = torch.matmul(weights.view(1, kv_heads, group * rows, -1), value)
     return output.reshape(1, heads, rows, size)

@@ -147,6 +147,8 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.directory}: the checkpoint is already quantised; give the original one"
             )
+        if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
+            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:

@@ -6,7 +6,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,7 @@ class Family:
     Attributes:
         module: of transformers.models; prefix: of the class names there.
         text_prefix: of the config's and the causal LM's names, where it is another one.
+        multimodal: whether a checkpoint holds the decoder among other models; those are never read.
         windows: which layers the config's `sliding_window` is for.
         renames: pattern and replacement of stored tensor names that are not those of the modules.
         embedding_multiplier: (config, dtype of the embedding) -> what embedded tokens are multiplied by.
@@ -40,6 +41,7 @@ class Family:
     module: str
     prefix: str
     text_prefix: str = ""
+    multimodal: bool = False
     windows: Literal["none", "every layer", "by layer type"] = "none"
     renames: tuple[tuple[str, str], ...] = ()
     embedding_multiplier: Callable[[Any, torch.dtype], float] = lambda _config, _dtype: 1.0
@@ -94,17 +96,14 @@ def _final_softcap(config: Any) -> float | None:
     return cap
 
 
-def _gemma3(renames: tuple[tuple[str, str], ...] = ()) -> Family:
-    return Family(
-        "gemma3",
-        "Gemma3",
-        text_prefix="Gemma3Text",
-        windows="by layer type",
-        renames=renames,
-        embedding_multiplier=_root_of_width,
-        logits_softcap=_final_softcap,
-    )
-
+_GEMMA3 = Family(
+    "gemma3",
+    "Gemma3",
+    text_prefix="Gemma3Text",
+    windows="by layer type",
+    embedding_multiplier=_root_of_width,
+    logits_softcap=_final_softcap,
+)
 
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
@@ -115,15 +114,16 @@ FAMILIES: dict[str, Family] = {
         embedding_multiplier=_root_of_width,
         logits_softcap=_final_softcap,
     ),
-    # The text model of a multimodal checkpoint; its other tensors are never read.
-    "gemma3": _gemma3(
-        (
+    "gemma3": replace(
+        _GEMMA3,
+        multimodal=True,
+        renames=(
             (r"^language_model\.model\.", "model."),
             (r"^model\.language_model\.", "model."),
             (r"^language_model\.lm_head\.", "lm_head."),
-        )
+        ),
     ),
-    "gemma3_text": _gemma3(),
+    "gemma3_text": _GEMMA3,
     "granite": Family(
         "granite",
         "Granite",

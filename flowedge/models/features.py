@@ -69,6 +69,10 @@ def check_features(family: Family, config: Any) -> None:
         raise CheckpointError(
             f"attn_logit_softcapping is set, which transformers' {family.prefix} layers do not apply"
         )
+    if family.multimodal and family.logits_softcap(config) is not None:
+        raise CheckpointError(
+            f"final_logit_softcapping is set, which transformers' multimodal {family.prefix} does not apply"
+        )
     _check_windows(family, config)
 
 

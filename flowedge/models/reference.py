@@ -67,6 +67,7 @@ class ReferenceModel:
         model = causal_lm.from_pretrained(
             checkpoint.directory,
             config=checkpoint.config,
+            key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
             dtype=dtype,
             # transformers' own sdpa does not do soft-capping.
             attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",

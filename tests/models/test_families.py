@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from flowedge.models.head import LMHead
 from flowedge.models.reference import ReferenceModel
 from flowedge.models.sampler import TokenSampler
 from flowedge.sampling import SamplingParams
-from tests.models.pipeline import Pipeline
-from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
+from tests.models.pipeline import Pipeline, never
+from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
 
 ATOL = 3e-5
 TEXT = np.random.default_rng(5).integers(3, VOCAB, 44).tolist()
@@ -114,3 +115,27 @@ def test_bytes_are_those_announced(tiny: tuple[Checkpoint, Any]) -> None:
     whole = LayerBlock.required_bytes(checkpoint, 0, LAYERS)
     untied = 0 if checkpoint.config.tie_word_embeddings else LMHead.load(checkpoint).weight_bytes
     assert whole + untied == checkpoint.tensor_bytes(checkpoint.names)
+
+
+@pytest.mark.parametrize("as_published", [True, False])
+def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, as_published: bool) -> None:
+    whole = make_multimodal(tmp_path, save_original_format=as_published)
+    checkpoint = Checkpoint.open(str(tmp_path))
+    with torch.inference_mode():
+        expected = whole(torch.tensor([TEXT])).logits[0]
+    assert_close(Pipeline(checkpoint, 2).commit(TEXT), expected)
+    assert_close(plain(ReferenceModel.load(checkpoint), TEXT), expected)
+
+
+def test_half_precision_follows_the_model_in_half_precision(tmp_path: Path) -> None:
+    """Gemma rounds its embedding's multiplier to the dtype; another one would be off by more."""
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "gemma3")))
+    model = ReferenceModel.load(checkpoint, dtype=torch.bfloat16).model
+    block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=torch.bfloat16)
+    chain, positions = np.arange(-1, 39, dtype=np.int64), np.arange(40, dtype=np.int64)
+    got = block.forward(torch.tensor(TEXT[:40]), positions, block.new_cache(40), 0, 0, chain, never)
+    with torch.inference_mode():
+        expected = model.model(torch.tensor([TEXT[:40]])).last_hidden_state[0]
+    assert got is not None and got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, atol=0.15, rtol=0.1)
+    assert checkpoint.family.embedding_multiplier(checkpoint.config, torch.bfloat16) == 5.65625

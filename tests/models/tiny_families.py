@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration
 
 VOCAB = 128
 LAYERS = 4
@@ -36,12 +36,15 @@ LLAMA3 = rope(
 )
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 # Short factors serve the 64 positions of the original length, and those alone are within these tests.
-LONGROPE = rope(
-    "longrope",
-    short_factor=[1.0, 1.3, 2.0, 3.0],
-    long_factor=[1.0, 4.0, 8.0, 16.0],
-    original_max_position_embeddings=64,
-)
+LONGROPE = {
+    "original_max_position_embeddings": 64,
+    **rope(
+        "longrope",
+        short_factor=[1.0, 1.3, 2.0, 3.0],
+        long_factor=[1.0, 4.0, 8.0, 16.0],
+        original_max_position_embeddings=64,
+    ),
+}
 GEMMA = {
     "head_dim": 16,
     "query_pre_attn_scalar": 20,
@@ -78,7 +81,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
-    "phi3-longrope": ("phi3", {**LONGROPE, "original_max_position_embeddings": 64}),
+    "phi3-longrope": ("phi3", LONGROPE),
     "granite": (
         "granite",
         {
@@ -112,6 +115,26 @@ def make_tiny(directory: Path, name: str, seed: int = 0, **saving: Any) -> Path:
     randomise(model)
     model.save_pretrained(directory, **saving)
     return directory
+
+
+def make_multimodal(directory: Path, **saving: Any) -> Gemma3ForConditionalGeneration:
+    """Saves a Gemma 3 with a vision tower, and returns the model."""
+    model_type, changes = TINY["gemma3"]
+    text = AutoConfig.for_model(model_type, **(SHARED | changes | {"final_logit_softcapping": None}))
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
+    torch.manual_seed(0)
+    model = Gemma3ForConditionalGeneration(config)
+    randomise(model)
+    model.save_pretrained(directory, **saving)
+    return model.eval()
 
 
 def randomise(model: torch.nn.Module) -> None:
