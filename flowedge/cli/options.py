@@ -19,6 +19,9 @@ class Quant(str, Enum):
     INT8 = "int8"
     NF4 = "nf4"
     FP4 = "fp4"
+    NF4_DQ = "nf4-dq"
+    FP4_DQ = "fp4-dq"
+    INT4 = "int4"
 
 
 def split_peers(text: str) -> list[str]:

@@ -27,6 +27,8 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.families import LM_HEAD
 from flowedge.models.judging import Difference, Judgement, Tolerance, gap_behind
+from flowedge.models.loading import checkpoint_quant
+from flowedge.models.quant.bitsandbytes import settle
 from flowedge.models.quantize import check_quant, quantize_block
 from flowedge.sampling import SamplingParams, gumbel_noise
 
@@ -59,14 +61,21 @@ class ReferenceModel:
         """
         check_quant(quant)
         checkpoint = source if isinstance(source, Checkpoint) else Checkpoint.open(source)
+        quant = checkpoint_quant(checkpoint, quant)
         device = torch.device(device)
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = checkpoint.family.causal_lm.from_pretrained(
-            checkpoint.directory, dtype=dtype, attn_implementation="sdpa", local_files_only=True
-        )
-        model = model.to(device).eval()
-        quantize_block(model.model.layers, quant)
+            checkpoint.directory,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            device_map={"": device},
+        ).eval()
+        if checkpoint.quant == "none":
+            quantize_block(model.model.layers, quant)
+        else:
+            settle(model.model.layers, dtype)
         # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
         # are drawn by.
         model.generation_config = _generation_config()

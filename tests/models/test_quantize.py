@@ -97,6 +97,6 @@ def test_the_embedding_and_the_head_stay_as_they_are(directory: Path) -> None:
 
 def test_unknown_names_are_refused(directory: Path) -> None:
     with pytest.raises(BadRequestError, match="none, int8, nf4, fp4"):
-        quantize_linear(nn.Linear(2, 2), "int4")
+        quantize_linear(nn.Linear(2, 2), "int3")
     with pytest.raises(BadRequestError):
         LayerBlock.load(Checkpoint.open(str(directory)), 0, 1, quant="gptq")
