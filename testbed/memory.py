@@ -20,7 +20,7 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
         f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
         "activations": float(ACTIVATION_ROWS * model.intermediate * STORED_BYTES),
     }
-    if emulation.quant != "none":
+    if emulation.quant not in ("none", "int4"):
         parts["one matrix in 16 bits"] = float(model.hidden * model.intermediate * STORED_BYTES)
     if stage == 0:
         parts["embedding"] = float(model.vocab * model.hidden * STORED_BYTES)

@@ -24,6 +24,14 @@ class Quant(str, Enum):
     INT4 = "int4"
 
 
+class Dtype(str, Enum):
+    """What weights that are not quantised are held in; the names are those of flowedge.models.tensors."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 def split_peers(text: str) -> list[str]:
     """The addresses of "host:port,host:port"; BadRequestError for one that is none."""
     addresses = [part.strip() for part in text.split(",")]

@@ -23,6 +23,7 @@ DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
 DEFAULT_GIB = 16.0
 ABANDONED_S = 3600.0  # a file that is still being written after so long has no writer any more
+HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
 _PARTIAL = ".partial"
 _DIGEST = "sha256"
 
@@ -75,7 +76,8 @@ class CacheKey:
 class QuantCache:
     """Files in one directory, the least recently used of which are dropped when they are too many.
 
-    Any number of processes may use one directory. Nothing that goes wrong with it is an error: it is logged,
+    Any number of processes may use one directory; while several write, it may be over its size by what they
+    write. Nothing that goes wrong with it is an error: it is logged,
     and weights are quantised as if there were no cache.
     """
 
@@ -155,7 +157,7 @@ class QuantCache:
         if not self._enabled:
             return
         metadata = {_DIGEST: tensors_digest(tensors)}
-        size = sum(tensor.nbytes for tensor in tensors.values())
+        size = HEADER_BYTES + sum(tensor.nbytes for tensor in tensors.values())
         self._store(self._path(key), lambda partial: save_file(tensors, partial, metadata), size)
 
     def _path(self, key: CacheKey) -> Path:

@@ -139,7 +139,8 @@ class WeightFile(Mapping[str, WeightSlice]):
         except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"the header's entry of {name} is not valid") from error
         numbers = [begin, end, *sizes] if isinstance(sizes, list) else [None]
-        if type_name not in DTYPES or not all(type(number) is int and number >= 0 for number in numbers):
+        known = isinstance(type_name, str) and type_name in DTYPES
+        if not known or not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError(f"the header's entry of {name} is not valid (type {type_name!r})")
         dtype = DTYPES[type_name]
         if end > data_size or end - begin != math.prod(sizes) * dtype.itemsize:

@@ -35,9 +35,7 @@ class Int4:
         if device.type == "cpu":
             found = torch.backends.cpu.get_cpu_capability()
             if found not in _CPU_KERNELS:
-                return (
-                    f"torch's int4 product needs AVX2 or AVX-512, and this CPU has {found}; nf4 is an option"
-                )
+                return f"torch's int4 product needs AVX2 or AVX-512, this CPU has {found}; use nf4"
             return None
         if device.type == "cuda":
             capability = torch.cuda.get_device_capability(device)
