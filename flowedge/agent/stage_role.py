@@ -15,12 +15,14 @@ from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceL
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
     from flowedge.runtime.live_stage import LiveStage
+    from flowedge.runtime.pacing import Pacing
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -67,8 +69,9 @@ class StageRole:
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
+        pacing = None if self._settings.pacing is None else self._settings.pacing()
         self._live = _live_stage(
-            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason)
+            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason), pacing
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -80,6 +83,10 @@ class StageRole:
         if self._live is None:
             raise DeviceError(self._device, "it is still loading its layers")
         return self._live
+
+    def timeline(self) -> Timeline:
+        """See Role."""
+        return self.streams().timeline
 
     def describe(self, device: pb.Device) -> None:
         """See Role."""
@@ -127,7 +134,11 @@ class StageRole:
 
 
 def _live_stage(
-    device: str, executor: BlockExecutor, lane: ComputeLane, on_ended: Callable[[str], None]
+    device: str,
+    executor: BlockExecutor,
+    lane: ComputeLane,
+    on_ended: Callable[[str], None],
+    pacing: Pacing | None,
 ) -> LiveStage:
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
@@ -143,8 +154,9 @@ def _live_stage(
         vocab_size=block.vocab_size,
         dtype=payload_dtype(block.dtype),
         max_capacity=max(1, min(MAX_CAPACITY, memory_available() // row_bytes)),
+        padding_per_row=0 if pacing is None else pacing.padding_per_row,
     )
-    return LiveStage(Stage(device, spec), executor, lane, on_ended)
+    return LiveStage(Stage(device, spec), executor, lane, on_ended, pacing)
 
 
 def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:

@@ -6,10 +6,10 @@ from enum import Enum
 from pathlib import Path
 
 from flowedge.cluster.address import split_address
+from flowedge.drafting import choice
 from flowedge.errors import BadRequestError
 
-BUNDLED = "bundled"
-NO_DRAFTER = "none"
+BUNDLED = choice.BUNDLED
 
 
 class Quant(str, Enum):
@@ -47,9 +47,10 @@ def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
     if model == BUNDLED:
         return BUNDLED
     if strategy == "autoregressive":
-        return NO_DRAFTER
+        return choice.NO_DRAFTER
     raise BadRequestError(
-        f"--strategy {strategy} needs a drafter for {model}: give --drafter, or use --strategy autoregressive"
+        f"--strategy {strategy} needs a drafter for {model}: give --drafter, and {choice.NGRAM} needs no "
+        "weights, or use --strategy autoregressive"
     )
 
 
@@ -57,3 +58,8 @@ def local_path(source: str) -> str:
     """A model's source with a path of this machine made absolute; anything else as it is."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source != BUNDLED and path.is_dir() else source
+
+
+def local_drafter(drafter: str) -> str:
+    """A drafter with paths of this machine made absolute. BadRequestError for one that cannot be read."""
+    return choice.map_sources(drafter, local_path)

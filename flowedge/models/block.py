@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,15 @@ import torch
 from torch import nn
 
 from flowedge.errors import BadRequestError, ProtocolError
-from flowedge.models.cache import SessionCache, visible_tail
+from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.families import FINAL_NORM
+from flowedge.models.features import layer_windows
 from flowedge.models.head import load_embedding
 from flowedge.models.loading import checkpoint_quant, layer_bytes, load_layer, load_parameter
 from flowedge.models.quant_cache import QuantCache
 from flowedge.models.quantize import check_available, module_bytes
+from flowedge.models.rotary import Rotary
 
 
 class LayerBlock:
@@ -30,8 +32,10 @@ class LayerBlock:
         stop: int,
         *,
         layers: list[nn.Module],
-        rotary: nn.Module,
+        windows: list[int | None],
+        rotary: Rotary,
         embedding: nn.Embedding | None,
+        embedding_multiplier: float,
         norm: nn.Module | None,
         dtype: torch.dtype,
         device: torch.device,
@@ -42,8 +46,10 @@ class LayerBlock:
         self.dtype = dtype
         self.device = device
         self._layers = layers
+        self._windows = windows
         self._rotary = rotary
         self._embedding = embedding
+        self._embedding_multiplier = embedding_multiplier
         self._norm = norm
 
     @classmethod
@@ -86,8 +92,10 @@ class LayerBlock:
             start,
             stop,
             layers=layers,
-            rotary=checkpoint.family.rotary(config).to(device),
+            windows=layer_windows(checkpoint.family, config)[start:stop],
+            rotary=Rotary(checkpoint.family, config, range(start, stop), device),
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
+            embedding_multiplier=checkpoint.family.embedding_multiplier(config, dtype),
             norm=_load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
             dtype=dtype,
             device=device,
@@ -104,7 +112,7 @@ class LayerBlock:
     ) -> int:
         """The bytes of weights that `load` with the same arguments would hold; no tensor is read."""
         config = checkpoint.config
-        total = (stop - start) * layer_bytes(checkpoint, quant, dtype)
+        total = sum(layer_bytes(checkpoint, index, quant, dtype) for index in range(start, stop))
         if start == 0:
             total += config.vocab_size * config.hidden_size * dtype.itemsize
         if stop == config.num_hidden_layers:
@@ -137,6 +145,11 @@ class LayerBlock:
         return int(self.config.vocab_size)
 
     @property
+    def embedding_weight(self) -> nn.Parameter | None:
+        """The first block's embedding [vocab, hidden]; None for the others."""
+        return None if self._embedding is None else cast(nn.Parameter, self._embedding.weight)
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes of weights it holds in memory."""
         modules = [*self._layers, *filter(None, (self._embedding, self._norm))]
@@ -144,7 +157,9 @@ class LayerBlock:
 
     def new_cache(self, capacity_rows: int) -> SessionCache:
         """A cache of one session: `capacity_rows` rows in each of the block's layers."""
-        return SessionCache(self.config, self.num_layers, capacity_rows, self.dtype, self.device)
+        return SessionCache(
+            self.config, self.num_layers, capacity_rows, self.dtype, self.device, windows=self._windows
+        )
 
     @torch.inference_mode()
     def forward(
@@ -176,13 +191,11 @@ class LayerBlock:
         rows = len(inputs)
         _check_indices(positions, tail_parents, cached=cached, context=context, rows=rows)
         cache.begin(cached, rows)
-        mask = cache.mask.write(context, visible_tail(tail_parents, context, rows))
-        inputs = inputs.to(self.device)
-        hidden = (inputs if self._embedding is None else self._embedding(inputs))[None]
-        # Rotary angles depend on the position only; the same pair serves every layer.
+        masks = cache.write_masks(context, tail_parents, positions)
+        hidden = self._embed(inputs.to(self.device))[None]
         position_ids = torch.from_numpy(positions).to(self.device)[None]
-        rotation = self._rotary(hidden, position_ids)
-        for layer in self._layers:
+        rotations = self._rotary(hidden, position_ids)
+        for layer, mask, rotation in zip(self._layers, masks, rotations, strict=True):
             if should_abort():
                 return None
             hidden = layer(
@@ -195,6 +208,12 @@ class LayerBlock:
         if self._norm is not None:
             hidden = self._norm(hidden)
         return hidden[0]
+
+    def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self._embedding is None:
+            return inputs
+        embedded: torch.Tensor = self._embedding(inputs)
+        return embedded if self._embedding_multiplier == 1 else embedded * self._embedding_multiplier
 
     def _check_inputs(self, inputs: torch.Tensor) -> None:
         if self._embedding is None:

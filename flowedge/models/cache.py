@@ -11,6 +11,8 @@ import torch
 
 from flowedge.errors import CapacityError, ProtocolError
 
+_ALIGNED_COLUMNS = 16  # of the mask, in which views of it begin
+
 
 def head_size(config: Any) -> int:
     """The width of one attention head of a transformers config."""
@@ -22,6 +24,8 @@ class SessionCache:
 
     `kv` has shape [layers, 2, kv_heads, capacity, head_size]: 0 is keys, 1 is values; slot s of every layer
     is row s. It is also the `past_key_values` that transformers' attention layers write through `update`.
+    Layers with a window keep all rows, because a prune can bring earlier ones back into it, and read those
+    that some row sees.
     """
 
     def __init__(
@@ -31,13 +35,18 @@ class SessionCache:
         capacity_rows: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        *,
+        windows: Sequence[int | None] = (),
     ) -> None:
+        """windows: of each layer, in positions, as `layer_windows` gives them; none has one when empty."""
         if capacity_rows < 1:
             raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session")
         shape = (num_layers, 2, config.num_key_value_heads, capacity_rows, head_size(config))
         self.kv = torch.zeros(shape, dtype=dtype, device=device)
-        self.mask = AttentionMask(capacity_rows, dtype, device)
         self.capacity = capacity_rows
+        self._windows = list(windows) or [None] * num_layers
+        self._masks = {window: AttentionMask(capacity_rows, dtype, device) for window in set(self._windows)}
+        self._lows = [0] * num_layers  # the first slot that each layer reads
         self._start = 0
         self._stop = 0
 
@@ -49,7 +58,7 @@ class SessionCache:
     @property
     def nbytes(self) -> int:
         """The bytes allocated now, the mask buffer included."""
-        return self.kv.nbytes + self.mask.nbytes
+        return self.kv.nbytes + sum(mask.nbytes for mask in self._masks.values())
 
     def begin(self, cached: int, rows: int) -> None:
         """Sets the slots [cached, cached + rows) that updates write; CapacityError when they do not fit."""
@@ -58,15 +67,37 @@ class SessionCache:
                 f"rows [{cached}, {cached + rows}) do not fit the session's cache of {self.capacity} rows"
             )
         self._start, self._stop = cached, cached + rows
+        self._lows = [0] * len(self._windows)
+
+    def write_masks(
+        self, context: int, tail_parents: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> list[torch.Tensor]:
+        """The mask of each layer for the rows that `begin` announced, as `AttentionMask.write` gives it.
+
+        tail_parents: int64 [tail], as for `visible_tail`; positions: int64 [rows]. Layers read from the slot
+        that their mask begins at, from here to the next `begin`.
+        """
+        seen = visible_tail(tail_parents, context, positions.size)
+        written: dict[int | None, torch.Tensor] = {}
+        for window, mask in self._masks.items():
+            if window is None:
+                written[window] = mask.write(context, seen)
+                continue
+            first_seen = positions - (window - 1)
+            tail_positions = context + tail_depths(tail_parents, context)
+            within = seen & (tail_positions >= first_seen[:, None])
+            written[window] = mask.write(context, within, first_seen)
+        self._lows = [self._stop - written[window].shape[-1] for window in self._windows]
+        return [written[window] for window in self._windows]
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores one layer's keys and values [1, kv_heads, rows, head_size]; returns views of all rows."""
+        """Stores a layer's keys and values [1, kv_heads, rows, head_size]; returns views of the rows read."""
         layer_kv = self.kv[layer]
         layer_kv[0, :, self._start : self._stop] = keys[0]
         layer_kv[1, :, self._start : self._stop] = values[0]
-        live = layer_kv[:, None, :, : self._stop]
+        live = layer_kv[:, None, :, self._lows[layer] : self._stop]
         return live[0], live[1]
 
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
@@ -98,29 +129,48 @@ class AttentionMask:
         # A constant, finite fill: a row that sees one key only must not be normalised over the hidden ones.
         self.fill = torch.finfo(dtype).min
         self._buffer = torch.zeros((0, capacity), dtype=dtype, device=device)
-        self._clean = 0  # columns below are visible to every row
+        self._clean = 0  # columns below are visible to every row, but for those of _edge
+        self._edge = slice(0, 0)  # context columns that the last call hid from some row
 
     @property
     def nbytes(self) -> int:
         """The bytes allocated now."""
         return self._buffer.nbytes
 
-    def write(self, context: int, tail_rows: npt.NDArray[np.bool_]) -> torch.Tensor:
-        """Makes the context visible to every row, and the tail as told.
+    def write(
+        self,
+        context: int,
+        tail_rows: npt.NDArray[np.bool_],
+        first_seen: npt.NDArray[np.int64] | None = None,
+    ) -> torch.Tensor:
+        """Makes the context visible to every row, from its first column on, and the tail as told.
 
         tail_rows: [rows, tail], what each row sees of the columns [context, context + tail).
-        Returns a view [1, 1, rows, context + tail] of the buffer, 0 where visible and the fill elsewhere;
-        the next call overwrites it.
+        first_seen: [rows], each row's first visible column of the context; 0 for all when not given.
+        Returns a view [1, 1, rows, columns] of the buffer, 0 where visible and the fill elsewhere. Its last
+        column is context + tail - 1; its first is 0, or with `first_seen` a little before the first that some
+        row sees. The next call overwrites it.
         """
         rows, tail = tail_rows.shape
         self._reserve(rows)
         if context > self._clean:
             self._buffer[:, self._clean : context] = 0
         self._clean = context
+        self._buffer[:, self._edge] = 0
+        low = 0 if first_seen is None else self._write_edge(first_seen.clip(0, context))
         hidden = torch.from_numpy(~tail_rows).to(self._buffer.device)
         block = self._buffer[:rows, context : context + tail]
         block.zero_().masked_fill_(hidden, self.fill)
-        return self._buffer[None, None, :rows, : context + tail]
+        return self._buffer[None, None, :rows, low : context + tail]
+
+    def _write_edge(self, first_seen: npt.NDArray[np.int64]) -> int:
+        # Kernels want views of keys and mask to begin at a multiple of 16 bytes.
+        low = int(first_seen.min()) // _ALIGNED_COLUMNS * _ALIGNED_COLUMNS
+        high = int(first_seen.max())
+        hidden = torch.from_numpy(np.arange(low, high) < first_seen[:, None]).to(self._buffer.device)
+        self._edge = slice(low, high)
+        self._buffer[: first_seen.size, self._edge].masked_fill_(hidden, self.fill)
+        return low
 
     def _reserve(self, rows: int) -> None:
         held, capacity = self._buffer.shape
@@ -128,6 +178,16 @@ class AttentionMask:
             return
         # Zeros are right for every column below _clean; those above are rewritten by each call.
         self._buffer = self._buffer.new_zeros((max(rows, 2 * held, 16), capacity))
+
+
+def tail_depths(parents: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.int64]:
+    """The depth [tail] of each row of a tail that `visible_tail` accepts; 0 below the context."""
+    depths = np.arange(parents.size)
+    local = np.where(parents == -1, -1, parents - context)
+    if not (local == depths - 1).all():
+        for row, parent in enumerate(local.tolist()):
+            depths[row] = 0 if parent == -1 else depths[parent] + 1
+    return depths
 
 
 def visible_tail(parents: npt.NDArray[np.int64], context: int, rows: int) -> npt.NDArray[np.bool_]:

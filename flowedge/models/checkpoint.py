@@ -7,7 +7,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import flowedge
 from flowedge.errors import CheckpointError
 from flowedge.models import prequantised
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
-from flowedge.models.weight_file import WeightFile, WeightSlice
+from flowedge.models.features import check_features
+from flowedge.models.stored import Stored, experts_of, is_stack
+from flowedge.models.weight_file import Weights, WeightSlice, open_weights
 
 BUNDLED = "bundled"
 DOWNLOADED_FILES = (
@@ -33,12 +35,9 @@ DOWNLOADED_FILES = (
     "merges.txt",
     "chat_template*",
 )
-# Their frequencies change with the length of the forward that is running, so a row's value would depend
-# on its segment.
-LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
 
@@ -59,31 +58,26 @@ class Checkpoint:
         self.config = self._load_config()
         self._handles: dict[Path, Weights] = {}
         self._files = self._locate_tensors()
+        self._tensors = self._name_tensors()
 
     @classmethod
     def open(cls, source: str) -> Checkpoint:
         """Opens a directory, a hub id ("owner/name") or the word "bundled".
 
-        A hub id is downloaded (safetensors, config and tokenizer files only) unless it is in the local cache.
         CheckpointError when the source cannot be found, fetched or understood.
         """
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        directory = Path(source).expanduser()
-        if directory.is_dir():
-            return cls(directory)
-        if not _HUB_ID.fullmatch(source):
-            raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
-        return cls(_download(source))
+        return cls(find_model(source))
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint holds a tensor of this name."""
-        return name in self._files
+        """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
+        return name in self._tensors
 
     @property
     def names(self) -> list[str]:
         """The names of all tensors, sorted."""
-        return sorted(self._files)
+        return sorted(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The stored shape of a tensor, from the file's header."""
@@ -99,7 +93,7 @@ class Checkpoint:
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Reads rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
-        return self._read(name, slice(start, stop))
+        return self._read(name, start, stop)
 
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
         """CheckpointError when a tensor has another shape; it names both."""
@@ -115,8 +109,7 @@ class Checkpoint:
 
     def file(self, name: str) -> Path:
         """The file that holds a tensor."""
-        self._handle(name)
-        return self._files[name]
+        return self._files[self._tensor(name).name]
 
     def is_quantised(self, name: str) -> bool:
         """Whether a weight is stored quantised, as `quant` says."""
@@ -132,9 +125,10 @@ class Checkpoint:
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
 
-    def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
+    def _read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        stored = self._tensor(name)
         try:
-            return self._handle(name)[... if rows is None else rows]
+            return stored.take(self._handle(stored.name), start, stop)
         except OSError as error:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
 
@@ -177,24 +171,34 @@ class Checkpoint:
         return digest.hexdigest()
 
     def _load_config(self) -> Any:
+        if self.family.multimodal:
+            if not isinstance(self._raw_config.get("text_config"), dict):
+                raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+            if self.quant != "none":
+                raise CheckpointError(f"{self.directory}: multimodal models are read unquantised only")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
-            raise CheckpointError(
-                f"{self.directory}: {heads} attention heads do not share {kv_heads} KV heads"
-            )
-        rope = (config.rope_parameters or {}).get("rope_type", "default")
-        if rope in LENGTH_DEPENDENT_ROPE:
-            raise CheckpointError(
-                f"{self.directory}: RoPE scaling {rope!r} changes with the length; it is not supported"
-            )
+        try:
+            check_features(self.family, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.directory}: {error}") from error
         return config
 
+    def _name_tensors(self) -> dict[str, Stored]:
+        """Where each tensor is stored, by the name that the family's modules have for it."""
+        found: dict[str, Stored] = {}
+        for stored in self._files:
+            name = self.family.module_name(stored)
+            if is_stack(name):
+                found |= experts_of(name, stored, tuple(self._handle(stored).shape))
+            else:
+                found[name] = Stored(stored)
+        return found
+
     def _locate_tensors(self) -> dict[str, Path]:
-        """Which file holds each tensor; safetensors are preferred, .bin is accepted with a warning."""
+        """Which file holds each stored tensor; safetensors are preferred, .bin is accepted with a warning."""
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -219,30 +223,52 @@ class Checkpoint:
         return shape, dtype
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        stored = self._handle(name)
-        return tuple(stored.shape), stored.dtype
+        stored = self._tensor(name)
+        whole = self._handle(stored.name)
+        return stored.shape(tuple(whole.shape)), whole.dtype
 
-    def _handle(self, name: str) -> WeightSlice | torch.Tensor:
-        path = self._files.get(name)
-        if path is None:
+    def _tensor(self, name: str) -> Stored:
+        stored = self._tensors.get(name)
+        if stored is None:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
-        handle = self._open_once(path).get(name)
+        return stored
+
+    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+        path = self._files[stored]
+        handle = self._open_once(path).get(stored)
         if handle is None:
-            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {name}")
+            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
         return handle
 
     def _open_once(self, path: Path) -> Weights:
         if path not in self._handles:
-            self._handles[path] = _open_weights(path)
+            self._handles[path] = open_weights(path)
         return self._handles[path]
 
 
-def _download(hub_id: str) -> Path:
+def find_model(source: str) -> Path:
+    """The directory of a model that is given by it or by a hub id.
+
+    A hub id is downloaded (config, tokenizer and safetensors files, or .bin files where there are no others)
+    unless it is in the local cache. CheckpointError when the source cannot be found or fetched.
+    """
+    directory = Path(source).expanduser()
+    if directory.is_dir():
+        return directory
+    if not _HUB_ID.fullmatch(source):
+        raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
+    directory = _download(source, DOWNLOADED_FILES)
+    if any(directory.glob("*.safetensors")):
+        return directory
+    return _download(source, (*DOWNLOADED_FILES, *PICKLED_FILES))
+
+
+def _download(hub_id: str, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(DOWNLOADED_FILES)))
+        return Path(snapshot_download(hub_id, allow_patterns=list(files)))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         raise CheckpointError(
             f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "
@@ -269,22 +295,3 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
         if Path(file_name).name != file_name or not (directory / file_name).is_file():
             raise CheckpointError(f"{directory}: shard {file_name!r} named by the index is not here")
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}
-
-
-def _open_weights(path: Path) -> Weights:
-    try:
-        return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-
-
-def _load_bin(path: Path) -> dict[str, torch.Tensor]:
-    import pickle  # noqa: PLC0415 (for the name of the error only)
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise CheckpointError(f"{path}: is not a dictionary of tensors")
-    return state

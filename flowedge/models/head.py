@@ -6,16 +6,23 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from flowedge.errors import CheckpointError
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.families import LM_HEAD_BIAS
 from flowedge.models.loading import load_parameter
 
 
 class LMHead:
-    """The output projection, tied to the embedding or not; never quantised."""
+    """The output projection, tied to the embedding or not, and what follows it; never quantised."""
 
-    def __init__(self, weight: nn.Parameter, tensor_name: str) -> None:
+    def __init__(
+        self, weight: nn.Parameter, tensor_name: str, *, divisor: float = 1.0, softcap: float | None = None
+    ) -> None:
+        """divisor: of the product; softcap: the bound that tanh then keeps the logits within."""
         self.weight = weight  # [vocab, hidden]
         self.tensor_name = tensor_name
+        self._divisor = divisor
+        self._softcap = softcap
 
     @classmethod
     def load(
@@ -23,13 +30,28 @@ class LMHead:
     ) -> LMHead:
         """Reads the head's tensor (the embedding's when tied); CheckpointError when there is none."""
         config, name = checkpoint.config, checkpoint.head_name
+        if checkpoint.has(LM_HEAD_BIAS):
+            raise CheckpointError(
+                f"{checkpoint.directory}: tensor {LM_HEAD_BIAS} is a bias that "
+                f"transformers' {checkpoint.family.prefix} models do not have"
+            )
         shape = (config.vocab_size, config.hidden_size)
-        return cls(load_parameter(checkpoint, name, shape, dtype, torch.device(device)), name)
+        return cls(
+            load_parameter(checkpoint, name, shape, dtype, torch.device(device)),
+            name,
+            divisor=checkpoint.family.logits_divisor(config),
+            softcap=checkpoint.family.logits_softcap(config),
+        )
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
-        return linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
+        logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
+        if self._divisor != 1:
+            logits = logits / self._divisor
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
 
     @property
     def vocab_size(self) -> int:

@@ -14,6 +14,7 @@ from torch import nn
 from flowedge.errors import CheckpointError
 from flowedge.models import attention
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.experts import split_experts
 from flowedge.models.families import layer_prefix
 from flowedge.models.prequantised import resolve_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
@@ -35,8 +36,11 @@ def load_layer(
     quant_cache: QuantCache | None = None,
 ) -> nn.Module:
     """Decoder layer `index` of the checkpoint, which writes to layer `cache_index` of a session's cache."""
-    layer = _empty_layer(checkpoint, cache_index)
+    layer = _empty_layer(checkpoint, index)
+    attend: Any = layer.self_attn
+    attend.layer_idx = cache_index
     prefix = layer_prefix(index)
+    _check_biases(layer, checkpoint, prefix)
     fill(layer, checkpoint, prefix, quant=quant, dtype=dtype, device=device, quant_cache=quant_cache)
     return layer.eval()
 
@@ -86,14 +90,14 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
     return resolve_quant(check_quant(quant), checkpoint.quant, checkpoint.directory)
 
 
-def layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> int:
-    """The bytes that one decoder layer holds in memory after quantisation, from config and headers alone."""
+def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
+    """The bytes that decoder layer `index` holds in memory after quantisation, from config and headers."""
     quant = checkpoint_quant(checkpoint, quant)
     total = 0
-    for path, child in _empty_layer(checkpoint, 0).named_modules():
+    for path, child in _empty_layer(checkpoint, index).named_modules():
         for name, parameter in child.named_parameters(recurse=False):
             if isinstance(child, nn.Linear) and name == "weight":
-                total += _weight_bytes(checkpoint, f"{layer_prefix(0)}{path}.weight", child, quant, dtype)
+                total += _weight_bytes(checkpoint, f"{layer_prefix(index)}{path}.weight", child, quant, dtype)
             else:
                 total += math.prod(parameter.shape) * dtype.itemsize
     return total
@@ -172,9 +176,20 @@ def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch
         yield start, checkpoint.rows(name, start, min(start + count, shape[0]))
 
 
-def _empty_layer(checkpoint: Checkpoint, cache_index: int) -> nn.Module:
+def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     config: Any = copy.deepcopy(checkpoint.config)
     config._attn_implementation = attention.NAME
     with torch.device("meta"):
-        layer: nn.Module = checkpoint.family.decoder_layer(config, cache_index)
-    return layer
+        layer: nn.Module = checkpoint.family.decoder_layer(config, index)
+        return split_experts(layer)
+
+
+def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
+    """A bias that nobody reads would make another model of the checkpoint."""
+    known = dict(layer.named_parameters())
+    for path, child in layer.named_modules():
+        name = f"{path}.bias"
+        if isinstance(child, nn.Linear) and name not in known and checkpoint.has(prefix + name):
+            raise CheckpointError(
+                f"{checkpoint.directory}: tensor {prefix}{name} is a bias that the config does not ask for"
+            )

@@ -25,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from flowedge.errors import BadRequestError, CapacityError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.experts import split_experts
 from flowedge.models.families import LM_HEAD
 from flowedge.models.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.loading import checkpoint_quant
@@ -65,17 +66,21 @@ class ReferenceModel:
         device = torch.device(device)
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        model = checkpoint.family.causal_lm.from_pretrained(
+        causal_lm = checkpoint.family.causal_lm
+        model = causal_lm.from_pretrained(
             checkpoint.directory,
+            config=checkpoint.config,
+            key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
             dtype=dtype,
-            attn_implementation="sdpa",
+            # transformers' own sdpa does not do soft-capping.
+            attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
             local_files_only=True,
             device_map={"": device},
         ).eval()
-        if checkpoint.quant == "none":
-            quantize_block(model.model.layers, quant)
-        else:
+        if checkpoint.quant != "none":
             settle(model.model.layers, dtype)
+        elif quant != "none":
+            quantize_block(split_experts(model.model.layers), quant)
         # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
         # are drawn by.
         model.generation_config = _generation_config()

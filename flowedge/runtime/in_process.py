@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from flowedge.drafting.drafter import Drafter
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
-from flowedge.runtime.jobs import Drafter, DraftExecutor, StageExecutor
+from flowedge.runtime.jobs import DraftExecutor, StageExecutor
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.stopping import TextStream
 from flowedge.runtime.virtual import Costs, ExpressFault, Observer, VirtualPipeline
@@ -64,9 +66,10 @@ def virtual_pipeline(
         vocab_size=config.vocab_size,
         spec=DraftNodeSpec(
             width=config.hidden_size,
-            max_positions=config.max_position_embeddings,
+            max_positions=max_positions(config),
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
+            needs_features=drafter is not None and drafter.needs_features,
             num_stages=len(loaded),
         ),
         make_text=make_text,

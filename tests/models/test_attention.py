@@ -10,7 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
+from flowedge.errors import CheckpointError
 from flowedge.models.attention import NAME, attend, attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
@@ -52,15 +54,42 @@ def test_it_equals_transformers_sdpa(heads: int, rows: int) -> None:
     torch.testing.assert_close(packed, expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [KV_HEADS, HEADS])
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_soft_capping_equals_transformers_eager(heads: int, rows: int) -> None:
+    values = inputs(heads, rows)
+    values["query"] *= 5  # scores that the cap bends
+    module: Any = SimpleNamespace(num_key_value_groups=heads // KV_HEADS, training=False)
+    expected = eager_attention_forward(module, **values, softcap=3.0)[0]
+    got, weights = attend(module, **values, softcap=3.0)
+    assert weights is None
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    assert (got - attend(module, **values)[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("s_aux", torch.zeros(HEADS)), ("dropout", 0.1), ("position_bias", torch.zeros(1))]
+)
+def test_what_would_change_the_result_is_refused(name: str, value: Any) -> None:
+    module: Any = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS)
+    without_effect = {"sliding_window": 8, "position_ids": torch.zeros(1), "use_cache": True, "other": None}
+    attend(module, **inputs(), **without_effect, dropout=0.0)
+    with pytest.raises(CheckpointError, match=f"not supported: {name}"):
+        attend(module, **inputs(), **{name: value})
+
+
 def test_keys_and_values_are_not_copied() -> None:
     values = inputs()
     module: Any = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, is_causal=True)
     with torch.inference_mode():
         ours = allocated(lambda: attend(module, **values))
+        capped = allocated(lambda: attend(module, **values, softcap=50.0))
         stock = allocated(lambda: sdpa_attention_forward(module, **values))
     expanded = 2 * HEADS * CONTEXT * SIZE * 4
     assert stock > expanded, "the measurement does not see transformers' copy"
     assert ours < values["key"].nbytes / 2, f"{ours} bytes allocated"
+    scores = HEADS * ROWS * CONTEXT * 4
+    assert capped < 3 * scores, f"{capped} bytes allocated, {scores} of them for the scores"
 
 
 def test_it_is_registered() -> None:

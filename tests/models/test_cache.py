@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowedge.errors import CapacityError, ProtocolError
-from flowedge.models.cache import AttentionMask, SessionCache, visible_tail
+from flowedge.models.cache import AttentionMask, SessionCache, tail_depths, visible_tail
 
 CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
 
@@ -64,7 +64,8 @@ def test_bytes() -> None:
     cache = filled()
     assert SessionCache.bytes_per_row(CONFIG, 3, torch.float16) == 3 * 2 * 2 * 4 * 2
     assert cache.nbytes == 40 * SessionCache.bytes_per_row(CONFIG, 3, torch.float32)
-    cache.mask.write(0, np.ones((1, 1), dtype=np.bool_))
+    cache.begin(0, 1)
+    cache.write_masks(0, np.array([-1]), np.array([0]))
     assert cache.nbytes > 40 * SessionCache.bytes_per_row(CONFIG, 3, torch.float32)
 
 
@@ -114,6 +115,41 @@ def test_the_mask_buffer_is_reused_and_right_after_any_history() -> None:
         np.testing.assert_array_equal(view[0, 0, :, context:].numpy(), expected)
         pointers.add(view.data_ptr())
     assert len(pointers) <= 4  # it grows with the largest segment, then stays
+
+
+def test_a_window_hides_the_context_before_it_after_any_history() -> None:
+    rng = np.random.default_rng(4)
+    mask = AttentionMask(300, torch.float32, "cpu")
+    fill = np.float32(torch.finfo(torch.float32).min)
+    context = 0
+    for _ in range(200):
+        context = min(context + int(rng.integers(0, 5)), 250)
+        tail = int(rng.integers(1, 40))
+        rows = int(rng.integers(1, tail + 1))
+        seen = rng.random((rows, tail)) < 0.5
+        first_seen = context + rng.integers(-60, 10, rows)
+        view = mask.write(context, seen, first_seen)[0, 0].numpy()
+        low = context + tail - view.shape[1]
+        assert max(0, first_seen.min() - 16) < low + 1 <= max(0, first_seen.min()) + 1
+        expected = np.where(np.arange(low, context) >= first_seen[:, None], np.float32(0), fill)
+        np.testing.assert_array_equal(view[:, : context - low], expected)
+        np.testing.assert_array_equal(view[:, context - low :], np.where(seen, np.float32(0), fill))
+
+
+def test_layers_with_a_window_read_the_rows_that_it_reaches() -> None:
+    cache = SessionCache(CONFIG, 2, 100, windows=[None, 4])
+    cache.begin(70, 2)
+    full, windowed = cache.write_masks(70, np.array([-1, -1]), np.array([70, 70]))
+    keys = torch.ones(1, 2, 2, 4)
+    assert full.shape[-1] == cache.update(keys, keys, 0)[0].shape[2] == 72
+    assert windowed.shape[-1] == cache.update(keys, keys, 1)[0].shape[2] == 8
+
+
+def test_tail_depths_count_from_the_context() -> None:
+    parents = np.array([-1, 30, 30, 32, -1, 31, 35])
+    assert tail_depths(parents, 30).tolist() == [0, 1, 1, 2, 0, 2, 3]
+    assert tail_depths(np.array([-1, 30, 31]), 30).tolist() == [0, 1, 2]
+    assert tail_depths(np.array([], dtype=np.int64), 30).tolist() == []
 
 
 def test_only_the_columns_that_can_have_changed_are_written() -> None:

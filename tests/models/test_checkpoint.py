@@ -148,13 +148,13 @@ def test_a_tensor_of_integers_is_refused(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "'gpt2' is not supported; supported types: llama"),
+        ({"model_type": "gpt2"}, "'gpt2' is not supported; supported types: gemma2, .*llama, "),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq, which is not supported"),
         ({"num_key_value_heads": 3}, "4 attention heads do not share 3"),
         ({"num_hidden_layers": 0}, "attention heads|not valid"),
         (
-            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-            "'dynamic' changes with the length",
+            {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}},
+            "RoPE scaling 'proportional' is not supported; supported types: default, dynamic",
         ),
     ],
 )

@@ -1,0 +1,60 @@
+"""Mixtures of experts whose weights are a linear layer for each expert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class ExpertLinears(nn.Module):
+    """Does what transformers' experts modules do with stacked 3-D weights.
+
+    One linear layer an expert is read, quantised and counted like any other, and its tensors have the names
+    that checkpoints give them. A row's value depends on its own experts alone.
+    """
+
+    def __init__(self, stacked: Any) -> None:
+        """Takes the weights of `stacked`, a transformers experts module; views, no copies."""
+        super().__init__()
+        self.act_fn = stacked.act_fn
+        for index, (gate_up, down) in enumerate(zip(stacked.gate_up_proj, stacked.down_proj, strict=True)):
+            gate, up = gate_up.chunk(2)
+            expert = nn.Module()
+            expert.gate_proj, expert.up_proj, expert.down_proj = map(_linear, (gate, up, down))
+            self.add_module(str(index), expert)
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """The weighted sum [n, hidden] of each row's experts.
+
+        hidden_states: [n, hidden]; top_k_index: int64 [n, k], each row's experts; top_k_weights: [n, k].
+        """
+        output = torch.zeros_like(hidden_states)
+        for index in torch.unique(top_k_index).tolist():
+            expert: Any = self.get_submodule(str(index))
+            rows, choice = torch.where(top_k_index == index)
+            chosen = hidden_states[rows]
+            value = expert.down_proj(self.act_fn(expert.gate_proj(chosen)) * expert.up_proj(chosen))
+            value = value * top_k_weights[rows, choice, None]
+            # A row is in `rows` once at most, so no two additions meet.
+            output.index_add_(0, rows, value.to(output.dtype))
+        return output
+
+
+def split_experts(module: nn.Module) -> nn.Module:
+    """Replaces every stacked experts module inside `module`, and returns `module`."""
+    for path, child in list(module.named_modules()):
+        weight = getattr(child, "gate_up_proj", None)
+        if isinstance(weight, nn.Parameter) and weight.ndim == 3:
+            module.set_submodule(path, ExpertLinears(child))
+    return module
+
+
+def _linear(weight: torch.Tensor) -> nn.Linear:
+    out_features, in_features = weight.shape
+    linear = nn.Linear(in_features, out_features, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    return linear

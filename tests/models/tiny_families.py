@@ -1,0 +1,146 @@
+"""A small random checkpoint of every supported architecture, with what is special about it switched on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration
+
+VOCAB = 128
+LAYERS = 4
+WINDOW = 8
+SHARED: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.15,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def rope(kind: str, **values: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **values}}
+
+
+LLAMA3 = rope(
+    "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+# Short factors serve the 64 positions of the original length, and those alone are within these tests.
+LONGROPE = {
+    "original_max_position_embeddings": 64,
+    **rope(
+        "longrope",
+        short_factor=[1.0, 1.3, 2.0, 3.0],
+        long_factor=[1.0, 4.0, 8.0, 16.0],
+        original_max_position_embeddings=64,
+    ),
+}
+GEMMA = {
+    "head_dim": 16,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": WINDOW,
+    "final_logit_softcapping": 3.0,
+}
+EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 6}
+
+# name -> (model_type, changes of SHARED)
+TINY: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear-tied": ("llama", {**rope("linear", factor=4.0), "tie_word_embeddings": True}),
+    "llama-llama3": ("llama", LLAMA3),
+    "llama-yarn": ("llama", YARN),
+    "llama-dynamic": ("llama", rope("dynamic", factor=4.0)),
+    "mistral": ("mistral", {"sliding_window": WINDOW, "head_dim": 12}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 16, "attention_bias": True}),
+    "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "tie_word_embeddings": True}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "tie_word_embeddings": True,
+        },
+    ),
+    "phi3": ("phi3", {"sliding_window": WINDOW}),
+    "phi3-longrope": ("phi3", LONGROPE),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.6,
+            "logits_scaling": 2.5,
+            "attention_bias": True,
+        },
+    ),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}),
+    "mixtral": ("mixtral", {**EXPERTS, "sliding_window": WINDOW}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {
+            **EXPERTS,
+            "head_dim": 16,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+}
+
+
+def make_tiny(directory: Path, name: str, seed: int = 0, **saving: Any) -> Path:
+    """Saves the checkpoint `name` of TINY by transformers' save_pretrained, and returns its directory."""
+    model_type, changes = TINY[name]
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(SHARED | changes)))
+    randomise(model)
+    model.save_pretrained(directory, **saving)
+    return directory
+
+
+def make_multimodal(directory: Path, **saving: Any) -> Gemma3ForConditionalGeneration:
+    """Saves a Gemma 3 with a vision tower, and returns the model."""
+    model_type, changes = TINY["gemma3"]
+    text = AutoConfig.for_model(model_type, **(SHARED | changes | {"final_logit_softcapping": None}))
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
+    torch.manual_seed(0)
+    model = Gemma3ForConditionalGeneration(config)
+    randomise(model)
+    model.save_pretrained(directory, **saving)
+    return model.eval()
+
+
+def randomise(model: torch.nn.Module) -> None:
+    """Gives norms and biases, which transformers starts at a constant, values that matter."""
+    for path, parameter in model.named_parameters():
+        if path.endswith("bias") or "norm" in path:
+            parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
+        elif path.endswith("mlp.gate.weight"):
+            parameter.data.normal_(std=0.5)
