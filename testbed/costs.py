@@ -40,8 +40,8 @@ def product_s(
 ) -> float:
     """Seconds that `rows` rows take through matrices of `weights` weights in all.
 
-    Every 4-bit weight is unpacked. For one row bitsandbytes does so inside the product; for more rows it
-    writes whole matrices out as they were stored before and reads them back.
+    bitsandbytes unpacks every 4-bit weight: for one row inside the product; for more it writes whole matrices
+    out as they were stored before and reads them back. An int4 product reads packed weights for any number.
 
     Args:
         extra_bytes: further memory traffic, such as the KV rows that attention reads.
