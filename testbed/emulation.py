@@ -42,7 +42,7 @@ class Emulation:
         if len(self.links) != len(self.stages) + 1:
             raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
         for device in (self.draft_node, *self.stages):
-            if self.quant != "none" and device.dequantise_gweights_s is None:
+            if self.quant not in ("none", "int4") and device.dequantise_gweights_s is None:
                 raise BadRequestError(
                     f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
                 )

@@ -24,7 +24,7 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
         f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
         "activations": float(ACTIVATION_ROWS * model.intermediate * stored),
     }
-    if emulation.quant != "none":
+    if emulation.quant not in ("none", "int4"):
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
     if stage == 0:
         parts["embedding"] = float(model.vocab * model.hidden * stored)

@@ -22,6 +22,8 @@ class AgentSettings:
     advertise: bool = True  # make it known by zeroconf
     device_kind: str | None = None  # what it is; found out if not given
     threads: int = 1  # that a computation uses
+    cache_dir: str | None = None  # for quantised weights; see QuantCache.configured for the default
+    cache_gib: float | None = None  # that quantised weights may take on disk; 0 keeps none
     load_s: float = 600.0  # a role has to be loaded within this
     claim_s: float = 30.0  # a loaded stage that no draft node has come for may be given another role
     progress_s: float = 60.0  # a session without any message, result or output for so long is ended

@@ -65,7 +65,7 @@ class StageRole:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading layers {self._request.layer_start} to {self._request.layer_stop - 1}")
-        work = self._lane.run(lambda: _load_block(self._request, self._settings.threads))
+        work = self._lane.run(lambda: _load_block(self._request, self._settings))
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
@@ -159,17 +159,18 @@ def _live_stage(
     return LiveStage(Stage(device, spec), executor, lane, on_ended, pacing)
 
 
-def _load_block(request: pb.StageRole, threads: int) -> BlockExecutor:
+def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
     import torch  # noqa: PLC0415
 
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
     from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
     checkpoint = Checkpoint.open(request.model)
     if request.fingerprint and checkpoint.fingerprint != request.fingerprint:
         raise BadRequestError(f"{request.model} is another model here than on the draft node")
@@ -182,4 +183,6 @@ def _load_block(request: pb.StageRole, threads: int) -> BlockExecutor:
             f"layers {start} to {stop - 1} take {needed / 2**20:.0f} MiB, "
             f"{available / 2**20:.0f} MiB are free"
         )
-    return BlockExecutor(LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype))
+    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+    block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
+    return BlockExecutor(block)

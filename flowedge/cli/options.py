@@ -19,6 +19,17 @@ class Quant(str, Enum):
     INT8 = "int8"
     NF4 = "nf4"
     FP4 = "fp4"
+    NF4_DQ = "nf4-dq"
+    FP4_DQ = "fp4-dq"
+    INT4 = "int4"
+
+
+class Dtype(str, Enum):
+    """What weights that are not quantised are held in; the names are those of flowedge.models.tensors."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 def split_peers(text: str) -> list[str]:

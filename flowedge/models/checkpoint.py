@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint that is read one tensor at a time."""
+"""A Hugging Face checkpoint that is read a tensor, or a few rows of one, at a time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 import flowedge
 from flowedge.errors import CheckpointError
+from flowedge.models import prequantised
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
 from flowedge.models.features import check_features
 from flowedge.models.stored import Stored, experts_of, is_stack
+from flowedge.models.weight_file import WeightFile, WeightSlice
 
 BUNDLED = "bundled"
 DOWNLOADED_FILES = (
@@ -37,26 +38,26 @@ DOWNLOADED_FILES = (
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_STORED_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
 
 
 class Checkpoint:
-    """One model on disk: its config and its tensors, which are mapped and read only when asked for."""
+    """One model on disk: its config and its tensors, which are read only when asked for.
+
+    Attributes:
+        quant: the quantisation that its linear layers are stored in, "none" for most.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Opens `directory`; CheckpointError when it is no supported, readable model."""
         self.directory = directory
         self._raw_config = _read_json(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
+        self.quant = prequantised.stored_quant(self._raw_config, directory)
         self.config = self._load_config()
-        self._handles: dict[Path, Any] = {}
+        self._handles: dict[Path, Weights] = {}
         self._files = self._locate_tensors()
         self._tensors = self._name_tensors()
 
@@ -84,29 +85,58 @@ class Checkpoint:
         return self._stored(name)[0]
 
     def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """Reads one tensor, in its stored dtype, on the CPU; it may be a view of the mapped file.
+        """Reads one tensor, in its stored dtype, on the CPU.
 
         With `shape` given, CheckpointError names the tensor, the wanted and the found shape when they differ.
         """
+        self.check_shape(name, self.shape(name) if shape is None else shape)
+        return self._read(name)
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Reads rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
+        return self._read(name, slice(start, stop))
+
+    def check_shape(self, name: str, shape: Sequence[int]) -> None:
+        """CheckpointError when a tensor has another shape; it names both."""
         found = self.shape(name)
-        if shape is not None and found != tuple(shape):
+        if found != tuple(shape):
             raise CheckpointError(
                 f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
-        stored, handle = self._tensor(name), self._handle(name)
-        if isinstance(handle, dict):
-            return stored.take(handle[stored.name])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The stored dtype of a tensor."""
+        return self._stored(name)[1]
+
+    def source(self, name: str) -> tuple[Path, Stored]:
+        """The file that holds a tensor, and where in it."""
+        stored = self._tensor(name)
+        return self._files[stored.name], stored
+
+    def is_quantised(self, name: str) -> bool:
+        """Whether a weight is stored quantised, as `quant` says."""
+        return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
+
+    def quantised(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of a weight that is stored quantised, by their names in its encoded form."""
+        parts = prequantised.part_names(self.quant, name)
+        return {part: self._read(stored) for part, stored in parts.items()}
+
+    def quantised_bytes(self, name: str) -> int:
+        """The bytes in memory of a weight that is stored quantised, scales included."""
+        parts = prequantised.part_names(self.quant, name)
+        return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
+
+    def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        stored = self._tensor(name)
         try:
-            if stored.expert is not None:
-                return stored.take(handle.get_slice(stored.name))
-            tensor: torch.Tensor = handle.get_tensor(stored.name)
-        except (SafetensorError, OSError) as error:
+            return stored.take(self._handle(stored.name), rows)
+        except OSError as error:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
-        return tensor
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         """The bytes that these tensors take on disk."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._stored, names))
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
 
     @property
     def head_name(self) -> str:
@@ -143,16 +173,15 @@ class Checkpoint:
         return digest.hexdigest()
 
     def _load_config(self) -> Any:
-        if "quantization_config" in self._raw_config:
-            raise CheckpointError(
-                f"{self.directory}: the checkpoint is already quantised; give the original one"
-            )
         if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
             raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
+        if self.quant != "none":
+            # Of a multimodal model it is with the whole, and transformers looks for it with the decoder.
+            config.quantization_config = self._raw_config["quantization_config"]
         try:
             check_features(self.family, config)
         except CheckpointError as error:
@@ -165,7 +194,7 @@ class Checkpoint:
         for stored in self._files:
             name = self.family.module_name(stored)
             if is_stack(name):
-                found |= experts_of(name, stored, self._header(stored)[0])
+                found |= experts_of(name, stored, tuple(self._handle(stored).shape))
             else:
                 found[name] = Stored(stored)
         return found
@@ -190,24 +219,15 @@ class Checkpoint:
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        stored = self._tensor(name)
-        shape, dtype = self._header(stored.name)
-        return stored.shape(shape), dtype
+        shape, dtype = self._header(name)
+        if not dtype.is_floating_point:
+            raise CheckpointError(f"{self.directory}: tensor {name} has type {dtype}, not a float")
+        return shape, dtype
 
-    def _header(self, stored: str) -> tuple[tuple[int, ...], torch.dtype]:
-        handle = self._open_once(self._files[stored])
-        if isinstance(handle, dict):
-            return tuple(handle[stored].shape), handle[stored].dtype
-        try:
-            header = handle.get_slice(stored)
-        except SafetensorError as error:
-            raise CheckpointError(f"{self.directory}: tensor {stored}: {error}") from error
-        dtype = _STORED_DTYPES.get(header.get_dtype())
-        if dtype is None:
-            raise CheckpointError(
-                f"{self.directory}: tensor {stored} has type {header.get_dtype()}, not a float"
-            )
-        return tuple(header.get_shape()), dtype
+    def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        stored = self._tensor(name)
+        handle = self._handle(stored.name)
+        return stored.shape(tuple(handle.shape)), handle.dtype
 
     def _tensor(self, name: str) -> Stored:
         stored = self._tensors.get(name)
@@ -215,10 +235,14 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
         return stored
 
-    def _handle(self, name: str) -> Any:
-        return self._open_once(self._files[self._tensor(name).name])
+    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+        path = self._files[stored]
+        handle = self._open_once(path).get(stored)
+        if handle is None:
+            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
+        return handle
 
-    def _open_once(self, path: Path) -> Any:
+    def _open_once(self, path: Path) -> Weights:
         if path not in self._handles:
             self._handles[path] = _open_weights(path)
         return self._handles[path]
@@ -275,12 +299,10 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}
 
 
-def _open_weights(path: Path) -> Any:
+def _open_weights(path: Path) -> Weights:
     try:
-        if path.suffix == ".safetensors":
-            return safe_open(str(path), framework="pt", device="cpu")
-        return _load_bin(path)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+        return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 

@@ -29,10 +29,21 @@ class Stored:
         """The shape of this part of a tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
-    def take(self, whole: Any) -> torch.Tensor:
-        """This part of a tensor, or of a slice of safetensors, which reads the part alone."""
-        part: torch.Tensor = whole[:] if self.expert is None else whole[self.expert, slice(*self.rows)]
+    def take(self, whole: Any, rows: slice | None = None) -> torch.Tensor:
+        """Rows of this part, or all of it; `whole` is a tensor, or reads what it is indexed with alone."""
+        if self.expert is not None:
+            span = range(*self.rows)[rows or slice(None)]
+            index: Any = self.expert, slice(span.start, span.stop)
+        else:
+            index = ... if rows is None else rows
+        part: torch.Tensor = whole[index]
         return part
+
+    def __str__(self) -> str:
+        """Tells every part of every tensor of a file apart."""
+        if self.expert is None:
+            return self.name
+        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
 
 
 def is_stack(name: str) -> bool:
