@@ -7,7 +7,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from flowedge.models import prequantised
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
 from flowedge.models.features import check_features
 from flowedge.models.stored import Stored, experts_of, is_stack
-from flowedge.models.weight_file import WeightFile, WeightSlice
+from flowedge.models.weight_file import Weights, WeightSlice, open_weights
 
 BUNDLED = "bundled"
 DOWNLOADED_FILES = (
@@ -38,7 +38,6 @@ DOWNLOADED_FILES = (
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
 
@@ -244,7 +243,7 @@ class Checkpoint:
 
     def _open_once(self, path: Path) -> Weights:
         if path not in self._handles:
-            self._handles[path] = _open_weights(path)
+            self._handles[path] = open_weights(path)
         return self._handles[path]
 
 
@@ -297,22 +296,3 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
         if Path(file_name).name != file_name or not (directory / file_name).is_file():
             raise CheckpointError(f"{directory}: shard {file_name!r} named by the index is not here")
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}
-
-
-def _open_weights(path: Path) -> Weights:
-    try:
-        return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-
-
-def _load_bin(path: Path) -> dict[str, torch.Tensor]:
-    import pickle  # noqa: PLC0415 (for the name of the error only)
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise CheckpointError(f"{path}: is not a dictionary of tensors")
-    return state

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from flowedge.models.weight_file import WeightSlice
+
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
 
@@ -29,15 +31,14 @@ class Stored:
         """The shape of this part of a tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
-    def take(self, whole: Any, rows: slice | None = None) -> torch.Tensor:
+    def take(self, whole: WeightSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Rows of this part, or all of it; `whole` is a tensor, or reads what it is indexed with alone."""
         if self.expert is not None:
             span = range(*self.rows)[rows or slice(None)]
             index: Any = self.expert, slice(span.start, span.stop)
         else:
             index = ... if rows is None else rows
-        part: torch.Tensor = whole[index]
-        return part
+        return whole[index]
 
     def __str__(self) -> str:
         """Tells every part of every tensor of a file apart."""

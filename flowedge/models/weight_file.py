@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from flowedge.errors import CheckpointError
+
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -146,3 +148,26 @@ class WeightFile(Mapping[str, WeightSlice]):
         if end > data_size or end - begin != math.prod(sizes) * dtype.itemsize:
             raise ValueError(f"the header's offsets of {name} do not fit")
         return WeightSlice(self, name, tuple(sizes), dtype, data_start + begin)
+
+
+Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
+
+
+def open_weights(path: Path) -> Weights:
+    """The tensors of a .safetensors or .bin file; CheckpointError when it cannot be read."""
+    try:
+        return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _load_bin(path: Path) -> dict[str, torch.Tensor]:
+    import pickle  # noqa: PLC0415 (for the name of the error only)
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise CheckpointError(f"{path}: is not a dictionary of tensors")
+    return state
