@@ -53,18 +53,29 @@ class FrameError(ProtocolError):
         self.session = session
 
 
-def encode(message: Message) -> bytes:
-    """The bytes of a message on a link. ValueError for a payload dtype that has no place there."""
-    return to_frame(message).SerializeToString()
+def encode(message: Message, departed: float = 0.0) -> bytes:
+    """The bytes of a message on a link. ValueError for a payload dtype that has no place there.
+
+    departed: when it was due to have left an emulated device, in seconds of time.monotonic().
+    """
+    frame = to_frame(message)
+    frame.departed = departed
+    return frame.SerializeToString()
 
 
 def decode(data: bytes) -> Message:
     """The message in the bytes of a frame. Raises FrameError."""
+    return read(data)[0]
+
+
+def read(data: bytes) -> tuple[Message, float]:
+    """The message in the bytes of a frame, and when it `departed` (see encode). Raises FrameError."""
     try:
         frame = pb.Frame.FromString(data)
     except DecodeError as error:
         raise FrameError("", f"{len(data)} bytes that are no frame") from error
-    return from_frame(frame)
+    message = from_frame(frame)
+    return message, frame.departed if math.isfinite(frame.departed) else 0.0
 
 
 def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)

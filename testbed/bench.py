@@ -6,17 +6,21 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
-from testbed.clocks import check_clock
+from testbed.clocks import LIVE, check_clock
+from testbed.paced.clock import why_loopback
+from testbed.paced.timings import Kept
 from testbed.pair import Pair
-from testbed.plan import Case, Plan, cases, make_plan, sizes_of
+from testbed.plan import Case, Plan, by_setup, cases, make_plan
 from testbed.profiles import library
 from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from testbed.provenance import code_digest, git_revision, versions
+from testbed.report.charted import charted
 from testbed.report.document import write_report
 from testbed.results import differing_outputs, entries, write_json
 from testbed.scenario import Scenario, read_scenario
@@ -92,22 +96,41 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     datasets = _datasets(scenario, options.data or beside, loaded, progress.say)
     hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
     plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
-    left = unfinished(plan.tasks, options.out)
+    settings = _worker_settings(scenario, options, plan)
+    left = unfinished(plan.tasks, settings)
+    if scenario.clock in LIVE:
+        left = by_setup(left)
     left_runs = sum(len(task.runs) for task in left)
     options.out.mkdir(parents=True, exist_ok=True)
+    _say_network(scenario, progress.say)
     progress.begin(plan.num_runs, plan.num_runs - left_runs)
-    settings = WorkerSettings(scenario.pair.model, scenario.pair.drafter, scenario.clock, options.out)
+    processes = 1 if scenario.clock in LIVE else options.processes
     began = time.perf_counter()
     done: list[Done] = []
-    for task in carry_out_all(left, settings, options.processes, loaded):
-        done.append(task)
-        progress.advance(task.runs)
+    with closing(carry_out_all(left, settings, processes, loaded)) as finished:
+        for task in finished:
+            done.append(task)
+            progress.advance(task.runs)
     worked = time.perf_counter() - began
     results = _results(scenario, options, plan, all_cases, datasets, loaded)
     write_json(options.out / "results.json", results)
-    write_json(options.out / "run.json", _run_facts(options, plan, done, started, worked))
+    write_json(options.out / "run.json", _run_facts(scenario, processes, plan, done, started, worked))
+    if done and "schedule" in done[-1].facts:
+        progress.say(Kept(**done[-1].facts["schedule"]).line())
     progress.say("writing the report and plots")
     return write_report(scenario, results, plan, loaded, options.out)
+
+
+def _worker_settings(scenario: Scenario, options: BenchOptions, plan: Plan) -> WorkerSettings:
+    """What is done and kept; of what cannot be had a second time, the charts are drawn from kept traces."""
+    kept = charted(scenario, plan).runs if scenario.clock in LIVE else ()
+    traced = frozenset(run.key for run in kept)
+    return WorkerSettings(scenario.pair.model, scenario.pair.drafter, scenario.clock, options.out, traced)
+
+
+def _say_network(scenario: Scenario, say: Callable[[str], None]) -> None:
+    if scenario.clock == "paced" and (reason := why_loopback()) is not None:
+        say(f"agents share loopback, and wait in place of links: {reason}")
 
 
 def _datasets(scenario: Scenario, directory: Path, pair: Pair, say: Callable[[str], None]) -> list[Dataset]:
@@ -131,6 +154,7 @@ def _base(scenario: Scenario, pair: Pair) -> dict[str, Any]:
         "clock": scenario.clock,
         "model": pair.checkpoint.fingerprint,
         "drafter": pair.drafter_fingerprint,
+        **({"namespaces": why_loopback() is None} if scenario.clock == "paced" else {}),
     }
 
 
@@ -172,13 +196,14 @@ def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
     """The numbers of each profile, at the first point of the sweep."""
     profiles: dict[str, Any] = {}
     for case in all_cases:
-        profiles.setdefault(case.profile, sizes_of(case.emulation))
+        profiles.setdefault(case.profile, case.setup.sizes())
     return profiles
 
 
 def _run_facts(
-    options: BenchOptions, plan: Plan, done: Sequence[Done], started: float, worked: float
+    scenario: Scenario, processes: int, plan: Plan, done: Sequence[Done], started: float, worked: float
 ) -> dict[str, Any]:
+    how = "measured" if scenario.clock in LIVE else "simulated"
     tokens = sum(task.tokens for task in done)
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -186,9 +211,10 @@ def _run_facts(
         "seconds_running": worked,
         "runs": plan.num_runs,
         "runs_finished_before": plan.num_runs - sum(task.runs for task in done),
-        "simulated_tokens": tokens,
-        "simulated_tokens_per_wall_s": tokens / worked if worked > 0 else None,
-        "processes": options.processes,
+        f"{how}_tokens": tokens,
+        f"{how}_tokens_per_wall_s": tokens / worked if worked > 0 else None,
+        "processes": processes,
         "cores": os.cpu_count(),
         "machine": platform.machine(),
+        **(done[-1].facts if done else {}),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowedge.errors import BadRequestError
 from flowedge.runtime.draft_node import DraftNodeSpec
@@ -14,13 +14,15 @@ from flowedge.runtime.request import Request
 from flowedge.runtime.virtual import VirtualPipeline
 from testbed.costs import ProfileCosts
 from testbed.emulation import even_split
+from testbed.live.real import RealClock
+from testbed.paced.clock import PacedClock
 from testbed.pair import Pair
 from testbed.plan import Run, Task
 from testbed.record import RunRecord, record_of
 from testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
 from testbed.replay.path_drafter import PathDrafter
 from testbed.replay.true_path import PathStore
-from testbed.trace import Trace
+from testbed.trace import Trace, TraceObserver
 
 
 class Clock(Protocol):
@@ -28,6 +30,12 @@ class Clock(Protocol):
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Every run of a task with what it took, as it ends."""
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of everything measured so far, for run.json."""
+
+    def close(self) -> None:
+        """Give back what the clock has taken; it measures nothing any more."""
 
 
 class NoText:
@@ -49,10 +57,20 @@ class VirtualClock:
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
             costs = ProfileCosts(run.emulation, run.link_seed)
-            trace = Trace(costs)
-            yield run, *_finish(task, run, self._pair.eos, self._pipeline(run, costs, trace), trace)
+            observer = TraceObserver(costs)
+            yield (
+                run,
+                *_finish(task, run, self._pair.eos, self._pipeline(run, costs, observer), observer.trace),
+            )
 
-    def _pipeline(self, run: Run, costs: ProfileCosts, trace: Trace) -> VirtualPipeline:
+    def facts(self) -> dict[str, Any]:
+        """See Clock."""
+        return {}
+
+    def close(self) -> None:
+        """See Clock."""
+
+    def _pipeline(self, run: Run, costs: ProfileCosts, observer: TraceObserver) -> VirtualPipeline:
         pair, stages = self._pair, len(run.emulation.stages)
         layers = pair.checkpoint.config.num_hidden_layers
         if stages > layers:
@@ -68,7 +86,7 @@ class VirtualClock:
             head=pair.head,
             make_text=NoText,
             prefill_rows=run.prefill_rows,
-            observer=trace,
+            observer=observer,
             blocks=pair.blocks(split),
         )
 
@@ -87,14 +105,21 @@ class ReplayClock:
         try:
             for run in task.runs:
                 costs = ProfileCosts(run.emulation, run.link_seed)
-                trace = Trace(costs)
-                pipeline = self._pipeline(run, costs, trace, ReplayDraft(path, drafter))
-                yield run, *_finish(task, run, pair.eos, pipeline, trace)
+                observer = TraceObserver(costs)
+                pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafter))
+                yield run, *_finish(task, run, pair.eos, pipeline, observer.trace)
         finally:
             drafter.close()
 
+    def facts(self) -> dict[str, Any]:
+        """See Clock."""
+        return {}
+
+    def close(self) -> None:
+        """See Clock."""
+
     def _pipeline(
-        self, run: Run, costs: ProfileCosts, trace: Trace, draft_executor: ReplayDraft
+        self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
         stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
         return machine_pipeline(
@@ -110,11 +135,17 @@ class ReplayClock:
                 num_stages=len(stages),
             ),
             make_text=NoText,
-            observer=trace,
+            observer=observer,
         )
 
 
-CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {"virtual": VirtualClock, "replay": ReplayClock}
+CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {
+    "virtual": VirtualClock,
+    "replay": ReplayClock,
+    "paced": PacedClock,
+    "real": RealClock,
+}
+LIVE = ("paced", "real")  # clocks of agents at work: one run at a time, and none can be had a second time
 
 
 def check_clock(name: str) -> None:
@@ -142,5 +173,4 @@ def _finish(
         strategy_options=dict(run.options),
     )
     outputs = pipeline.generate(request)
-    watts = [device.watts for device in (run.emulation.draft_node, *run.emulation.stages)]
-    return record_of(request, outputs, trace, watts), trace
+    return record_of(request, outputs, trace, run.emulation.watts), trace

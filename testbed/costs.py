@@ -1,41 +1,58 @@
 """What an emulated pipeline takes, in seconds of virtual time: a roofline for each device, and its links.
 
-A layer takes the longer of reading its weights and KV rows and of its arithmetic, then its overhead.
+A layer takes the longer of reading its weights and KV rows and of its arithmetic, then its overhead. Where a
+device's profile has measurements of the emulated model, those go before the roofline (measured_costs.py).
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from testbed.emulation import Emulation
+from testbed.interpolation import read_off
+from testbed.measured_costs import (
+    draft_measurement,
+    head_measurement,
+    measured_draft_s,
+    measured_layer_s,
+    stage_measurements,
+)
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import STORED_BYTES, WEIGHT_BYTES, EagleSize, LayerSize, Quantisation
+from testbed.profiles.model import STORED_BYTES, EagleSize, LayerSize, NGramSize, Quantisation, weight_bytes
 
 HEADER_BYTES = 64  # what a message takes apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
 LOGIT_BYTES = 4
+LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
 def product_s(
-    device: DeviceProfile, weights: float, rows: int, quant: Quantisation = "none", extra_bytes: float = 0.0
+    device: DeviceProfile,
+    weights: float,
+    rows: int,
+    quant: Quantisation = "none",
+    extra_bytes: float = 0.0,
+    stored_bytes: int = STORED_BYTES,
 ) -> float:
     """Seconds that `rows` rows take through matrices of `weights` weights in all.
 
-    Every 4-bit weight is unpacked. For one row bitsandbytes does so inside the product; for more rows it
-    writes whole matrices out in 16 bits and reads them back.
+    bitsandbytes unpacks every 4-bit weight: for one row inside the product; for more it writes whole matrices
+    out as they were stored before and reads them back. An int4 product reads packed weights for any number.
 
     Args:
         extra_bytes: further memory traffic, such as the KV rows that attention reads.
+        stored_bytes: of a weight that is not quantised.
     """
-    traffic = weights * WEIGHT_BYTES[quant] + extra_bytes
+    traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
     unpacking = 0.0
     if quant in ("fp4", "nf4"):
         unpacking = weights / (_dequantise_rate(device) * 1e9)
         if rows > 1:
-            traffic += 2 * weights * STORED_BYTES
+            traffic += 2 * weights * stored_bytes
     compute = 2 * rows * weights / device.flops
     return max(traffic / device.bytes_per_s, compute) + unpacking
 
@@ -49,8 +66,13 @@ def _dequantise_rate(device: DeviceProfile) -> float:
 def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant: Quantisation) -> float:
     """Seconds of one decoder layer over `rows` rows, each of which sees at most `seen` cached rows."""
     kv = seen * layer.kv_bytes_per_row
-    attention = 4 * rows * seen * layer.hidden / device.flops
-    return product_s(device, layer.weights, rows, quant, kv) + attention + device.layer_overhead_s
+    products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
+    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
+
+
+def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
+    """Seconds of the arithmetic of attention, two products for each row and row seen."""
+    return 4 * rows * seen * layer.hidden / device.flops
 
 
 class ProfileCosts:
@@ -59,7 +81,11 @@ class ProfileCosts:
     def __init__(self, emulation: Emulation, seed: int = 0) -> None:
         self.emulation = emulation
         self._layer = LayerSize.of(emulation.model)
-        self._row_bytes = emulation.model.hidden * STORED_BYTES
+        self._stored = emulation.model.stored_bytes
+        self._row_bytes = emulation.model.hidden * self._stored
+        self._measured = stage_measurements(emulation)
+        self._measured_head = head_measurement(emulation)
+        self._measured_draft = draft_measurement(emulation)
         self._jitter = [random.Random(link.seed + seed + i) for i, link in enumerate(emulation.links)]
 
     def stage_job(self, stage: int, job: StageJob) -> float:
@@ -68,23 +94,32 @@ class ProfileCosts:
 
     def layer(self, stage: int, job: Forward) -> float:
         """One layer of the stage over the job's rows."""
-        device = self.emulation.stages[stage]
-        rows = job.num_rows
-        return layer_s(device, self._layer, rows, job.cached + rows, self.emulation.quant)
+        device, measured = self.emulation.stages[stage], self._measured[stage]
+
+        def roofline(rows: int) -> float:
+            return layer_s(device, self._layer, rows, job.cached + rows, self.emulation.quant)
+
+        def attention(seen: int) -> float:
+            return attention_s(device, self._layer, 1, seen)
+
+        if measured is None:
+            return roofline(job.num_rows)
+        return measured_layer_s(measured, job.num_rows, job.cached, roofline, attention)
 
     def draft_job(self, job: DraftJob) -> float:
         """A forward of the drafter, with its LM head where tokens are drafted, or the target's LM head."""
+        if self.emulation.drafting and isinstance(job, ExtendDraft | GrowDraft):
+            return self._draft_together(job)
         match job:
             case ExtendDraft():
-                return self._draft_forward(len(job.next_tokens))
+                return self._draft(len(job.next_tokens), 0, 0)
             case GrowDraft():
                 extended = 0 if job.next_tokens is None else len(job.next_tokens)
                 # The root's children are read off the forward that extends the drafter's cache.
                 grown = 0 if int(job.nodes[0]) == 0 else len(job.nodes)
-                forward = self._draft_forward(extended + grown) if extended + grown else 0.0
-                return forward + self._head(self._drafter_hidden, len(job.nodes))
+                return self._draft(extended, grown, len(job.nodes))
             case Verify():
-                return self._head(self.emulation.model.hidden, len(job.positions))
+                return self._verify(len(job.positions))
             case _:
                 return 0.0
 
@@ -99,7 +134,7 @@ class ProfileCosts:
         return (link.latency_ms + jitter) / 1e3
 
     def message_bytes(self, message: Message) -> int:
-        """Bytes on the wire, with hidden states of the emulated model's width in 16 bits."""
+        """Bytes on the wire, with hidden states of the emulated model's width and dtype."""
         match message:
             case Segment():
                 per_row = self._row_bytes if message.payload.ndim > 1 else TOKEN_BYTES
@@ -109,20 +144,50 @@ class ProfileCosts:
             case _:
                 return HEADER_BYTES
 
+    def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
+        """Several drafters take their times one after the other."""
+        total = 0.0
+        for size in self.emulation.drafting:
+            if isinstance(size, NGramSize):
+                total += LOOKUP_S if isinstance(job, GrowDraft) else 0.0
+            else:
+                alone = replace(self.emulation, drafter=size, drafting=())
+                total += ProfileCosts(alone).draft_job(job)
+        return total
+
     @property
     def _drafter_hidden(self) -> int:
         drafter = self.emulation.drafter
         return self.emulation.model.hidden if isinstance(drafter, EagleSize) else drafter.hidden
 
+    def _draft(self, extended: int, grown: int, nodes: int) -> float:
+        """A forward over `extended` true and `grown` draft rows, then the choice of `nodes`' children."""
+        if self._measured_draft is not None:
+            return measured_draft_s(self._measured_draft, extended, grown, nodes, self._draft_forward)
+        forward = self._draft_forward(extended + grown) if extended + grown or not nodes else 0.0
+        return forward + (self._head(self._drafter_hidden, nodes) if nodes else 0.0)
+
+    def _verify(self, rows: int) -> float:
+        def roofline(rows: int) -> float:
+            return self._head(self.emulation.model.hidden, rows)
+
+        if self._measured_head is None:
+            return roofline(rows)
+        return read_off(self._measured_head.verify_ms, rows, roofline) / 1e3
+
     def _draft_forward(self, rows: int) -> float:
         drafter, device = self.emulation.drafter, self.emulation.draft_node
         if not isinstance(drafter, EagleSize):
-            return drafter.layers * layer_s(device, LayerSize.of(drafter), rows, 0, "none")
+            layer = LayerSize.of(drafter, self._stored)
+            return drafter.layers * layer_s(device, layer, rows, 0, "none")
         fc = 2 * self.emulation.model.hidden**2
-        return product_s(device, fc, rows) + layer_s(device, self._layer, rows, 0, "none")
+        return product_s(device, fc, rows, stored_bytes=self._stored) + layer_s(
+            device, self._layer, rows, 0, "none"
+        )
 
     def _head(self, hidden: int, rows: int) -> float:
         """An LM head over `rows` rows: its weights are read once, its logits are written and read."""
         device, vocab = self.emulation.draft_node, self.emulation.model.vocab
         logits = 2 * LOGIT_BYTES * vocab * rows
-        return product_s(device, vocab * hidden, rows, "none", logits) + device.layer_overhead_s
+        product = product_s(device, vocab * hidden, rows, "none", logits, self._stored)
+        return product + device.layer_overhead_s

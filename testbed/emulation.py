@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flowedge.errors import BadRequestError
-from testbed.profiles.device import DeviceProfile
+from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import EagleSize, ModelProfile, Quantisation, SmallModelSize
+from testbed.profiles.model import EagleSize, ModelProfile, NGramSize, Quantisation, SmallModelSize
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Emulation:
     """Everything that time and memory depend on.
 
     Attributes:
+        drafter: the model that drafts.
+        drafting: what drafts instead, where that is not `drafter` alone: the parts of a hybrid, or lookups.
         split: layers of each stage; stages: their devices.
         links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
     """
@@ -26,6 +29,7 @@ class Emulation:
     stages: tuple[DeviceProfile, ...]
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
+    drafting: tuple[EagleSize | SmallModelSize | NGramSize, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -38,10 +42,48 @@ class Emulation:
         if len(self.links) != len(self.stages) + 1:
             raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
         for device in (self.draft_node, *self.stages):
-            if self.quant != "none" and device.dequantise_gweights_s is None:
+            if self.quant not in ("none", "int4") and device.dequantise_gweights_s is None:
                 raise BadRequestError(
                     f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
                 )
+
+    @property
+    def title(self) -> str:
+        """The model."""
+        return self.model.title
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def mbps(self) -> float | None:
+        """The rate of the slowest link."""
+        return min(link.mbps for link in self.links)
+
+    @property
+    def watts(self) -> tuple[Watts | None, ...]:
+        """Power of the draft node, then of the stages."""
+        return tuple(device.watts for device in (self.draft_node, *self.stages))
+
+    def sizes(self) -> dict[str, Any]:
+        """All its numbers without names, so that models of the same size share their runs."""
+        prose = {"title", "source", "drafters"}
+        return {
+            "model": self.model.model_dump(exclude=prose),
+            "quant": self.quant,
+            "drafter": self.drafter.model_dump(),
+            "drafting": [size.model_dump() for size in self.drafting],
+            "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
+            "links": [link.model_dump(exclude=prose) for link in self.links],
+            "split": list(self.split),
+        }
+
+    @property
+    def format_name(self) -> str:
+        """What the weights of a layer are stored in: fp16, bf16, fp32, or the quantisation."""
+        short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+        return short[self.model.dtype] if self.quant == "none" else self.quant
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
-    parser.add_argument("--drafter", default="bundled", help="bundled, or the folder of an EAGLE head")
+    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
     parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

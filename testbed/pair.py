@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.loading import Target, load_drafter
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import BUNDLED, Checkpoint
+from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
-from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.head import LMHead
 from flowedge.models.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.runtime.in_process import load_blocks
 
 
 @dataclass
 class Pair:
-    """A target and its EAGLE head, in fp32."""
+    """A target and its drafter, in fp32; `model` and `drafter_name` are what they were loaded by."""
 
     checkpoint: Checkpoint
     head: LMHead
-    drafter: EagleDrafter
+    drafter: Drafter
     tokenizer: Any
     eos: frozenset[int]
-    drafter_fingerprint: str
+    model: str
+    drafter_name: str
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, model: str, drafter: str) -> Pair:
-        """Reads both; CheckpointError or BadRequestError for what cannot be."""
+        """Reads both, as --model and --drafter name them; CheckpointError or BadRequestError if it cannot."""
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)
-        embedding = load_embedding(checkpoint, shared_with=head)
-        directory = _eagle_directory(checkpoint, model, drafter)
-        eagle = load_eagle_head(directory, torch.float32)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
-        made = EagleDrafter(eagle, head, embedding)
-        return cls(checkpoint, head, made, tokenizer, eos, _fingerprint(eagle))
+        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
+        if loaded is None:
+            raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
+        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter)
+
+    @property
+    def drafter_fingerprint(self) -> str:
+        return self.drafter.fingerprint
 
     @property
     def max_positions(self) -> int:
@@ -58,21 +60,3 @@ class Pair:
         if split not in self._blocks:
             self._blocks[split] = load_blocks(self.checkpoint, split)
         return self._blocks[split]
-
-
-def _eagle_directory(checkpoint: Checkpoint, model: str, drafter: str) -> Path:
-    if drafter == BUNDLED:
-        if model != BUNDLED:
-            raise BadRequestError("the bundled drafter serves the bundled model alone; give --drafter DIR")
-        return checkpoint.directory.parent / "eagle"
-    directory = Path(drafter).expanduser()
-    if not directory.is_dir():
-        raise BadRequestError(f"{drafter}: no such directory; --drafter is the folder of an EAGLE head")
-    return directory
-
-
-def _fingerprint(eagle: EagleHead) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(eagle.state_dict().items()):
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()

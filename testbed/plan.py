@@ -6,36 +6,50 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from flowedge.errors import BadRequestError
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.specpipe import SpecPipe
+from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation, even_split
 from testbed.level_width import level_width
+from testbed.live.pipeline import RealPipeline, real_pipeline
 from testbed.memory import require_fit
 from testbed.profiles import library
 from testbed.profiles.hit_rate import HitRates
 from testbed.profiles.link import LinkProfile
 from testbed.prompts import Dataset
-from testbed.scenario import OPTION, Emulated, LinkChoice, Scenario
+from testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, Scenario
 
 Point = tuple[tuple[str, float], ...]  # value of each sweep axis
-Options = tuple[tuple[str, float], ...]  # of a strategy, by name
+Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
+Setup: TypeAlias = Emulation | RealPipeline
+
+
+def _emulation(setup: Setup) -> Emulation:
+    if not isinstance(setup, Emulation):
+        raise BadRequestError(f"{setup.name} is on real hosts, which this clock cannot emulate")
+    return setup
 
 
 @dataclass(frozen=True)
 class Case:
-    """An emulated pipeline at one point of the sweep, with the options that the point gives strategies."""
+    """A pipeline at one point of the sweep, with the options that the point gives strategies."""
 
     profile: str
     point: Point
-    emulation: Emulation
+    setup: Setup
     options: Options
+
+    @property
+    def emulation(self) -> Emulation:
+        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        return _emulation(self.setup)
 
 
 @dataclass(frozen=True)
@@ -45,9 +59,21 @@ class Run:
     key: str
     strategy: str
     options: Options
-    emulation: Emulation
+    setup: Setup
     link_seed: int
     prefill_rows: int
+
+    @property
+    def emulation(self) -> Emulation:
+        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        return _emulation(self.setup)
+
+    @property
+    def real(self) -> RealPipeline:
+        """The agents; BadRequestError when devices are emulated."""
+        if not isinstance(self.setup, RealPipeline):
+            raise BadRequestError(f"{self.setup.title} is to be emulated, which the real clock cannot do")
+        return self.setup
 
 
 @dataclass(frozen=True)
@@ -86,50 +112,59 @@ class Plan:
 
 
 def cases(scenario: Scenario, beside: Path) -> list[Case]:
-    """Every emulated pipeline of a scenario; `beside` is the directory that .yaml names are relative to."""
+    """Every pipeline of a scenario; `beside` is the directory that .yaml names are relative to.
+
+    Raises BadRequestError for a scenario that does not have what its clock needs.
+    """
     axes = [[(axis, value) for value in values] for axis, values in scenario.sweep.items()]
-    return [
-        _case(scenario, emulated, tuple(point), beside)
-        for emulated in scenario.emulated
-        for point in itertools.product(*axes)
-    ]
+    points = list(itertools.product(*axes))
+    if scenario.clock == "real":
+        real = real_pipeline(scenario, beside)
+        return [Case(real.name, point, real, _point_options(point)) for point in points]
+    if scenario.devices is None or scenario.links is None or not scenario.emulated:
+        raise BadRequestError(
+            f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs devices, links and "
+            "emulated; --clock real runs on hosts"
+        )
+    case = partial(_case, scenario.devices, scenario.links, scenario.pair.drafter, beside)
+    return [case(emulated, point) for emulated in scenario.emulated for point in points]
 
 
-def _case(scenario: Scenario, emulated: Emulated, point: Point, beside: Path) -> Case:
+def _point_options(point: Point) -> Options:
+    return tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
+
+
+def _case(
+    devices: Devices, links: Links, choice: str, beside: Path, emulated: Emulated, point: Point
+) -> Case:
     values = dict(point)
     count = int(values["stages"]) if "stages" in values else None
-    devices = scenario.devices.names(count)
+    names = devices.names(count)
     model = library.model(emulated.model, beside)
-    drafter = emulated.drafter if emulated.drafter is not None else next(iter(model.drafters))
-    if drafter not in model.drafters:
-        raise BadRequestError(f"{model.title} has no drafter {drafter!r}; it has {', '.join(model.drafters)}")
+    drafter, drafting = emulated_drafter(model, emulated.drafter, choice)
     given = emulated.split if count is None else None
     emulation = Emulation(
         model=model,
         quant=emulated.quant,
-        drafter=model.drafters[drafter],
-        draft_node=library.device(scenario.devices.draft_node, beside),
-        stages=tuple(library.device(name, beside) for name in devices),
-        links=_links(scenario, len(devices), values, beside),
-        split=tuple(given) if given is not None else even_split(model.layers, len(devices)),
+        drafter=drafter,
+        drafting=drafting,
+        draft_node=library.device(devices.draft_node, beside),
+        stages=tuple(library.device(name, beside) for name in names),
+        links=_links(links, len(names), values, beside),
+        split=tuple(given) if given is not None else even_split(model.layers, len(names)),
     )
-    options = tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
-    return Case(emulated.name, point, emulation, options)
+    return Case(f"{emulated.model}-{emulation.format_name}", point, emulation, _point_options(point))
 
 
-def _links(
-    scenario: Scenario, stages: int, values: dict[str, float], beside: Path
-) -> tuple[LinkProfile, ...]:
+def _links(links: Links, stages: int, values: dict[str, float], beside: Path) -> tuple[LinkProfile, ...]:
     senders = [*(f"v{i + 1}" for i in range(stages)), "d0"]
-    unknown = sorted(set(scenario.links.hops) - set(senders))
+    unknown = sorted(set(links.hops) - set(senders))
     if unknown:
         raise BadRequestError(
             f"links.hops: {', '.join(unknown)} is no device; there are {', '.join(senders)}"
         )
     swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
-    return tuple(
-        _link(scenario.links.hops.get(sender, scenario.links.default), swept, beside) for sender in senders
-    )
+    return tuple(_link(links.hops.get(sender, links.default), swept, beside) for sender in senders)
 
 
 def _link(choice: LinkChoice, swept: dict[str, float], beside: Path) -> LinkProfile:
@@ -175,9 +210,22 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, strat
         except BadRequestError:
             continue
         fixed[name] = value
-    if strategy == SpecPipe.name and hit_rates is not None:
-        fixed.setdefault("width", level_width(case.emulation, hit_rates))
+    if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
+        fixed.setdefault("width", level_width(case.setup, hit_rates))
     return tuple(sorted(fixed.items()))
+
+
+def by_setup(tasks: Sequence[Task]) -> list[Task]:
+    """The same runs in tasks of one pipeline each, those of a pipeline one after the other."""
+    setups: list[Setup] = []
+    for task in tasks:
+        setups.extend(run.setup for run in task.runs if run.setup not in setups)
+    parts = [
+        replace(task, runs=tuple(run for run in task.runs if run.setup == setup))
+        for setup in setups
+        for task in tasks
+    ]
+    return [part for part in parts if part.runs]
 
 
 class _Planner:
@@ -222,7 +270,7 @@ class _Planner:
             **self._base,
             "strategy": strategy,
             "options": options,
-            "emulation": self._emulation(case),
+            "emulation": self._setup(case),
             "prompt": prompt,
             "sampling": [sampling.temperature, sampling.seed],
             "max_new_tokens": scenario.max_new_tokens,
@@ -230,25 +278,12 @@ class _Planner:
             "repeat": repeat,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return Run(digest[:24], strategy, options, case.emulation, repeat * 7919, scenario.prefill_rows)
+        return Run(digest[:24], strategy, options, case.setup, repeat * 7919, scenario.prefill_rows)
 
-    def _emulation(self, case: Case) -> dict[str, Any]:
+    def _setup(self, case: Case) -> dict[str, Any]:
         if id(case) not in self._sizes:
-            self._sizes[id(case)] = sizes_of(case.emulation)
+            self._sizes[id(case)] = case.setup.sizes()
         return self._sizes[id(case)]
-
-
-def sizes_of(emulation: Emulation) -> dict[str, Any]:
-    """The numbers of an emulation, without names, so that models of the same size share their runs."""
-    prose = {"title", "source", "drafters"}
-    return {
-        "model": emulation.model.model_dump(exclude=prose),
-        "quant": emulation.quant,
-        "drafter": emulation.drafter.model_dump(),
-        "devices": [device.model_dump(exclude=prose) for device in (emulation.draft_node, *emulation.stages)],
-        "links": [link.model_dump(exclude=prose) for link in emulation.links],
-        "split": list(emulation.split),
-    }
 
 
 def _check_memory(
@@ -259,8 +294,10 @@ def _check_memory(
 ) -> None:
     longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
     for case in all_cases:
+        if not isinstance(case.setup, Emulation):
+            continue  # agents look at their own memory
         rows = [
             make_strategy(strategy, dict(choose(case, strategy))).max_draft_rows
             for strategy in scenario.strategies
         ]
-        require_fit(case.emulation, longest + scenario.max_new_tokens + max(rows))
+        require_fit(case.setup, longest + scenario.max_new_tokens + max(rows))

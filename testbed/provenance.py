@@ -21,10 +21,13 @@ CODE = (
     "flowedge/models/*.py",
     "flowedge/runtime/*.py",
     "testbed/costs.py",
+    "testbed/interpolation.py",
+    "testbed/measured_costs.py",
     "testbed/clocks.py",
     "testbed/record.py",
     "testbed/trace.py",
     "testbed/replay/*.py",
+    "testbed/live/*.py",
 )
 
 

@@ -13,7 +13,7 @@ from flowedge.runtime.request import Finished, Request, Tokens
 from flowedge.runtime.statistics import RequestClock, RequestStatistics
 from flowedge.runtime.virtual import DRAFT_NODE, TimedOutput
 from testbed.profiles.device import Watts
-from testbed.trace import Trace, use_between
+from testbed.trace import Trace, place_name, use_between
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class DeviceRecord:
     """One device's part; shares are of the decode time, counts and joules of the whole request.
 
     Attributes:
+        device: its place: d0, v1, v2 and so on.
         for_nothing: rows computed that did not become context.
         energy_j: None where the profile has no watts.
     """
@@ -107,7 +108,18 @@ def record_of(
         reports=finished.reports,
         express_bytes=trace.express_bytes,
     )
-    draft_node, *stages = _devices(statistics, trace, watts, last)
+    return record_from(statistics, tokens, last, trace, watts)
+
+
+def record_from(
+    statistics: RequestStatistics,
+    tokens: Sequence[int],
+    latency_s: float,
+    trace: Trace,
+    watts: Sequence[Watts | None],
+) -> RunRecord:
+    """The record of a request from the draft node's statistics; `trace` has the arrival at time 0."""
+    draft_node, *stages = _devices(statistics, trace, watts, latency_s)
     counters = statistics.counters
     return RunRecord(
         prompt_tokens=statistics.prompt_tokens,
@@ -116,7 +128,7 @@ def record_of(
         output=hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:16],
         ttft_s=statistics.ttft_s,
         decode_s=statistics.decode_s,
-        latency_s=last,
+        latency_s=latency_s,
         itl_s=statistics.itl_s,
         accepted_per_segment=counters.accepted_per_segment,
         accepted_per_round=counters.accepted_per_round,
@@ -146,7 +158,7 @@ def _devices(
         idle_s = max(last - report.busy_s, 0.0)
         records.append(
             DeviceRecord(
-                device=report.device,
+                device=place_name(place),
                 busy=use.busy,
                 transferring=use.transferring,
                 waiting=use.waiting,

@@ -1,4 +1,7 @@
-"""results.json: what was measured, with the settings beside it and nothing that a second run would change."""
+"""results.json: what was measured, with the settings beside it and no fact of the day it was run on.
+
+On the virtual clock nothing in it changes with a second run; agents measure other times.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from testbed.emulation import Emulation
 from testbed.plan import Cell
 from testbed.record import DeviceRecord, RunRecord
 
@@ -55,16 +59,17 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
     per_round = [count for run in runs for count in run.accepted_per_round if drafts and count]
     tokens = sum(run.new_tokens for run in runs)
     devices = [[run.draft_node, *run.stages] for run in runs]
-    emulation = cell.case.emulation
+    setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
         "method": cell.strategy,
         "options": dict(cell.options),
         "profile": cell.case.profile,
-        "model": emulation.model.title,
-        "quant": emulation.quant,
-        "stages": len(emulation.stages),
-        "mbps": min(link.mbps for link in emulation.links),
+        "emulated": isinstance(setup, Emulation),
+        "model": setup.title,
+        "quant": setup.quant,
+        "stages": setup.num_stages,
+        "mbps": setup.mbps,
         "point": dict(cell.case.point),
         "dataset": cell.dataset,
         "temperature": cell.temperature,

@@ -21,7 +21,7 @@ OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 
 
 class PairNames(Document):
-    """The real models: bundled, a directory or a hub id; the drafter is the folder of an EAGLE head."""
+    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`."""
 
     model: str = "bundled"
     drafter: str = "bundled"
@@ -71,16 +71,18 @@ class Emulated(Document):
     drafter: str | None = None
     split: list[Count] | None = None
 
-    @property
-    def name(self) -> str:
-        return f"{self.model}-{'fp16' if self.quant == 'none' else self.quant}"
-
 
 class Hosts(Document):
-    """Agents on a network, host:port each, for the real clock."""
+    """Agents on a network, host:port each, for the real clock, which has them serve the scenario's pair.
+
+    Attributes:
+        quant: of the layers the stages hold; split: layers of each stage, as even as possible when not given.
+    """
 
     draft_node: str
     stages: list[str] = Field(min_length=1)
+    quant: Quantisation = "none"
+    split: list[Count] | None = None
 
 
 class Quick(Document):
@@ -105,6 +107,8 @@ class Scenario(Document):
 
     Attributes:
         clock: where time comes from when --clock is not given.
+        devices, links, emulated: what is emulated; real hosts need none of it, but take titles and power from
+            the profiles of devices that are given.
         strategy_options: options by strategy.
         datasets: JSON-lines files by name, in the directory of --data or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
@@ -115,10 +119,10 @@ class Scenario(Document):
     title: str
     clock: ClockName = "replay"
     pair: PairNames = PairNames()
-    devices: Devices
-    links: Links
+    devices: Devices | None = None
+    links: Links | None = None
     hosts: Hosts | None = None
-    emulated: list[Emulated] = Field(min_length=1)
+    emulated: list[Emulated] = Field(default_factory=list)
     strategies: list[str] = Field(min_length=1)
     strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
     datasets: dict[str, str] = Field(min_length=1)

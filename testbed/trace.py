@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from flowedge.messages import Message, Prune, Segment
-from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.messages import Message, Prune
+from flowedge.runtime.activity import TRANSFER, job_activity, message_rows
+from flowedge.runtime.jobs import DraftJob, StageJob
 from flowedge.runtime.virtual import DRAFT_NODE, Costs
+
+
+def place_name(place: int) -> str:
+    """The name of a device by its place in the pipeline: d0, v1, v2 and so on."""
+    return "d0" if place == DRAFT_NODE else f"v{place + 1}"
 
 
 @dataclass(frozen=True)
@@ -16,8 +23,7 @@ class Interval:
 
     Attributes:
         place: DRAFT_NODE, or the stage counted from 0; for a transfer, its sender.
-        kind: "draft", "verify", "prefill", "forward", "aborted" (a forward stopped between layers)
-            or "transfer".
+        kind: a word of flowedge/runtime/activity.py.
         rows: rows computed or sent; 0 for a transfer of no rows.
     """
 
@@ -38,42 +44,48 @@ class PruneMark:
 
 @dataclass
 class Trace:
-    """An Observer that keeps everything (see runtime/virtual.py)."""
+    """All that happened during one request, which arrived at time 0.
 
-    costs: Costs
+    Attributes:
+        uncertainty_s: how far the clocks of two devices may be apart after they were matched.
+    """
+
     intervals: list[Interval] = field(default_factory=list)
     prunes: list[PruneMark] = field(default_factory=list)
     express_bytes: int = 0
+    uncertainty_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Trace:
+        """The trace in what `to_dict` gave, after JSON."""
+        values = dict(content)
+        values["intervals"] = [Interval(**interval) for interval in values["intervals"]]
+        values["prunes"] = [PruneMark(**mark) for mark in values["prunes"]]
+        return cls(**values)
+
+
+class TraceObserver:
+    """An Observer that keeps everything in a trace (see runtime/virtual.py)."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.trace = Trace()
+        self._costs = costs
 
     def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
         if end > start:
-            kind, rows = _described(job)
-            self.intervals.append(Interval(place, kind, start, end, rows))
+            kind, rows = job_activity(job)
+            self.trace.intervals.append(Interval(place, kind, start, end, rows))
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:  # noqa: ARG002
-        rows = message.num_rows if isinstance(message, Segment) else 0
-        self.intervals.append(Interval(sender, "transfer", start, left, rows))
+        self.trace.intervals.append(Interval(sender, TRANSFER, start, left, message_rows(message)))
 
     def expressed(self, stage: int, message: Message, start: float, arrives: float) -> None:  # noqa: ARG002
-        self.express_bytes += self.costs.message_bytes(message)
+        self.trace.express_bytes += self._costs.message_bytes(message)
         if isinstance(message, Prune):
-            self.prunes.append(PruneMark(stage, arrives))
-
-
-def _described(job: StageJob | DraftJob) -> tuple[str, int]:
-    match job:
-        case Forward(dead=True):
-            return "aborted", job.num_rows
-        case Forward():
-            return ("prefill" if job.committed and job.num_rows > 1 else "forward"), job.num_rows
-        case GrowDraft():
-            return "draft", len(job.nodes)
-        case ExtendDraft():
-            return "draft", len(job.next_tokens)
-        case Verify():
-            return "verify", len(job.positions)
-        case _:
-            return "cache", 0
+            self.trace.prunes.append(PruneMark(stage, arrives))
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ def use_between(intervals: Iterable[Interval], places: int, start: float, end: f
         stretch = (max(interval.start, start), min(interval.end, end))
         if stretch[0] < stretch[1]:
             either[interval.place].append(stretch)
-            if interval.kind != "transfer":
+            if interval.kind != TRANSFER:
                 computing[interval.place].append(stretch)
     total = end - start
     uses: dict[int, Use] = {}

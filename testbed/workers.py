@@ -6,33 +6,45 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from testbed.clocks import Clock, make_clock
 from testbed.pair import Pair
 from testbed.plan import Task
 from testbed.record import RunRecord
+from testbed.trace import Trace
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a process needs to begin; `directory` receives the runs."""
+    """What a process needs to begin.
+
+    Attributes:
+        directory: receives the runs; traced: keys of those whose traces are kept as well.
+    """
 
     model: str
     drafter: str
     clock: str
     directory: Path
+    traced: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished task: how many runs it had, and the tokens they came to."""
+    """A finished task: how many runs it had, and the tokens they came to.
+
+    `facts` are what the clock has to say of everything it has measured so far.
+    """
 
     runs: int
     tokens: int
+    facts: dict[str, Any]
 
 
 def record_file(directory: Path, key: str) -> Path:
@@ -48,12 +60,27 @@ def read_record(directory: Path, key: str) -> RunRecord | None:
         return None
 
 
-def unfinished(tasks: Sequence[Task], directory: Path) -> list[Task]:
+def trace_file(directory: Path, key: str) -> Path:
+    return directory / "traces" / f"{key}.json"
+
+
+def read_trace(directory: Path, key: str) -> Trace | None:
+    """The trace kept of this run; None when there is none that can be read."""
+    try:
+        return Trace.from_dict(json.loads(trace_file(directory, key).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
     """What is left of the tasks."""
-    left = [
-        replace(task, runs=tuple(run for run in task.runs if read_record(directory, run.key) is None))
-        for task in tasks
-    ]
+
+    def is_left(key: str) -> bool:
+        if read_record(settings.directory, key) is None:
+            return True
+        return key in settings.traced and read_trace(settings.directory, key) is None
+
+    left = [replace(task, runs=tuple(run for run in task.runs if is_left(run.key))) for task in tasks]
     return [task for task in left if task.runs]
 
 
@@ -64,33 +91,43 @@ class Worker:
         import torch  # noqa: PLC0415 (slow; only a worker needs it)
 
         torch.set_num_threads(1)
-        self._directory = settings.directory
+        self._settings = settings
         loaded = Pair.load(settings.model, settings.drafter) if pair is None else pair
         self._clock: Clock = make_clock(settings.clock, loaded, settings.directory)
 
     def carry_out(self, task: Task) -> Done:
         """Run a task, keeping each run as it ends."""
-        tokens = 0
-        for run, record, _ in self._clock.measure(task):
+        tokens, directory = 0, self._settings.directory
+        for run, record, trace in self._clock.measure(task):
             tokens += record.new_tokens
-            file = record_file(self._directory, run.key)
-            part = file.with_name(f"{file.name}.{os.getpid()}.part")
-            part.write_text(json.dumps(record.to_dict()), encoding="utf-8")
-            part.replace(file)
-        return Done(len(task.runs), tokens)
+            if run.key in self._settings.traced:
+                _keep(trace_file(directory, run.key), trace.to_dict())
+            _keep(record_file(directory, run.key), record.to_dict())
+        return Done(len(task.runs), tokens, self._clock.facts())
+
+    def close(self) -> None:
+        """Give back what the clock has taken."""
+        self._clock.close()
+
+
+def _keep(file: Path, content: dict[str, Any]) -> None:
+    """Write a file in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(content), encoding="utf-8")
+    part.replace(file)
 
 
 def carry_out_all(
     tasks: Sequence[Task], settings: WorkerSettings, processes: int, pair: Pair | None = None
-) -> Iterator[Done]:
+) -> Generator[Done, None, None]:
     """Carry out tasks in so many processes, or in this one; yields as each ends, in any order.
 
-    Leaving the iterator early ends the processes. `pair` is used when there is only this process.
+    Closing the generator early ends the processes. `pair` is used when there is only this process.
     """
-    record_file(settings.directory, "x").parent.mkdir(parents=True, exist_ok=True)
     if processes <= 1 or len(tasks) <= 1:
-        worker = Worker(settings, pair)
-        yield from map(worker.carry_out, tasks)
+        with closing(Worker(settings, pair)) as worker:
+            yield from map(worker.carry_out, tasks)
         return
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import psutil
@@ -21,6 +22,14 @@ def cluster4(processes_end: None) -> Iterator[str]:
         addresses = [agent.address for agent in cluster.agents]
         assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
         yield addresses[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Agents inherit it, so that quantised weights are not kept in the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "FLOWEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -16,7 +17,8 @@ from flowedge.agent.identity import Identity
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_role import StageRole
-from flowedge.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.status import abort
 from flowedge.v1 import agent_pb2 as pb
@@ -63,6 +65,21 @@ class AgentService(rpc.AgentServicer):
         """Give the role up."""
         await self._roles.release(request.pipeline)
         return pb.ReleaseReply()
+
+    async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
+        """What the device did for a session."""
+        role = self._roles.role
+        try:
+            if role is None:
+                raise DeviceError(self._identity.name, "it has no role, and so no timeline")
+            events, dropped = role.timeline().of(request.session)
+        except FlowEdgeError as error:
+            await abort(context, error)
+        return timelines.encode(events, dropped)
+
+    async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
+        """The clock of the timelines."""
+        return pb.ClockReply(now_s=time.monotonic())
 
     async def _become(
         self,

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.coordinator import PlannedStage, StageSetup, plan_stages, release_stages
 from flowedge.agent.settings import AgentSettings
+from flowedge.cluster.device_kind import memory_available
 from flowedge.errors import BadRequestError, CapacityError, DeviceError
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 
@@ -78,6 +80,10 @@ class DraftNodeRole:
             raise DeviceError(self._device, "it is still loading")
         return self._live
 
+    def timeline(self) -> Timeline:
+        """See Role."""
+        return self.streams().timeline
+
     def describe(self, device: pb.Device) -> None:
         """See Role."""
         request = self._request
@@ -104,6 +110,12 @@ class DraftNodeRole:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
+        needed, free = self._models.drafter_bytes(rows), memory_available()
+        if needed > free:
+            raise CapacityError(
+                f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of the drafter's cache on device "
+                f"{self._device}, which has {free / 2**20:.0f} MiB free"
+            )
         for stage in self._stages:
             needed = rows * self._models.row_bytes(stage.num_layers)
             if needed > stage.memory_available:
@@ -155,6 +167,7 @@ class DraftNodeRole:
             self._lane,
             progress_s=self._settings.progress_s,
             fault=ExpressFault.from_environment(),
+            pacing=None if self._settings.pacing is None else self._settings.pacing(),
         )
 
     async def _open(

@@ -48,11 +48,12 @@ class GenerationService(rpc.GenerationServicer):
             await abort(context, error)
 
     async def _generate(self, role: DraftNodeRole, message: pb.GenerateRequest, context: Any) -> None:
-        clock = RequestClock(time.monotonic())
+        arrived = time.monotonic()
+        clock = RequestClock(arrived)
         live, models = role.serving()
         request = _to_request(message, models)
         role.check_memory(_rows(request))
-        generation = live.generate(request)
+        generation = live.generate(request, arrived)
         try:
             started = pb.Started(
                 session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt

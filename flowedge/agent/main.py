@@ -12,6 +12,7 @@ import grpc.aio
 from flowedge.agent.agent_service import AgentService
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
+from flowedge.agent.measure_service import MeasureService
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address
@@ -19,7 +20,7 @@ from flowedge.errors import DeadlineError, DeviceError
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
-from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc
+from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 
 __all__ = ["AgentSettings", "run_agent", "serve"]
 
@@ -48,6 +49,7 @@ async def run_agent(settings: AgentSettings) -> None:
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
     generation = GenerationService(identity.name, roles, settings)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
+    measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
     streams = StreamServer(identity.name, roles.streams_of, settings.link)
     server.add_generic_rpc_handlers((streams.handler(),))
     await server.start()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from flowedge.errors import DeviceError
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.server import StreamOwner
 from flowedge.v1 import agent_pb2 as pb
 
@@ -22,6 +25,9 @@ class Role(Protocol):
     def streams(self) -> StreamOwner:
         """What takes the pipeline's streams; DeviceError while it is still being loaded."""
 
+    def timeline(self) -> Timeline:
+        """What the device did in this role; DeviceError while it is still being loaded."""
+
     def describe(self, device: pb.Device) -> None:
         """Fill in what the device does."""
 
@@ -36,6 +42,7 @@ class RoleHolder:
         self._device = device
         self._role: Role | None = None
         self._dropping: asyncio.Future[None] | None = None
+        self._kept_for: str | None = None
 
     @property
     def role(self) -> Role | None:
@@ -51,8 +58,10 @@ class RoleHolder:
     async def take(self, role: Role) -> None:
         """Give the device a new role; the one it has is stopped.
 
-        DeviceError when that one's pipeline is another and alive.
+        DeviceError when that one's pipeline is another and alive, or the device is kept idle.
         """
+        if self._kept_for is not None:
+            raise DeviceError(self._device, f"it is {self._kept_for}; try again when that is over")
         old = self._role
         if old is not None and old.in_use and old.pipeline != role.pipeline:
             raise DeviceError(
@@ -61,6 +70,27 @@ class RoleHolder:
         self._role = role
         if old is not None:
             await old.stop("the device was given another role")
+
+    @contextmanager
+    def kept_idle(self, purpose: str) -> Iterator[None]:
+        """Keep roles off for something that they would disturb, and that would disturb them.
+
+        purpose: what the device is doing, such as "being measured". DeviceError when it holds a role or is
+        kept idle already.
+        """
+        if self._role is not None:
+            raise DeviceError(
+                self._device,
+                f"it is part of pipeline {self._role.pipeline!r}, which would disturb a measurement; "
+                "free it with flowedge release",
+            )
+        if self._kept_for is not None:
+            raise DeviceError(self._device, f"it is {self._kept_for} already; try again when that is over")
+        self._kept_for = purpose
+        try:
+            yield
+        finally:
+            self._kept_for = None
 
     async def drop(self, role: Role, reason: str) -> None:
         """Stop a role and be idle again, unless another role has been taken meanwhile."""

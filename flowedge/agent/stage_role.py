@@ -15,12 +15,14 @@ from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceL
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
     from flowedge.runtime.live_stage import LiveStage
+    from flowedge.runtime.pacing import Pacing
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -63,12 +65,13 @@ class StageRole:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading layers {self._request.layer_start} to {self._request.layer_stop - 1}")
-        work = self._lane.run(lambda: _load_block(self._request, self._settings.threads))
+        work = self._lane.run(lambda: _load_block(self._request, self._settings))
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
+        pacing = None if self._settings.pacing is None else self._settings.pacing()
         self._live = _live_stage(
-            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason)
+            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason), pacing
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -80,6 +83,10 @@ class StageRole:
         if self._live is None:
             raise DeviceError(self._device, "it is still loading its layers")
         return self._live
+
+    def timeline(self) -> Timeline:
+        """See Role."""
+        return self.streams().timeline
 
     def describe(self, device: pb.Device) -> None:
         """See Role."""
@@ -127,7 +134,11 @@ class StageRole:
 
 
 def _live_stage(
-    device: str, executor: BlockExecutor, lane: ComputeLane, on_ended: Callable[[str], None]
+    device: str,
+    executor: BlockExecutor,
+    lane: ComputeLane,
+    on_ended: Callable[[str], None],
+    pacing: Pacing | None,
 ) -> LiveStage:
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
@@ -143,21 +154,23 @@ def _live_stage(
         vocab_size=block.vocab_size,
         dtype=payload_dtype(block.dtype),
         max_capacity=max(1, min(MAX_CAPACITY, memory_available() // row_bytes)),
+        padding_per_row=0 if pacing is None else pacing.padding_per_row,
     )
-    return LiveStage(Stage(device, spec), executor, lane, on_ended)
+    return LiveStage(Stage(device, spec), executor, lane, on_ended, pacing)
 
 
-def _load_block(request: pb.StageRole, threads: int) -> BlockExecutor:
+def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
     import torch  # noqa: PLC0415
 
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
     from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
     checkpoint = Checkpoint.open(request.model)
     if request.fingerprint and checkpoint.fingerprint != request.fingerprint:
         raise BadRequestError(f"{request.model} is another model here than on the draft node")
@@ -170,4 +183,6 @@ def _load_block(request: pb.StageRole, threads: int) -> BlockExecutor:
             f"layers {start} to {stop - 1} take {needed / 2**20:.0f} MiB, "
             f"{available / 2**20:.0f} MiB are free"
         )
-    return BlockExecutor(LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype))
+    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+    block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
+    return BlockExecutor(block)

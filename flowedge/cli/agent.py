@@ -20,6 +20,14 @@ def agent(
         str | None, typer.Option(help="Name of the device; the host's name if not given.")
     ] = None,
     advertise: Annotated[bool, typer.Option(help="Make the agent known by zeroconf.")] = True,
+    cache_dir: Annotated[
+        str | None,
+        typer.Option(help="Directory to keep quantised weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
+    ] = None,
+    cache_gib: Annotated[
+        float | None,
+        typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
     ] = False,
@@ -32,4 +40,12 @@ def agent(
         from flowedge.cli.orphan import stop_when_input_closes  # noqa: PLC0415
 
         stop_when_input_closes()
-    serve(AgentSettings(host=host_ip(host), port=port, name=name, advertise=advertise))
+    settings = AgentSettings(
+        host=host_ip(host),
+        port=port,
+        name=name,
+        advertise=advertise,
+        cache_dir=cache_dir,
+        cache_gib=cache_gib,
+    )
+    serve(settings)

@@ -27,7 +27,7 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
-    drafter: Annotated[str | None, typer.Option(help="The real drafter: bundled, or an EAGLE head.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
 ) -> None:

@@ -16,7 +16,8 @@ def generate(
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="EAGLE head: directory or hub id; none for no drafter. The bundled model has one of its own."
+            help="EAGLE head or small language model: directory or hub id; ngram; none; or two joined by +, "
+            "such as bundled+ngram. The bundled model has one of its own."
         ),
     ] = None,
     stages: Annotated[
@@ -70,7 +71,7 @@ def generate(
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
     """
     from flowedge.cli.answers import answer_all  # noqa: PLC0415
-    from flowedge.cli.options import default_drafter, local_path, split_peers  # noqa: PLC0415
+    from flowedge.cli.options import default_drafter, local_drafter, local_path, split_peers  # noqa: PLC0415
     from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
     from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
     from flowedge.cli.report import Report  # noqa: PLC0415
@@ -91,7 +92,7 @@ def generate(
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(
         model=local_path(model),
-        drafter=local_path(default_drafter(model, drafter, strategy)),
+        drafter=local_drafter(default_drafter(model, drafter, strategy)),
         quant=quant.value,
         split=split,
         stages=stages,

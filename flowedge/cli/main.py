@@ -16,6 +16,8 @@ from flowedge.cli.demo import demo
 from flowedge.cli.devices import devices
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
+from flowedge.cli.inspect import inspect
+from flowedge.cli.profile import profile
 from flowedge.cli.release import release
 from flowedge.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
@@ -34,8 +36,10 @@ app.command()(generate)
 app.command()(devices)
 app.command()(agent)
 app.command()(release)
+app.command()(inspect)
 app.command()(demo)
 app.command()(bench)
+app.command()(profile)
 
 
 @app.callback(invoke_without_command=True)

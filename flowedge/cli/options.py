@@ -6,10 +6,10 @@ from enum import Enum
 from pathlib import Path
 
 from flowedge.cluster.address import split_address
+from flowedge.drafting import choice
 from flowedge.errors import BadRequestError
 
-BUNDLED = "bundled"
-NO_DRAFTER = "none"
+BUNDLED = choice.BUNDLED
 
 
 class Quant(str, Enum):
@@ -19,6 +19,17 @@ class Quant(str, Enum):
     INT8 = "int8"
     NF4 = "nf4"
     FP4 = "fp4"
+    NF4_DQ = "nf4-dq"
+    FP4_DQ = "fp4-dq"
+    INT4 = "int4"
+
+
+class Dtype(str, Enum):
+    """What weights that are not quantised are held in; the names are those of flowedge.models.tensors."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 def split_peers(text: str) -> list[str]:
@@ -36,9 +47,10 @@ def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
     if model == BUNDLED:
         return BUNDLED
     if strategy == "autoregressive":
-        return NO_DRAFTER
+        return choice.NO_DRAFTER
     raise BadRequestError(
-        f"--strategy {strategy} needs a drafter for {model}: give --drafter, or use --strategy autoregressive"
+        f"--strategy {strategy} needs a drafter for {model}: give --drafter, and {choice.NGRAM} needs no "
+        "weights, or use --strategy autoregressive"
     )
 
 
@@ -46,3 +58,8 @@ def local_path(source: str) -> str:
     """A model's source with a path of this machine made absolute; anything else as it is."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source != BUNDLED and path.is_dir() else source
+
+
+def local_drafter(drafter: str) -> str:
+    """A drafter with paths of this machine made absolute. BadRequestError for one that cannot be read."""
+    return choice.map_sources(drafter, local_path)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,15 @@ _LISTENING = re.compile(r"listening on (\S+:\d+)")
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
+
+AgentCommand = Callable[[int, str], list[str]]
+"""The command that starts the agent of a name; 0 is the draft node, 1 the first stage, and so on."""
+
+
+def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
+    """The agent of this installation, on loopback."""
+    command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
+    return [*command, "--host", "127.0.0.1", "--port", "0", "--name", name, "--exit-with-parent"]
 
 
 @dataclass
@@ -53,9 +63,18 @@ class LocalCluster:
     """
 
     def __init__(
-        self, stages: int, *, name: str = "local", start_timeout_s: float = _START_TIMEOUT_S
+        self,
+        stages: int,
+        *,
+        name: str = "local",
+        start_timeout_s: float = _START_TIMEOUT_S,
+        command: AgentCommand = agent_command,
     ) -> None:
-        """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet."""
+        """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet.
+
+        command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
+            standard input closes.
+        """
         if not 1 <= stages <= MAX_LOCAL_STAGES:
             raise BadRequestError(
                 f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES} are possible"
@@ -63,6 +82,7 @@ class LocalCluster:
         token = uuid.uuid4().hex[:6]
         self._names = [f"{name}-{token}-{role}" for role in ("d0", *(f"v{i + 1}" for i in range(stages)))]
         self._start_timeout_s = start_timeout_s
+        self._command = command
         self._logs: tempfile.TemporaryDirectory[str] | None = None
         self.agents: list[LocalAgent] = []
 
@@ -81,8 +101,8 @@ class LocalCluster:
         """
         self._logs = tempfile.TemporaryDirectory(prefix="flowedge-")
         try:
-            for name in self._names:
-                self.agents.append(_launch(name, Path(self._logs.name)))
+            for place, name in enumerate(self._names):
+                self.agents.append(_launch(name, self._command(place, name), Path(self._logs.name)))
             deadline = time.monotonic() + self._start_timeout_s
             for agent in self.agents:
                 agent.address = _await_address(agent, deadline, self._start_timeout_s)
@@ -112,13 +132,11 @@ class LocalCluster:
         self.stop()
 
 
-def _launch(name: str, logs: Path) -> LocalAgent:
+def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
     log = logs / f"{name}.log"
-    command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
-    options = ["--host", "127.0.0.1", "--port", "0", "--name", name, "--exit-with-parent"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, *options],
+            command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

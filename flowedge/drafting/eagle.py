@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import nn
 
+from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.eagle_head import EagleHead, KeyValueViews
+from flowedge.drafting.likeliest import likeliest
 from flowedge.errors import CapacityError
 from flowedge.messages import Payload
 from flowedge.models.cache import head_size
 from flowedge.models.head import LMHead
+from flowedge.models.quantize import module_bytes
 from flowedge.models.tensors import to_tensor
-from flowedge.runtime.jobs import DraftLayer
 from flowedge.sampling import IntArray
 
 SCRATCH_ROWS = 512  # rows of one growth that fit before the buffer has to be enlarged
-ROOT = 0
 
 
 @dataclass
@@ -62,37 +66,50 @@ class _Session:
 
 
 class EagleDrafter:
-    """A Drafter (see runtime/jobs.py).
+    """A Drafter that predicts the target's features; its methods' arguments are those of the protocol.
 
     Row t of a session's cache pairs feature[t] with token[t + 1]. Only true features are kept; the rows of
     speculative branches are scratch beyond them, overwritten by the next growth or extension.
     """
 
+    needs_features = True
+
     def __init__(self, head: EagleHead, lm_head: LMHead, embedding: nn.Embedding) -> None:
-        """`embedding` is the target's; a head that has its own uses that."""
+        """`embedding` is the target's, or the head's own where it has one."""
         self._head = head
         self._lm_head = lm_head
-        self._embedding = head.embed_tokens or embedding
+        self._embedding = embedding
         self._sessions: dict[str, _Session] = {}
         config = head.config
         self._kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
         self._head_dim = head_size(config)
         self._dtype = head.fc.weight.dtype
 
-    def open(self, session: str, capacity: int) -> None:
+    @property
+    def weight_bytes(self) -> int:
+        shared = {id(parameter) for parameter in (*self._head.parameters(), self._lm_head.weight)}
+        own = 0 if id(self._embedding.weight) in shared else module_bytes(self._embedding)
+        return module_bytes(self._head) + own
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self._head.state_dict().items()):
+            digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def session_bytes(self, capacity: int) -> int:
+        return math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
+
+    def open(self, session: str, capacity: int, first_token: int) -> None:  # noqa: ARG002 (rows begin with the second)
         """Allocate the buffer for `capacity` true rows and a growth."""
-        shape = (2, self._kv_heads, capacity + SCRATCH_ROWS, self._head_dim)
-        self._sessions[session] = _Session(torch.zeros(shape, dtype=self._dtype), capacity)
+        self._sessions[session] = _Session(torch.zeros(self._kv_shape(capacity), dtype=self._dtype), capacity)
 
     def close(self, session: str) -> None:
         """Free the buffer; an unknown session is ignored."""
         self._sessions.pop(session, None)
 
     def rewind(self, session: str, rows: int) -> None:
-        """Forget the true rows from `rows` on; the next growth needs an extension first.
-
-        ValueError when the session has fewer rows.
-        """
         state = self._sessions[session]
         if not 0 <= rows <= state.true_rows:
             raise ValueError(
@@ -102,14 +119,13 @@ class EagleDrafter:
         state.true_rows, state.root = rows, None
 
     @torch.inference_mode()
-    def extend(self, session: str, features: Payload, next_tokens: IntArray) -> None:
-        """Commit one row per pair (feature[t], token[t + 1]), in order.
+    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
+        """Commit one row per pair (feature[t], token[t + 1]), in order; see Drafter.
 
-        Args:
-            features: [n, hidden] in the wire's dtype; next_tokens: int64 [n].
-
-        Raises CapacityError beyond the session's capacity.
+        Raises ValueError without features.
         """
+        if features is None:
+            raise ValueError("an EAGLE head drafts from features")
         state = self._sessions[session]
         state.forget_growth()
         start, stop = state.true_rows, state.true_rows + len(next_tokens)
@@ -134,10 +150,10 @@ class EagleDrafter:
         tokens: Sequence[int],
         width: int,
     ) -> DraftLayer:
-        """The likeliest children of each frontier node; see GrowDraft for the arguments.
+        """See Drafter.
 
         The root needs no forward: the last true row, which pairs the latest feature with the root's token,
-        has predicted its feature already. ValueError for a node whose parent is not of this growth.
+        has predicted its feature already.
         """
         state = self._sessions[session]
         if growth != state.growth:
@@ -149,7 +165,8 @@ class EagleDrafter:
             state.nodes[ROOT] = state.root
         else:
             self._expand(state, nodes, parents, tokens)
-        return self._children(torch.stack([state.nodes[node].feature for node in nodes]), width)
+        features = torch.stack([state.nodes[node].feature for node in nodes])
+        return likeliest(self._lm_head.logits(features), width)
 
     def _expand(
         self, state: _Session, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
@@ -185,7 +202,5 @@ class EagleDrafter:
         predicted: torch.Tensor = self._head(embedded, features, positions, state.views(mask.shape[1]), mask)
         return predicted
 
-    def _children(self, features: torch.Tensor, width: int) -> DraftLayer:
-        log_probs = torch.log_softmax(self._lm_head.logits(features), dim=-1)
-        best = torch.topk(log_probs, min(width, log_probs.shape[-1]), dim=-1)
-        return DraftLayer(tokens=best.indices.numpy(), log_probs=best.values.double().numpy())
+    def _kv_shape(self, capacity: int) -> tuple[int, int, int, int]:
+        return 2, self._kv_heads, capacity + SCRATCH_ROWS, self._head_dim

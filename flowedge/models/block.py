@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.families import FINAL_NORM
 from flowedge.models.features import layer_windows
 from flowedge.models.head import load_embedding
-from flowedge.models.loading import layer_bytes, load_layer, load_parameter
-from flowedge.models.quantize import check_quant, module_bytes
+from flowedge.models.loading import checkpoint_quant, layer_bytes, load_layer, load_parameter
+from flowedge.models.quant_cache import QuantCache
+from flowedge.models.quantize import check_available, module_bytes
 from flowedge.models.rotary import Rotary
 
 
@@ -61,18 +62,29 @@ class LayerBlock:
         quant: str = "none",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        quant_cache: QuantCache | None = None,
     ) -> LayerBlock:
-        """Reads the block's own tensors, no other, one at a time.
+        """Reads the block's own tensors, no other, a few rows at a time.
 
-        BadRequestError for a range or a quantisation that does not exist, CheckpointError for the tensors.
+        quant: "none" for a checkpoint that is quantised already, and is then loaded as it is.
+        BadRequestError for a range or a quantisation that does not exist or cannot be run on the device,
+        CheckpointError for the tensors.
         """
-        check_quant(quant)
+        check_available(checkpoint_quant(checkpoint, quant), torch.device(device))
         config = checkpoint.config
         if not 0 <= start < stop <= config.num_hidden_layers:
             raise BadRequestError(f"layers [{start}, {stop}) are not within [0, {config.num_hidden_layers})")
         device = torch.device(device)
         layers = [
-            load_layer(checkpoint, index, index - start, quant=quant, dtype=dtype, device=device)
+            load_layer(
+                checkpoint,
+                index,
+                index - start,
+                quant=quant,
+                dtype=dtype,
+                device=device,
+                quant_cache=quant_cache,
+            )
             for index in range(start, stop)
         ]
         return cls(
@@ -131,6 +143,11 @@ class LayerBlock:
     def vocab_size(self) -> int:
         """The number of token ids."""
         return int(self.config.vocab_size)
+
+    @property
+    def embedding_weight(self) -> nn.Parameter | None:
+        """The first block's embedding [vocab, hidden]; None for the others."""
+        return None if self._embedding is None else cast(nn.Parameter, self._embedding.weight)
 
     @property
     def weight_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint that is read one tensor at a time."""
+"""A Hugging Face checkpoint that is read a tensor, or a few rows of one, at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 import flowedge
 from flowedge.errors import CheckpointError
+from flowedge.models import prequantised
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
 from flowedge.models.features import check_features
 from flowedge.models.stored import Stored, experts_of, is_stack
+from flowedge.models.weight_file import Weights, WeightSlice, open_weights
 
 BUNDLED = "bundled"
 DOWNLOADED_FILES = (
@@ -34,28 +35,28 @@ DOWNLOADED_FILES = (
     "merges.txt",
     "chat_template*",
 )
+PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_STORED_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
 
 
 class Checkpoint:
-    """One model on disk: its config and its tensors, which are mapped and read only when asked for."""
+    """One model on disk: its config and its tensors, which are read only when asked for.
+
+    Attributes:
+        quant: the quantisation that its linear layers are stored in, "none" for most.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Opens `directory`; CheckpointError when it is no supported, readable model."""
         self.directory = directory
         self._raw_config = _read_json(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
+        self.quant = prequantised.stored_quant(self._raw_config, directory)
         self.config = self._load_config()
-        self._handles: dict[Path, Any] = {}
+        self._handles: dict[Path, Weights] = {}
         self._files = self._locate_tensors()
         self._tensors = self._name_tensors()
 
@@ -63,17 +64,11 @@ class Checkpoint:
     def open(cls, source: str) -> Checkpoint:
         """Opens a directory, a hub id ("owner/name") or the word "bundled".
 
-        A hub id is downloaded (safetensors, config and tokenizer files only) unless it is in the local cache.
         CheckpointError when the source cannot be found, fetched or understood.
         """
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        directory = Path(source).expanduser()
-        if directory.is_dir():
-            return cls(directory)
-        if not _HUB_ID.fullmatch(source):
-            raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
-        return cls(_download(source))
+        return cls(find_model(source))
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
@@ -89,29 +84,57 @@ class Checkpoint:
         return self._stored(name)[0]
 
     def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """Reads one tensor, in its stored dtype, on the CPU; it may be a view of the mapped file.
+        """Reads one tensor, in its stored dtype, on the CPU.
 
         With `shape` given, CheckpointError names the tensor, the wanted and the found shape when they differ.
         """
+        self.check_shape(name, self.shape(name) if shape is None else shape)
+        return self._read(name)
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Reads rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
+        return self._read(name, start, stop)
+
+    def check_shape(self, name: str, shape: Sequence[int]) -> None:
+        """CheckpointError when a tensor has another shape; it names both."""
         found = self.shape(name)
-        if shape is not None and found != tuple(shape):
+        if found != tuple(shape):
             raise CheckpointError(
                 f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
-        stored, handle = self._tensor(name), self._handle(name)
-        if isinstance(handle, dict):
-            return stored.take(handle[stored.name])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The stored dtype of a tensor."""
+        return self._stored(name)[1]
+
+    def file(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self._files[self._tensor(name).name]
+
+    def is_quantised(self, name: str) -> bool:
+        """Whether a weight is stored quantised, as `quant` says."""
+        return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
+
+    def quantised(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of a weight that is stored quantised, by their names in its encoded form."""
+        parts = prequantised.part_names(self.quant, name)
+        return {part: self._read(stored) for part, stored in parts.items()}
+
+    def quantised_bytes(self, name: str) -> int:
+        """The bytes in memory of a weight that is stored quantised, scales included."""
+        parts = prequantised.part_names(self.quant, name)
+        return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
+
+    def _read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        stored = self._tensor(name)
         try:
-            if stored.expert is not None:
-                return stored.take(handle.get_slice(stored.name))
-            tensor: torch.Tensor = handle.get_tensor(stored.name)
-        except (SafetensorError, OSError) as error:
+            return stored.take(self._handle(stored.name), start, stop)
+        except OSError as error:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
-        return tensor
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         """The bytes that these tensors take on disk."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._stored, names))
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
 
     @property
     def head_name(self) -> str:
@@ -148,12 +171,11 @@ class Checkpoint:
         return digest.hexdigest()
 
     def _load_config(self) -> Any:
-        if "quantization_config" in self._raw_config:
-            raise CheckpointError(
-                f"{self.directory}: the checkpoint is already quantised; give the original one"
-            )
-        if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
-            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+        if self.family.multimodal:
+            if not isinstance(self._raw_config.get("text_config"), dict):
+                raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+            if self.quant != "none":
+                raise CheckpointError(f"{self.directory}: multimodal models are read unquantised only")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
@@ -170,7 +192,7 @@ class Checkpoint:
         for stored in self._files:
             name = self.family.module_name(stored)
             if is_stack(name):
-                found |= experts_of(name, stored, self._header(stored)[0])
+                found |= experts_of(name, stored, tuple(self._handle(stored).shape))
             else:
                 found[name] = Stored(stored)
         return found
@@ -195,24 +217,15 @@ class Checkpoint:
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        stored = self._tensor(name)
-        shape, dtype = self._header(stored.name)
-        return stored.shape(shape), dtype
+        shape, dtype = self._header(name)
+        if not dtype.is_floating_point:
+            raise CheckpointError(f"{self.directory}: tensor {name} has type {dtype}, not a float")
+        return shape, dtype
 
-    def _header(self, stored: str) -> tuple[tuple[int, ...], torch.dtype]:
-        handle = self._open_once(self._files[stored])
-        if isinstance(handle, dict):
-            return tuple(handle[stored].shape), handle[stored].dtype
-        try:
-            header = handle.get_slice(stored)
-        except SafetensorError as error:
-            raise CheckpointError(f"{self.directory}: tensor {stored}: {error}") from error
-        dtype = _STORED_DTYPES.get(header.get_dtype())
-        if dtype is None:
-            raise CheckpointError(
-                f"{self.directory}: tensor {stored} has type {header.get_dtype()}, not a float"
-            )
-        return tuple(header.get_shape()), dtype
+    def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        stored = self._tensor(name)
+        whole = self._handle(stored.name)
+        return stored.shape(tuple(whole.shape)), whole.dtype
 
     def _tensor(self, name: str) -> Stored:
         stored = self._tensors.get(name)
@@ -220,21 +233,42 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
         return stored
 
-    def _handle(self, name: str) -> Any:
-        return self._open_once(self._files[self._tensor(name).name])
+    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+        path = self._files[stored]
+        handle = self._open_once(path).get(stored)
+        if handle is None:
+            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
+        return handle
 
-    def _open_once(self, path: Path) -> Any:
+    def _open_once(self, path: Path) -> Weights:
         if path not in self._handles:
-            self._handles[path] = _open_weights(path)
+            self._handles[path] = open_weights(path)
         return self._handles[path]
 
 
-def _download(hub_id: str) -> Path:
+def find_model(source: str) -> Path:
+    """The directory of a model that is given by it or by a hub id.
+
+    A hub id is downloaded (config, tokenizer and safetensors files, or .bin files where there are no others)
+    unless it is in the local cache. CheckpointError when the source cannot be found or fetched.
+    """
+    directory = Path(source).expanduser()
+    if directory.is_dir():
+        return directory
+    if not _HUB_ID.fullmatch(source):
+        raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
+    directory = _download(source, DOWNLOADED_FILES)
+    if any(directory.glob("*.safetensors")):
+        return directory
+    return _download(source, (*DOWNLOADED_FILES, *PICKLED_FILES))
+
+
+def _download(hub_id: str, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(DOWNLOADED_FILES)))
+        return Path(snapshot_download(hub_id, allow_patterns=list(files)))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         raise CheckpointError(
             f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "
@@ -261,24 +295,3 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
         if Path(file_name).name != file_name or not (directory / file_name).is_file():
             raise CheckpointError(f"{directory}: shard {file_name!r} named by the index is not here")
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}
-
-
-def _open_weights(path: Path) -> Any:
-    try:
-        if path.suffix == ".safetensors":
-            return safe_open(str(path), framework="pt", device="cpu")
-        return _load_bin(path)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-
-
-def _load_bin(path: Path) -> dict[str, torch.Tensor]:
-    import pickle  # noqa: PLC0415 (for the name of the error only)
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise CheckpointError(f"{path}: is not a dictionary of tensors")
-    return state

@@ -1,10 +1,11 @@
-"""Filling modules that were created without memory, tensor by tensor, from a checkpoint."""
+"""Filling modules that were created without memory, a few rows of a tensor at a time, from a checkpoint."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,13 @@ from flowedge.models import attention
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.experts import split_experts
 from flowedge.models.families import layer_prefix
-from flowedge.models.quantize import check_quant, linear_bytes, quantize_linear
+from flowedge.models.prequantised import resolve_quant
+from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.registry import backend_of
+from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor, update_digest
+from flowedge.models.quantize import check_quant, linear_bytes
+
+CHUNK_BYTES = 16 << 20  # that are held of a tensor as it is stored, while it is read
 
 
 def load_layer(
@@ -26,13 +33,15 @@ def load_layer(
     quant: str,
     dtype: torch.dtype,
     device: torch.device,
+    quant_cache: QuantCache | None = None,
 ) -> nn.Module:
     """Decoder layer `index` of the checkpoint, which writes to layer `cache_index` of a session's cache."""
     layer = _empty_layer(checkpoint, index)
     attend: Any = layer.self_attn
     attend.layer_idx = cache_index
-    _check_biases(layer, checkpoint, layer_prefix(index))
-    fill(layer, checkpoint, layer_prefix(index), quant=quant, dtype=dtype, device=device)
+    prefix = layer_prefix(index)
+    _check_biases(layer, checkpoint, prefix)
+    fill(layer, checkpoint, prefix, quant=quant, dtype=dtype, device=device, quant_cache=quant_cache)
     return layer.eval()
 
 
@@ -44,39 +53,127 @@ def fill(
     quant: str,
     dtype: torch.dtype,
     device: torch.device,
+    quant_cache: QuantCache | None = None,
 ) -> None:
     """Reads a module's parameters from the tensors prefix + their names, quantising its linear layers.
 
-    The shapes wanted are the module's own; CheckpointError on a missing tensor or another shape.
+    The shapes wanted are the module's own; CheckpointError on a missing tensor or another shape,
+    BadRequestError when the checkpoint is quantised otherwise.
     """
+    quant = checkpoint_quant(checkpoint, quant)
     for path, child in list(module.named_modules()):
+        base = f"{prefix}{path}." if path else prefix
+        quantised = bool(path) and isinstance(child, nn.Linear) and quant != "none"
         for name, wanted in list(child.named_parameters(recurse=False)):
-            full_name = f"{prefix}{path}.{name}" if path else f"{prefix}{name}"
-            setattr(child, name, load_parameter(checkpoint, full_name, wanted.shape, dtype, device))
-        if isinstance(child, nn.Linear) and path:
-            module.set_submodule(path, quantize_linear(child, quant))
+            if not (quantised and name == "weight"):
+                parameter = load_parameter(checkpoint, base + name, wanted.shape, dtype, device)
+                setattr(child, name, parameter)
+        if quantised and isinstance(child, nn.Linear):
+            weight = f"{base}weight"
+            layer = _quantised_linear(checkpoint, weight, child, quant, dtype, device, quant_cache)
+            module.set_submodule(path, layer)
 
 
 def load_parameter(
     checkpoint: Checkpoint, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> nn.Parameter:
     """One tensor of the checkpoint as a frozen parameter of its own memory."""
-    tensor = checkpoint.tensor(name, shape)
-    # A copy: what was read may be a view of the mapped file, which someone may replace.
-    return nn.Parameter(tensor.to(device=device, dtype=dtype, copy=True), requires_grad=False)
+    checkpoint.check_shape(name, shape)
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    for start, rows in _stored_rows(checkpoint, name):
+        tensor[start : start + len(rows)] = rows
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
+    """The quantisation that layers are loaded in when `quant` is asked for; see `resolve_quant`."""
+    return resolve_quant(check_quant(quant), checkpoint.quant, checkpoint.directory)
 
 
 def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
-    """The bytes that decoder layer `index` holds in memory after quantisation, from the config alone."""
-    check_quant(quant)
+    """The bytes that decoder layer `index` holds in memory after quantisation, from config and headers."""
+    quant = checkpoint_quant(checkpoint, quant)
     total = 0
-    for child in _empty_layer(checkpoint, index).modules():
+    for path, child in _empty_layer(checkpoint, index).named_modules():
         for name, parameter in child.named_parameters(recurse=False):
             if isinstance(child, nn.Linear) and name == "weight":
-                total += linear_bytes(child.out_features, child.in_features, quant, dtype)
+                total += _weight_bytes(checkpoint, f"{layer_prefix(index)}{path}.weight", child, quant, dtype)
             else:
                 total += math.prod(parameter.shape) * dtype.itemsize
     return total
+
+
+def _weight_bytes(
+    checkpoint: Checkpoint, name: str, linear: nn.Linear, quant: str, dtype: torch.dtype
+) -> int:
+    if checkpoint.is_quantised(name):
+        return checkpoint.quantised_bytes(name)
+    left_out = checkpoint.quant != "none"
+    return linear_bytes(linear.out_features, linear.in_features, "none" if left_out else quant, dtype)
+
+
+def _quantised_linear(
+    checkpoint: Checkpoint,
+    weight: str,
+    like: nn.Linear,
+    quant: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    quant_cache: QuantCache | None,
+) -> nn.Module:
+    """A linear layer whose bias is loaded, and whose weight is the tensor `weight`."""
+    backend = backend_of(quant)
+    if checkpoint.quant == "none":
+        shape = (like.out_features, like.in_features)
+        checkpoint.check_shape(weight, shape)
+        return backend.build(_encode(checkpoint, weight, quant, dtype, quant_cache), like, dtype, device)
+    if not checkpoint.is_quantised(weight):
+        shape = (like.out_features, like.in_features)
+        like.weight = load_parameter(checkpoint, weight, shape, dtype, device)
+        return like
+    try:
+        return backend.build(checkpoint.quantised(weight), like, dtype, device)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
+
+
+def _encode(
+    checkpoint: Checkpoint, name: str, quant: str, dtype: torch.dtype, quant_cache: QuantCache | None
+) -> Tensors:
+    """The quantised weight: of the cache, or made from the checkpoint and put there."""
+    backend = backend_of(quant)
+    out_features, in_features = checkpoint.shape(name)
+    # Rounded to the block's dtype first, so that it is what the same block without quantisation would hold.
+    rows = WeightRows(
+        out_features, in_features, lambda start, stop: checkpoint.rows(name, start, stop).to(dtype)
+    )
+    if quant_cache is None:
+        return backend.encode(rows)
+    stored = checkpoint.dtype(name)
+    exact = torch.promote_types(stored, dtype) == dtype
+    source = SourceTensor.of(checkpoint.file(name), name)
+    content = quant_cache.content(source, lambda: _content(checkpoint, name))
+    key = CacheKey(content, "" if exact else str(dtype), quant, backend.format)
+    tensors = quant_cache.get(key)
+    if tensors is None:
+        tensors = backend.encode(rows)
+        quant_cache.put(key, tensors)
+    return tensors
+
+
+def _content(checkpoint: Checkpoint, name: str) -> str:
+    digest = hashlib.sha256(f"{checkpoint.dtype(name)} {list(checkpoint.shape(name))}\0".encode())
+    for _, rows in _stored_rows(checkpoint, name):
+        update_digest(digest, rows)
+    return digest.hexdigest()
+
+
+def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first row, rows) of a tensor in order, as they are stored."""
+    shape, itemsize = checkpoint.shape(name), checkpoint.dtype(name).itemsize
+    count = max(1, CHUNK_BYTES // max(1, math.prod(shape[1:]) * itemsize))
+    for start in range(0, shape[0], count):
+        yield start, checkpoint.rows(name, start, min(start + count, shape[0]))
 
 
 def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:

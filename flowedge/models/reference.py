@@ -28,6 +28,8 @@ from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.experts import split_experts
 from flowedge.models.families import LM_HEAD
 from flowedge.models.judging import Difference, Judgement, Tolerance, gap_behind
+from flowedge.models.loading import checkpoint_quant
+from flowedge.models.quant.bitsandbytes import settle
 from flowedge.models.quantize import check_quant, quantize_block
 from flowedge.sampling import SamplingParams, gumbel_noise
 
@@ -60,6 +62,7 @@ class ReferenceModel:
         """
         check_quant(quant)
         checkpoint = source if isinstance(source, Checkpoint) else Checkpoint.open(source)
+        quant = checkpoint_quant(checkpoint, quant)
         device = torch.device(device)
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -72,9 +75,11 @@ class ReferenceModel:
             # transformers' own sdpa does not do soft-capping.
             attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
             local_files_only=True,
-        )
-        model = model.to(device).eval()
-        if quant != "none":
+            device_map={"": device},
+        ).eval()
+        if checkpoint.quant != "none":
+            settle(model.model.layers, dtype)
+        elif quant != "none":
             quantize_block(split_experts(model.model.layers), quant)
         # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
         # are drawn by.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from flowedge.models.weight_file import WeightSlice
 
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
@@ -29,10 +30,14 @@ class Stored:
         """The shape of this part of a tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
-    def take(self, whole: Any) -> torch.Tensor:
-        """This part of a tensor, or of a slice of safetensors, which reads the part alone."""
-        part: torch.Tensor = whole[:] if self.expert is None else whole[self.expert, slice(*self.rows)]
-        return part
+    def take(
+        self, whole: WeightSlice | torch.Tensor, start: int = 0, stop: int | None = None
+    ) -> torch.Tensor:
+        """Rows [start, stop) of this part of a tensor, or of one in a file, of which no more is read."""
+        if self.expert is None:
+            return whole[start:stop]
+        first, end = self.rows
+        return whole[self.expert, first + start : end if stop is None else first + stop]
 
 
 def is_stack(name: str) -> bool:

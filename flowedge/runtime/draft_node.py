@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
 from flowedge.messages import (
     Close,
@@ -24,7 +25,7 @@ from flowedge.messages import (
     StageReport,
 )
 from flowedge.runtime.draft_session import DraftSession
-from flowedge.runtime.jobs import DraftJob, DraftLayer, DraftResult, DropCache, GrowDraft, OpenCache, Verify
+from flowedge.runtime.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.runtime.outbox import Outbox
 from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
 from flowedge.runtime.stopping import TextStream
@@ -42,7 +43,7 @@ class DraftNodeSpec:
         max_positions: longest sequence the model is made for.
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.
-        padding_per_row: bytes sent along with each row, for emulated models.
+        needs_features: whether the drafter is given the target's hidden states.
         num_stages: verification stages, by which lock-step strategies pace themselves.
     """
 
@@ -51,7 +52,7 @@ class DraftNodeSpec:
     max_positions: int = 1 << 20
     prefill_rows: int = 128
     has_drafter: bool = True
-    padding_per_row: int = 0
+    needs_features: bool = True
     num_stages: int = 1
 
 
@@ -71,7 +72,7 @@ class DraftNode:
         self._make_text = make_text
         self._sessions: dict[str, DraftSession] = {}
         self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
-        self._cache_jobs: deque[OpenCache | DropCache] = deque()
+        self._cache_jobs: deque[OpenDraft | DropCache] = deque()
         self._outbox = Outbox()
         self._express: deque[Message] = deque()
         self._outputs: deque[Output] = deque()
@@ -94,11 +95,17 @@ class DraftNode:
             raise BadRequestError(
                 f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
             )
-        session = DraftSession(request, strategy, self._make_text(), self.spec.max_positions)
+        session = DraftSession(
+            request,
+            strategy,
+            self._make_text(),
+            self.spec.max_positions,
+            keeps_features=self.spec.needs_features,
+        )
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
-            self._cache_jobs.append(OpenCache(name, session.capacity))
+            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0]))
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
 
@@ -176,6 +183,7 @@ class DraftNode:
             layer = session.grown(job, result)
             if layer is not None:
                 self._carry_out(session, session.strategy.handle(layer))
+                self._report_empty(session)
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
         """Take back a job the lane could not run: its session ends with the error."""
@@ -253,9 +261,9 @@ class DraftNode:
                     self._outbox.prune(prune)
                     self._express.append(prune)
                 case base.Send():
-                    self._outbox.put(session.draft_segment(command, self.spec))
+                    self._outbox.put(session.draft_segment(command))
                 case base.Append():
-                    self._outbox.put(session.committed_segment((command.token,), self.spec))
+                    self._outbox.put(session.committed_segment((command.token,)))
                 case base.Grow():
                     session.grow(command)
                 case base.Cancel():

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, CapacityError, ProtocolError
 from flowedge.messages import CONTEXT, Payload, Prune, Segment
 from flowedge.runtime.epochs import map_segment
-from flowedge.runtime.jobs import DraftJob, DraftLayer, ExtendDraft, GrowDraft, Verify
+from flowedge.runtime.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.runtime.request import DecodeCounters, Request
 from flowedge.runtime.sequence import Sequence
 from flowedge.runtime.stopping import OutputText, TextStream
@@ -32,7 +33,19 @@ class DraftSession:
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
     """
 
-    def __init__(self, request: Request, strategy: Strategy, text: TextStream, max_positions: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        strategy: Strategy,
+        text: TextStream,
+        max_positions: int,
+        *,
+        keeps_features: bool,
+    ) -> None:
+        """keeps_features: whether the drafter is given the target's hidden states.
+
+        Raises BadRequestError or CapacityError for a request that cannot be served.
+        """
         if not request.prompt:
             raise BadRequestError("the prompt has no tokens")
         if request.max_new_tokens < 1:
@@ -61,7 +74,8 @@ class DraftSession:
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
-        self._features: list[tuple[Payload, IntArray]] = []
+        self._keeps_features = keeps_features
+        self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
         self._sent = 0
         self._returned = 0
         self._counters = DecodeCounters()
@@ -74,16 +88,16 @@ class DraftSession:
         start = self._sequence.context
         if self.credits == 0 or start >= len(self.request.prompt):
             return None
-        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows], spec)
+        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows])
 
-    def committed_segment(self, tokens: tuple[int, ...], spec: DraftNodeSpec) -> Segment:
+    def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """A segment of rows that are context at once."""
         rows = self._sequence.commit(len(tokens))
         parents = rows - 1
         parents[:1] = CONTEXT
-        return self._segment(True, int(rows[0]), tokens, rows, parents, spec)
+        return self._segment(True, int(rows[0]), tokens, rows, parents)
 
-    def draft_segment(self, send: base.Send, spec: DraftNodeSpec) -> Segment:
+    def draft_segment(self, send: base.Send) -> Segment:
         """A segment of draft rows."""
         sequence = self._sequence
         first = sequence.append(send.tokens, send.parents)
@@ -97,9 +111,7 @@ class DraftSession:
         self._counters = replace(
             self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
         )
-        return self._segment(
-            False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64), spec
-        )
+        return self._segment(False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64))
 
     def _segment(
         self,
@@ -108,7 +120,6 @@ class DraftSession:
         tokens: tuple[int, ...],
         positions: IntArray,
         parents: IntArray,
-        spec: DraftNodeSpec,
     ) -> Segment:
         if self.credits == 0:
             raise ValueError(f"{self.strategy.name} sent a segment without a credit")
@@ -123,7 +134,6 @@ class DraftSession:
             positions=positions,
             parents=parents,
             payload=np.array(tokens, dtype=np.int32),
-            padding=spec.padding_per_row * len(tokens),
         )
         self._in_flight.append(segment)
         return segment
@@ -189,20 +199,22 @@ class DraftSession:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""
         if self._verifying or not self._results or self._results[0].num_rows:
             return False
+        if not self.strategy.takes_results:
+            return False
         self._results.popleft()
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
     def next_verify(self) -> Verify | None:
         """Verification of the next returned segment; prompt chunks before the last need none."""
-        while self._results and self._results[0].num_rows:
+        while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
             if not segment.committed:
                 self._verifying = True
                 return self._verify_draft(segment)
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
-            self._add_features(segment.payload[: len(known)], known)
+            self._add_true_rows(segment.payload[: len(known)], known)
             if len(known) == segment.num_rows:
                 continue
             return Verify(
@@ -233,29 +245,29 @@ class DraftSession:
         self._verifying = False
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
-        self._add_features(job.hidden[accepted], tokens)
+        self._add_true_rows(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
             return base.Prefilled(len(self.request.prompt), result.token, self.credits, num_stages)
         root_row = int(job.positions[0])  # everything before the root is context
         return base.Verified(tuple((root_row + accepted).tolist()), result.token)
 
-    def _add_features(self, features: Payload, next_tokens: IntArray) -> None:
+    def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
-            self._features.append((features, next_tokens))
+            self._true_rows.append((features if self._keeps_features else None, next_tokens))
 
     def next_draft(self) -> DraftJob | None:
         """The next drafting job: the drafter's prefill as chunks return, or one layer of the growth."""
         if not self.prefilled:
-            if not self._features:
+            if not self._true_rows:
                 return None
-            features, tokens = self._take_features()
+            features, tokens = self._take_true_rows()
             return ExtendDraft(self.name, features, tokens)
         growth, self._growth = self._growth, None
         if growth is None:
             return None
         self._counters = replace(self._counters, draft_layers=self._counters.draft_layers + 1)
-        extend = self._take_features() if growth.nodes == (ROOT,) and self._features else (None, None)
+        extend = self._take_true_rows() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
         return GrowDraft(
             session=self.name,
             growth=growth.growth,
@@ -272,11 +284,11 @@ class DraftSession:
         self._growth = command
         self._wanted_growth = None if command is None else command.growth
 
-    def _take_features(self) -> tuple[Payload, IntArray]:
-        features = np.concatenate([f for f, _ in self._features])
-        tokens = np.concatenate([t for _, t in self._features])
-        self._features.clear()
-        return features, tokens
+    def _take_true_rows(self) -> tuple[Payload | None, IntArray]:
+        features = [features for features, _ in self._true_rows if features is not None]
+        tokens = np.concatenate([tokens for _, tokens in self._true_rows])
+        self._true_rows.clear()
+        return np.concatenate(features) if features else None, tokens
 
     def grown(self, job: GrowDraft, result: DraftLayer) -> base.Layer | None:
         """A drafted layer for the strategy; None when its growth is not wanted any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.drafting.drafter import Drafter
 from flowedge.errors import BadRequestError, ProtocolError
 from flowedge.messages import Payload
 from flowedge.models.block import LayerBlock
@@ -12,7 +13,6 @@ from flowedge.models.head import LMHead
 from flowedge.models.sampler import TokenSampler
 from flowedge.models.tensors import to_payload, to_tensor
 from flowedge.runtime.jobs import (
-    Drafter,
     DraftJob,
     DraftResult,
     DropCache,
@@ -20,6 +20,7 @@ from flowedge.runtime.jobs import (
     Forward,
     GrowDraft,
     OpenCache,
+    OpenDraft,
     StageJob,
     Verify,
 )
@@ -79,9 +80,9 @@ class HeadExecutor:
         match job:
             case Verify():
                 return self._verify(job)
-            case OpenCache():
+            case OpenDraft():
                 if self.drafter is not None:
-                    self.drafter.open(job.session, job.capacity)
+                    self.drafter.open(job.session, job.capacity, job.first_token)
             case DropCache():
                 if self.drafter is not None:
                     self.drafter.close(job.session)
@@ -89,7 +90,7 @@ class HeadExecutor:
                 self._drafter().extend(job.session, job.features, job.next_tokens)
             case GrowDraft():
                 drafter = self._drafter()
-                if job.features is not None and job.next_tokens is not None:
+                if job.next_tokens is not None:
                     drafter.extend(job.session, job.features, job.next_tokens)
                 nodes, parents, tokens = job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist()
                 return drafter.grow(job.session, job.growth, nodes, parents, tokens, job.width)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from flowedge.drafting.drafter import Drafter
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
@@ -13,7 +14,7 @@ from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
-from flowedge.runtime.jobs import Drafter, DraftExecutor, StageExecutor
+from flowedge.runtime.jobs import DraftExecutor, StageExecutor
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.stopping import TextStream
 from flowedge.runtime.virtual import Costs, ExpressFault, Observer, VirtualPipeline
@@ -68,6 +69,7 @@ def virtual_pipeline(
             max_positions=max_positions(config),
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
+            needs_features=drafter is not None and drafter.needs_features,
             num_stages=len(loaded),
         ),
         make_text=make_text,

@@ -6,12 +6,12 @@ executor run them, and hand the result back with `finish(job, result)` or `fail(
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.messages import Payload
-from flowedge.sampling import FloatArray, IntArray, SamplingParams, Walk
+from flowedge.sampling import IntArray, SamplingParams, Walk
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,17 @@ class OpenCache:
 
 
 @dataclass(frozen=True)
+class OpenDraft:
+    """Begin a session of the drafter (see Drafter.open). Result: None."""
+
+    session: str
+    capacity: int
+    first_token: int
+
+
+@dataclass(frozen=True)
 class DropCache:
-    """Free the KV cache of a session. Result: None."""
+    """Free the KV cache, or the drafter's state, of a session. Result: None."""
 
     session: str
 
@@ -79,10 +88,14 @@ class Verify:
 
 @dataclass(frozen=True, eq=False)
 class ExtendDraft:
-    """Advance the drafter's own cache: features[t] is paired with the token at t + 1. Result: None."""
+    """Give the drafter true rows (see Drafter.extend). Result: None.
+
+    Attributes:
+        features: None where the drafter needs none.
+    """
 
     session: str
-    features: Payload
+    features: Payload | None
     next_tokens: IntArray
 
 
@@ -95,8 +108,8 @@ class GrowDraft:
         nodes: int64 [f] the caller's names of the frontier nodes; 0 is the root, alone in the first layer.
         parents: int64 [f] names of their parents, -1 for the root; tokens: int64 [f].
         width: how many children each node gets.
-        features, next_tokens: true features to extend the drafter's cache by first (see ExtendDraft); the
-            last pair leads to the root.
+        features, next_tokens: true rows to extend the drafter by first (see ExtendDraft), the last of which
+            leads to the root; next_tokens is None where there are none.
     """
 
     session: str
@@ -109,20 +122,8 @@ class GrowDraft:
     next_tokens: IntArray | None
 
 
-@dataclass(frozen=True, eq=False)
-class DraftLayer:
-    """The likeliest children of each frontier node.
-
-    Attributes:
-        tokens: int64 [f, width], likeliest first; log_probs: float64 [f, width].
-    """
-
-    tokens: IntArray
-    log_probs: FloatArray
-
-
 StageJob: TypeAlias = OpenCache | DropCache | Forward
-DraftJob: TypeAlias = OpenCache | DropCache | Verify | ExtendDraft | GrowDraft
+DraftJob: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
 DraftResult: TypeAlias = Walk | DraftLayer | None
 
 
@@ -136,23 +137,3 @@ class DraftExecutor(Protocol):
     """Runs a draft node's jobs; called from one thread at a time."""
 
     def run(self, job: DraftJob) -> DraftResult: ...
-
-
-class Drafter(Protocol):
-    """Proposes tokens. The state of a session is kept under its id; scratch belongs to the latest growth."""
-
-    def open(self, session: str, capacity: int) -> None: ...
-
-    def close(self, session: str) -> None: ...
-
-    def extend(self, session: str, features: Payload, next_tokens: IntArray) -> None: ...
-
-    def grow(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-        width: int,
-    ) -> DraftLayer: ...

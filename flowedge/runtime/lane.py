@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from flowedge.errors import DeviceError, FlowEdgeError
 
@@ -16,6 +16,17 @@ T = TypeVar("T")
 _Work = Callable[[], None]
 
 _log = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """When something was computed, in seconds of time.monotonic()."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
 
 
 class ComputeLane:
@@ -28,17 +39,17 @@ class ComputeLane:
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    async def run(self, function: Callable[[], T]) -> tuple[T, float]:
-        """Run a function; returns its result and the seconds it took.
+    async def run(self, function: Callable[[], T]) -> tuple[T, Span]:
+        """Run a function; returns its result and when it ran.
 
         A FlowEdgeError passes; whatever else it raises becomes a DeviceError of this device. When the waiting
         task is cancelled the function still runs to its end.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[T, float]] = loop.create_future()
+        done: asyncio.Future[tuple[T, Span]] = loop.create_future()
 
         def work() -> None:
-            started = time.perf_counter()
+            started = time.monotonic()
             try:
                 result = function()
             except FlowEdgeError as error:
@@ -48,7 +59,7 @@ class ComputeLane:
                 failure = DeviceError(self._device, f"computing failed: {type(error).__name__}: {error}")
                 _tell(loop, done, None, failure)
             else:
-                _tell(loop, done, (result, time.perf_counter() - started), None)
+                _tell(loop, done, (result, Span(started, time.monotonic())), None)
 
         self._work.put(work)
         return await done

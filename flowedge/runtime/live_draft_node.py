@@ -19,13 +19,17 @@ from flowedge.errors import (
     ProtocolError,
 )
 from flowedge.messages import Fault, Message
+from flowedge.runtime.activity import REQUEST, TRANSFER, job_activity, message_rows
 from flowedge.runtime.deadline import within
 from flowedge.runtime.draft_node import DraftNode
 from flowedge.runtime.express import ExpressFault, ExpressLane
 from flowedge.runtime.jobs import DraftExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.pace import make_pace
+from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.request import Failed, Finished, Output, Request
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, OutLink
 from flowedge.runtime.transport.server import InStream
 from flowedge.wire import FrameError
@@ -54,7 +58,10 @@ class Generation:
 
 
 class LiveDraftNode:
-    """The draft node of one pipeline, from its making to the loss of a device; `lost` says which."""
+    """The draft node of one pipeline, from its making to the loss of a device.
+
+    `lost` says which device was lost; `timeline` is what was done and when.
+    """
 
     def __init__(
         self,
@@ -64,12 +71,17 @@ class LiveDraftNode:
         *,
         progress_s: float,
         fault: ExpressFault,
+        pacing: Pacing | None = None,
     ) -> None:
-        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError."""
+        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
+
+        pacing: holds everything to the time of an emulated device.
+        """
         self.lost: DeviceLostError | None = None
+        self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._lane = lane
+        self._pace = make_pace(lane, pacing)
         self._progress_s = progress_s
         self._fault = fault
         self._generations: dict[str, Generation] = {}
@@ -99,7 +111,7 @@ class LiveDraftNode:
         """
         for open_link in open_express:
             self._express_links.append(await open_link(self._take, self._on_lost))
-        self._first = await open_first(self._take, self._on_lost)
+        self._first = await open_first(self._replied, self._on_lost)
         if self.lost is not None:
             raise self.lost
         self._express = ExpressLane(self._express_links, self._fault)
@@ -107,15 +119,18 @@ class LiveDraftNode:
         self._send_pump.start()
         self._watch = asyncio.create_task(self._watch_progress())
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: Request, arrived: float | None = None) -> Generation:
         """Begin to serve a request; end it with `end`.
 
+        arrived: when it arrived, on time.monotonic(); now if not given.
         Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
         pipeline is broken.
         """
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.start(request)
+        began = time.monotonic() if arrived is None else arrived
+        self.timeline.add(request.session, REQUEST, began, began)
         generation = self._generations[request.session] = Generation(request.session)
         self._changed()
         return generation
@@ -133,6 +148,7 @@ class LiveDraftNode:
             self._watch.cancel()
         await self._compute_pump.stop()
         await self._send_pump.stop()
+        self._pace.stop()
         if self._closing is not None:
             await self._closing
 
@@ -146,9 +162,13 @@ class LiveDraftNode:
             raise BadRequestError(f"device {self.device} has a last stage already: {self._last.peer}")
         self._last = stream
 
-    def received(self, stream: InStream, message: Message) -> None:  # noqa: ARG002 (StreamOwner)
+    def received(self, stream: InStream, message: Message) -> None:
         """A message has come from the last stage; see StreamOwner."""
-        self._take(message)
+        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message))
+
+    def _replied(self, message: Message) -> None:
+        """The first stage has something to say, such as a credit."""
+        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """A frame of the last stage could not be read: the session it names has lost something."""
@@ -187,6 +207,7 @@ class LiveDraftNode:
 
     def _changed(self) -> None:
         """Hand out what there is and wake whatever may have work now."""
+        self._pace.changed()
         self._flush()
         self._compute_pump.wake()
 
@@ -219,12 +240,14 @@ class LiveDraftNode:
         if job is None:
             return False
         try:
-            result, seconds = await self._lane.run(lambda: self._executor.run(job))
+            result, span = await self._pace.draft_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
             self._note_progress(job.session)
-            self._machine.record_busy(job.session, seconds)
+            self._machine.record_busy(job.session, span.seconds)
+            kind, rows = job_activity(job)
+            self.timeline.add(job.session, kind, span.start, span.end, rows)
             self._guard(job.session, lambda: self._machine.finish(job, result))
         self._changed()
         return True
@@ -233,12 +256,15 @@ class LiveDraftNode:
         message = self._machine.next_outbound()
         if message is None or self._first is None:
             return False
+        started = time.monotonic()
         try:
-            sent = await self._first.send(message)
+            sent = await self._pace.send(self._first, message)
         except DeviceLostError as error:
             self._on_lost(error)
             return False
-        self._machine.record_sent(getattr(message, "session", ""), sent)
+        session = getattr(message, "session", "")
+        self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
+        self._machine.record_sent(session, sent)
         return True
 
     async def _watch_progress(self) -> None:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from flowedge.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.messages import Close, Fault, Message, Open, Prune
+from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.pace import make_pace
+from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.stage import Stage
+from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, OutLink
 from flowedge.runtime.transport.server import InStream
 from flowedge.wire import FrameError
@@ -29,7 +34,8 @@ class LiveStage:
     """One stage of one pipeline, from the first stream to the end of the pipeline.
 
     Each session belongs to the in-band stream that opened it; other streams cannot touch it. The pipeline
-    ends when the draft node's express stream does, or when the next device is lost. `ended` says why.
+    ends when the draft node's express stream does, or when the next device is lost. `ended` says why;
+    `timeline` is what was done and when.
     """
 
     def __init__(
@@ -38,12 +44,17 @@ class LiveStage:
         executor: StageExecutor,
         lane: ComputeLane,
         on_ended: Callable[[str], None],
+        pacing: Pacing | None = None,
     ) -> None:
-        """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended."""
+        """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended.
+
+        pacing: holds everything to the time of an emulated device.
+        """
         self.ended: str | None = None
+        self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._lane = lane
+        self._pace = make_pace(lane, pacing)
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -83,6 +94,7 @@ class LiveStage:
         self._end(reason)
         await self._compute_pump.stop()
         await self._send_pump.stop()
+        self._pace.stop()
         if self._closing is not None:
             await self._closing
 
@@ -101,7 +113,11 @@ class LiveStage:
 
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message; see StreamOwner."""
-        if self.ended is not None:
+        way = Way.EXPRESS if stream.lane is Lane.EXPRESS else Way.IN_BAND
+        self._pace.arrive(way, stream.departed, lambda: self._take(stream, message))
+
+    def _take(self, stream: InStream, message: Message) -> None:
+        if self.ended is not None or (stream is not self._express and stream not in self._in_band):
             return
         try:
             self._check_sender(stream, message)
@@ -109,7 +125,11 @@ class LiveStage:
             session = getattr(message, "session", "?")
             stream.reply(Fault(session, self.device, error.code, str(error)))
             return
-        self._machine.receive(message, express=stream.lane is Lane.EXPRESS)
+        express = stream.lane is Lane.EXPRESS
+        if express and isinstance(message, Prune) and message.session in self._owners:
+            now = time.monotonic()
+            self.timeline.add(message.session, PRUNE, now, now)
+        self._machine.receive(message, express=express)
         self._changed()
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
@@ -145,6 +165,7 @@ class LiveStage:
 
     def _changed(self) -> None:
         """Wake whatever may have work now."""
+        self._pace.changed()
         self._hand_out()
         self._compute_pump.wake()
 
@@ -163,11 +184,13 @@ class LiveStage:
         if job is None:
             return False
         try:
-            result, seconds = await self._lane.run(lambda: self._executor.run(job))
+            result, span = await self._pace.stage_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
-            self._machine.record_busy(job.session, seconds)
+            self._machine.record_busy(job.session, span.seconds)
+            kind, rows = job_activity(job)
+            self.timeline.add(job.session, kind, span.start, span.end, rows)
             self._machine.finish(job, result)
         self._changed()
         return True
@@ -178,12 +201,15 @@ class LiveStage:
             return False
         if isinstance(message, Fault) and message.device == self.device:
             self._on_reply(message)  # the sender of what was wrong hears of it as well
+        started = time.monotonic()
         try:
-            sent = await self._downstream.send(message)
+            sent = await self._pace.send(self._downstream, message)
         except DeviceLostError as error:
             self._on_downstream_lost(error)
             return False
-        self._machine.record_sent(getattr(message, "session", ""), sent)
+        session = getattr(message, "session", "")
+        self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
+        self._machine.record_sent(session, sent)
         return True
 
     def _on_reply(self, message: Message) -> None:

@@ -23,6 +23,7 @@ class Pump:
         self._on_bug = on_bug
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to work."""
@@ -34,17 +35,20 @@ class Pump:
 
     async def stop(self) -> None:
         """Stop at once, in the middle of a step if there is one."""
+        # A step that was cancelled may end otherwise, when what it waited for is lost at the same time.
+        self._stopping = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             try:
-                while await self._step():
+                while await self._step() and not self._stopping:
                     pass
             except Exception as error:  # noqa: BLE001 (sessions must hear of a bug, not wait for ever)
                 _log.exception("the %s pump failed", self._name)
                 self._on_bug(error)
-            await self._woken.wait()
-            self._woken.clear()
+            if not self._stopping:
+                await self._woken.wait()
+                self._woken.clear()

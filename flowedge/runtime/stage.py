@@ -44,6 +44,7 @@ class StageSpec:
         width: size of a hidden state; vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_sessions: most sessions open at once.
+        padding_per_row: bytes sent along with each row, for emulated models.
     """
 
     is_first: bool
@@ -53,6 +54,7 @@ class StageSpec:
     max_rows: int = 4096
     max_capacity: int = 1 << 20
     max_sessions: int = 64
+    padding_per_row: int = 0
 
 
 @dataclass
@@ -152,11 +154,11 @@ class Stage:
         segment = computing.segment
         if output is None:
             session.count(segments=1, aborted=1)
-            self._outbox.put(replace(no_rows(segment), payload=self._no_output()))
+            self._outbox.put(self._output(no_rows(segment), self._no_output()))
             return
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
-        self._outbox.put(replace(segment, payload=output[computing.kept]))
+        self._outbox.put(self._output(segment, output[computing.kept]))
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
         """Take back a job the lane could not run: its session ends with a Fault."""
@@ -295,7 +297,7 @@ class Stage:
         session = self._session(segment.session)
         if segment.num_rows == 0:
             session.count(segments=1)
-            self._outbox.put(replace(segment, payload=self._no_output()))
+            self._outbox.put(self._output(segment, self._no_output()))
             return None
         tail = session.tail
         tail.check_next(segment)
@@ -314,6 +316,10 @@ class Stage:
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
         self._computing = _Computing(job, header, np.arange(segment.num_rows))
         return job
+
+    def _output(self, segment: Segment, payload: Payload) -> Segment:
+        """What goes on in place of a segment that came in; padding is of this stage's own making."""
+        return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
 
     def _no_output(self) -> Payload:
         return np.zeros((0, self.spec.width), dtype=self.spec.dtype)

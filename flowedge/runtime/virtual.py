@@ -15,6 +15,7 @@ from flowedge.errors import DeadlineError
 from flowedge.messages import Message
 from flowedge.runtime.draft_node import DraftNode
 from flowedge.runtime.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
+from flowedge.runtime.pacing import abort_time
 from flowedge.runtime.request import Failed, Finished, Output, Request
 from flowedge.runtime.stage import Stage
 
@@ -196,9 +197,7 @@ class VirtualPipeline:
 
     def _end_early(self, index: int, lane: _Lane, job: Forward) -> None:
         """An aborted computation ends where its current layer ends."""
-        layer = self._costs.layer(index, job)
-        done = int((self.now - lane.started) / layer) + 1 if layer > 0 else 0
-        ends = lane.started + done * layer
+        ends = abort_time(lane.started, self.now, self._costs.layer(index, job))
         if ends < lane.ends:
             lane.ends = ends
             lane.run += 1

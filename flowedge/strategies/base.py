@@ -37,7 +37,8 @@ class Layer:
     Attributes:
         growth: number of the growth it belongs to, always the latest one asked for.
         nodes: the frontier nodes, as named in the Grow command.
-        tokens: int64 [f, width] likeliest children of each, best first; log_probs: float64 [f, width].
+        tokens: int64 [f, c] likeliest children of each, best first, c at most the width asked for;
+        log_probs: float64 [f, c]. Where a node has fewer than c, its row ends in tokens below 0.
     """
 
     growth: int
@@ -149,6 +150,14 @@ class Strategy(ABC):
     @abstractmethod
     def max_draft_rows(self) -> int:
         """The most draft rows the strategy ever has sent and not yet accepted or pruned."""
+
+    @property
+    def takes_results(self) -> bool:
+        """Whether what comes back is to be verified now; a lock-step method says no while it drafts.
+
+        It may change with a Layer event only, so that a strategy that says no is waiting for one.
+        """
+        return True
 
     @abstractmethod
     def handle(self, event: Event) -> Sequence[Command]:

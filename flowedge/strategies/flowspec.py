@@ -112,7 +112,7 @@ class FlowSpec(Strategy):
             room = self._settings.max_draft_rows - self._tree.num_sent
             nodes = self._tree.best_unsent(min(self._settings.segment_rows, room))
             if not nodes:
-                if room and self._growth.finished:
+                if room and self._growth.finished and not self._growth.exhausted:
                     self._deepened = True
                     self._growth.deepen(self._settings.deepen_layers)
                     commands.append(self._growth.next_layer())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from flowedge.strategies.base import Grow, Layer
@@ -28,11 +26,16 @@ class Growth:
         self._frontier: list[int] = [ROOT]
 
     @property
+    def exhausted(self) -> bool:
+        """Whether the drafter has nothing to propose below the deepest layer."""
+        return not self._frontier
+
+    @property
     def finished(self) -> bool:
-        return self.layers >= self._target
+        return self.exhausted or self.layers >= self._target
 
     def deepen(self, layers: int) -> None:
-        """Ask for more layers below the deepest one (score-aware expansion)."""
+        """Ask for more layers below the deepest one (score-aware expansion), unless it is exhausted."""
         self._target = self.layers + layers
 
     def next_layer(self) -> Grow:
@@ -48,9 +51,11 @@ class Growth:
 
     def add(self, layer: Layer) -> None:
         """Put the computed children into the tree; the best top_k of them are the next frontier."""
-        parents = np.repeat(np.array(layer.nodes), layer.tokens.shape[1])
-        scores = self.base.scores[parents] + layer.log_probs.ravel()
-        nodes = np.array(self.base.put(parents.tolist(), layer.tokens.ravel().tolist(), scores.tolist()))
+        proposed = layer.tokens.ravel() >= 0
+        parents = np.repeat(np.array(layer.nodes), layer.tokens.shape[1])[proposed]
+        tokens = layer.tokens.ravel()[proposed]
+        scores = self.base.scores[parents] + layer.log_probs.ravel()[proposed]
+        nodes = np.array(self.base.put(parents.tolist(), tokens.tolist(), scores.tolist()), dtype=np.int64)
         best = np.argsort(-self.base.scores[nodes], kind="stable")[: self._top_k]
         self._frontier = nodes[np.sort(best)].tolist()
         self.layers += 1
@@ -60,26 +65,14 @@ class Growth:
         return float(self.base.scores[self._frontier].max())
 
 
-def best_absent(base: DraftTree, tree: DraftTree, count: int, root: int = ROOT) -> list[int]:
+def best_absent(base: DraftTree, tree: DraftTree, count: int) -> list[int]:
     """The `count` best nodes of `base` that `tree` does not have, and those it has (score-aware expansion).
 
-    Together they are connected, so that they can be put into `tree`, whose root is the node `root` of `base`.
+    Together they are connected, so that they can be merged into `tree`, which has the same root.
     """
-    here: dict[int, int | None] = {root: ROOT}
-    for node in range(root + 1, len(base)):
-        parent = int(base.parents[node])
-        if parent in here:
-            twin = here[parent]
-            here[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
-    absent = [node for node in base.ranking().tolist() if here.get(node, ROOT) is None]
+    here: dict[int, int | None] = {ROOT: ROOT}
+    for node in range(ROOT + 1, len(base)):
+        twin = here[int(base.parents[node])]
+        here[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
+    absent = [node for node in base.ranking().tolist() if here[node] is None]
     return [node for node, twin in here.items() if twin is not None] + absent[:count]
-
-
-def graft(tree: DraftTree, base: DraftTree, nodes: Iterable[int], root: int) -> None:
-    """Put those of `nodes` into `tree` that are below `root`, the node of `base` that is the tree's root."""
-    here = {root: ROOT}
-    for node in sorted(nodes):
-        parent = int(base.parents[node])
-        if parent in here:
-            score = float(base.scores[node] - base.scores[root])
-            here[node] = tree.put([here[parent]], [int(base.tokens[node])], [score])[0]

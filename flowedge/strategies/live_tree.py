@@ -14,7 +14,10 @@ from flowedge.tree import ROOT, UNSENT, DraftTree
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What the drafter proposes below a node: tokens int64 [c], likeliest first; log_probs float64 [c]."""
+    """What the drafter proposes below a node: tokens int64 [c], likeliest first; log_probs float64 [c].
+
+    c is 0 where it proposes nothing.
+    """
 
     tokens: IntArray
     log_probs: FloatArray
@@ -59,7 +62,7 @@ class LiveTree:
         living = {name: node for node, name in enumerate(self._names)}
         for name, tokens, log_probs in zip(layer.nodes, layer.tokens, layer.log_probs, strict=True):
             if name in living:
-                self._drafted[name] = Candidates(tokens, log_probs)
+                self._drafted[name] = Candidates(tokens[tokens >= 0], log_probs[tokens >= 0])
         return [living[name] for name in layer.nodes if name in living]
 
     def candidates(self, node: int) -> Candidates | None:

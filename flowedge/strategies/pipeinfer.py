@@ -130,7 +130,7 @@ class PipeInfer(Strategy):
         if found is None:
             return []
         confidence = np.exp(found.log_probs)
-        if confidence[0] < self.cutoff:
+        if not len(confidence) or confidence[0] < self.cutoff:
             return []
         count = 1 + int(np.count_nonzero(confidence[1 : 1 + forks] > self._settings.split))
         count = min(count, room)
@@ -149,6 +149,8 @@ class PipeInfer(Strategy):
     def _proceed(self) -> list[Command]:
         """Send the runs there are credits for, and go on speculating."""
         commands: list[Command] = []
+        if self._batch and not self._tips():
+            self._end_batch()
         while self._credits and self._queue:
             run = [node for node in self._live.living(self._queue[0]) if self._live.tree.rows[node] == UNSENT]
             self._queue.popleft()
@@ -156,14 +158,22 @@ class PipeInfer(Strategy):
                 self._credits -= 1
                 commands.append(self._live.send(run))
         room = self._settings.max_draft_rows - len(self._live.tree) + len(self._batch)
-        if not self._drafting and room >= self._settings.batch_rows:
+        tips = self._tips()
+        if tips and not self._drafting and room >= self._settings.batch_rows:
             self._drafting = True
-            commands.append(self._live.grow(self._tips(), self._settings.sequences))
+            commands.append(self._live.grow(tips, self._settings.sequences))
         return commands
 
     def _tips(self) -> list[int]:
-        """The leaves that are speculated on: those of the micro-batch, or else the best of all."""
-        leaves = self._live.leaves()
+        """The leaves that are speculated on: those of the micro-batch, or else the best of all.
+
+        None of them is one below which the drafter has nothing to propose: it would say so again.
+        """
+        leaves = [node for node in self._live.leaves() if not self._is_dead_end(node)]
         begun = [node for node in leaves if self._live.name(node) in self._batch]
         by_score = sorted(begun or leaves, key=lambda node: -float(self._live.tree.scores[node]))
         return sorted(by_score[: self._settings.sequences])
+
+    def _is_dead_end(self, node: int) -> bool:
+        found = self._live.candidates(node)
+        return found is not None and not len(found.tokens)

@@ -70,7 +70,7 @@ class SegmentedRounds(Strategy):
                 return self.proceed() if self.pace.take_back() else []
             case CreditGranted():
                 self.pace.grant()
-                return self.proceed()
+                return self.enter()
 
     def take_growth(self) -> None:
         """Cut the round's tree out of what has been grown."""
@@ -78,18 +78,18 @@ class SegmentedRounds(Strategy):
         equal = -(-len(self.tree) // self._segments)
         self.segment_rows = min(self.settings.segment_rows, equal)
 
-    def find(self, node: int, token: int) -> int | None:
-        """The child of `node` that carries the drawn token: the continuous condition."""
-        return self.tree.child(node, token)
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        """The root moves along these tokens, in the tree; nothing is to be done about it."""
+    def moved(self) -> None:
+        """The root has moved, within the tree; nothing is to be done about it."""
 
     def choose(self, count: int) -> list[int]:
         """At most `count` unsent nodes, in the order in which they are to be verified."""
         return self.tree.best_unsent(count)
 
     def proceed(self) -> list[Command]:
+        """What D0 does in a turn, with its result taken in."""
+        return self.enter()
+
+    def enter(self) -> list[Command]:
         """Have segments enter while turns are free."""
         commands: list[Command] = []
         while self.segment_rows and self.pace.may_send:
@@ -122,13 +122,13 @@ class SegmentedRounds(Strategy):
         tree = self.tree
         path = [tree.node_of_row(row) for row in event.accepted]
         tokens = (*(int(tree.tokens[node]) for node in path[1:]), event.token)
-        root = self.find(path[-1], event.token)
+        root = tree.child(path[-1], event.token)  # the continuous condition
         if root is None:
             prune = Prune(event.accepted, None, ends_round=True)
             return [Emit(tokens), prune, *self.begin(event.token, tree.context + len(path))]
         row = int(tree.rows[root])
         tree.reroot(root)
-        self.follow(tokens)
+        self.moved()
         prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
         if tree.rows[ROOT] == UNSENT:
             self.pace.flush()

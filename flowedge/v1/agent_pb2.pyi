@@ -1,10 +1,34 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Activity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTIVITY_UNSPECIFIED: _ClassVar[Activity]
+    ACTIVITY_DRAFT: _ClassVar[Activity]
+    ACTIVITY_VERIFY: _ClassVar[Activity]
+    ACTIVITY_PREFILL: _ClassVar[Activity]
+    ACTIVITY_FORWARD: _ClassVar[Activity]
+    ACTIVITY_ABORTED: _ClassVar[Activity]
+    ACTIVITY_CACHE: _ClassVar[Activity]
+    ACTIVITY_TRANSFER: _ClassVar[Activity]
+    ACTIVITY_PRUNE: _ClassVar[Activity]
+    ACTIVITY_REQUEST: _ClassVar[Activity]
+ACTIVITY_UNSPECIFIED: Activity
+ACTIVITY_DRAFT: Activity
+ACTIVITY_VERIFY: Activity
+ACTIVITY_PREFILL: Activity
+ACTIVITY_FORWARD: Activity
+ACTIVITY_ABORTED: Activity
+ACTIVITY_CACHE: Activity
+ACTIVITY_TRANSFER: Activity
+ACTIVITY_PRUNE: Activity
+ACTIVITY_REQUEST: Activity
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -113,3 +137,33 @@ class ReleaseRequest(_message.Message):
 class ReleaseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class TimelineRequest(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class TimelineReply(_message.Message):
+    __slots__ = ("activity", "start_s", "end_s", "rows", "dropped")
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    END_S_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    activity: _containers.RepeatedScalarFieldContainer[Activity]
+    start_s: _containers.RepeatedScalarFieldContainer[float]
+    end_s: _containers.RepeatedScalarFieldContainer[float]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    dropped: int
+    def __init__(self, activity: _Optional[_Iterable[_Union[Activity, str]]] = ..., start_s: _Optional[_Iterable[float]] = ..., end_s: _Optional[_Iterable[float]] = ..., rows: _Optional[_Iterable[int]] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class ClockRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClockReply(_message.Message):
+    __slots__ = ("now_s",)
+    NOW_S_FIELD_NUMBER: _ClassVar[int]
+    now_s: float
+    def __init__(self, now_s: _Optional[float] = ...) -> None: ...

@@ -54,6 +54,16 @@ class AgentStub:
                 request_serializer=flowedge_dot_v1_dot_agent__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=flowedge_dot_v1_dot_agent__pb2.ReleaseReply.FromString,
                 _registered_method=True)
+        self.Timeline = channel.unary_unary(
+                '/flowedge.v1.Agent/Timeline',
+                request_serializer=flowedge_dot_v1_dot_agent__pb2.TimelineRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_agent__pb2.TimelineReply.FromString,
+                _registered_method=True)
+        self.Clock = channel.unary_unary(
+                '/flowedge.v1.Agent/Clock',
+                request_serializer=flowedge_dot_v1_dot_agent__pb2.ClockRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_agent__pb2.ClockReply.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -86,6 +96,20 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Timeline(self, request, context):
+        """What the device did for a session, as far as it remembers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Clock(self, request, context):
+        """The monotonic clock that timelines are told in, so that a caller can match it with its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +132,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=flowedge_dot_v1_dot_agent__pb2.ReleaseRequest.FromString,
                     response_serializer=flowedge_dot_v1_dot_agent__pb2.ReleaseReply.SerializeToString,
+            ),
+            'Timeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.Timeline,
+                    request_deserializer=flowedge_dot_v1_dot_agent__pb2.TimelineRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_agent__pb2.TimelineReply.SerializeToString,
+            ),
+            'Clock': grpc.unary_unary_rpc_method_handler(
+                    servicer.Clock,
+                    request_deserializer=flowedge_dot_v1_dot_agent__pb2.ClockRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_agent__pb2.ClockReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +252,60 @@ class Agent:
             '/flowedge.v1.Agent/Release',
             flowedge_dot_v1_dot_agent__pb2.ReleaseRequest.SerializeToString,
             flowedge_dot_v1_dot_agent__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Timeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flowedge.v1.Agent/Timeline',
+            flowedge_dot_v1_dot_agent__pb2.TimelineRequest.SerializeToString,
+            flowedge_dot_v1_dot_agent__pb2.TimelineReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Clock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flowedge.v1.Agent/Clock',
+            flowedge_dot_v1_dot_agent__pb2.ClockRequest.SerializeToString,
+            flowedge_dot_v1_dot_agent__pb2.ClockReply.FromString,
             options,
             channel_credentials,
             insecure,

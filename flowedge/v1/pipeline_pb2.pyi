@@ -21,7 +21,7 @@ DTYPE_FLOAT16: DType
 DTYPE_BFLOAT16: DType
 
 class Frame(_message.Message):
-    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat")
+    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "departed")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     PRUNE_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Frame(_message.Message):
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    DEPARTED_FIELD_NUMBER: _ClassVar[int]
     open: Open
     segment: Segment
     prune: Prune
@@ -36,7 +37,8 @@ class Frame(_message.Message):
     credit: Credit
     fault: Fault
     heartbeat: Heartbeat
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    departed: float
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("session", "capacity")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.messages import Payload
 from flowedge.runtime.costs import FixedCosts
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
-from flowedge.runtime.jobs import DraftJob, DraftLayer, DraftResult, Forward, GrowDraft, StageJob, Verify
+from flowedge.runtime.jobs import DraftJob, DraftResult, Forward, GrowDraft, StageJob, Verify
 from flowedge.runtime.request import Finished, Request, Tokens
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.virtual import VirtualPipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from testbed.profiles.document import Document
+from testbed.profiles.measured import Measured
 
 
 class Watts(Document):
@@ -25,6 +26,7 @@ class DeviceProfile(Document):
         layer_overhead_ms: time a layer takes however small it is (kernel launches, the interpreter).
         dequantise_gweights_s: 1e9 weights of 4 or 8 bits a second that are turned into 16 bits, beyond the
             memory traffic of doing so; None where the device runs no quantised weights.
+        measured: times of one model's layers on it, which go before the roofline where they apply.
     """
 
     title: str
@@ -36,6 +38,7 @@ class DeviceProfile(Document):
     layer_overhead_ms: float = Field(ge=0)
     dequantise_gweights_s: float | None = Field(default=None, gt=0)
     watts: Watts | None = None
+    measured: Measured | None = None
 
     @property
     def bytes_per_s(self) -> float:

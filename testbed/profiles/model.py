@@ -10,14 +10,23 @@ from testbed.profiles.document import Document
 
 STORED_BYTES = 2  # of an fp16 weight, a KV element and a hidden state element
 
-Quantisation = Literal["none", "int8", "nf4", "fp4"]
+StoredDtype = Literal["float16", "bfloat16", "float32"]
+DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
+
+Quantisation = Literal["none", "int8", "nf4", "fp4", "int4"]
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
     "int8": 1.0,  # and one scale a row, which is too little to count
     "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
     "fp4": 0.5 + 4 / 64,
+    "int4": 0.5 + 4 / 64,  # 4 bits, and a scale and a zero in bf16 for 64 weights
 }
+
+
+def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
+    """Bytes of one weight of a layer; `stored_bytes` are those of a weight that is not quantised."""
+    return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
 
 
 class EagleSize(Document):
@@ -38,10 +47,17 @@ class SmallModelSize(Document):
     vocab: int = Field(ge=2)
 
 
+class NGramSize(Document):
+    """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
+
+    kind: Literal["ngram"]
+
+
 class ModelProfile(Document):
     """A Llama-architecture model by its sizes.
 
     Attributes:
+        dtype: of weights that are not quantised, of KV rows and of hidden states on the wire.
         drafters: the drafters it is run with, by name; the first is the default.
     """
 
@@ -54,6 +70,7 @@ class ModelProfile(Document):
     kv_heads: int = Field(ge=1)
     vocab: int = Field(ge=2)
     tied_embedding: bool = False
+    dtype: StoredDtype = "float16"
     drafters: dict[str, EagleSize | SmallModelSize] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -64,22 +81,31 @@ class ModelProfile(Document):
             )
         return self
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a weight that is not quantised, of a KV element and of a hidden state element."""
+        return DTYPE_BYTES[self.dtype]
+
 
 class LayerSize(Document):
-    """One decoder layer's sizes, with what follows from them."""
+    """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile."""
 
     hidden: int
     intermediate: int
     heads: int
     kv_heads: int
+    stored_bytes: int = STORED_BYTES
 
     @classmethod
-    def of(cls, sizes: ModelProfile | SmallModelSize) -> LayerSize:
+    def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
+        """The sizes of a layer; a drafter's elements take `stored_bytes`, a model's what its dtype takes."""
+        own = sizes.stored_bytes if isinstance(sizes, ModelProfile) else STORED_BYTES
         return cls(
             hidden=sizes.hidden,
             intermediate=sizes.intermediate,
             heads=sizes.heads,
             kv_heads=sizes.kv_heads,
+            stored_bytes=own if stored_bytes is None else stored_bytes,
         )
 
     @property
@@ -94,4 +120,4 @@ class LayerSize(Document):
 
     @property
     def kv_bytes_per_row(self) -> int:
-        return 2 * self.kv_width * STORED_BYTES
+        return 2 * self.kv_width * self.stored_bytes

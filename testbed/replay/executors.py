@@ -7,7 +7,7 @@ import numpy as np
 from flowedge.errors import BadRequestError
 from flowedge.messages import Payload
 from flowedge.runtime.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
-from flowedge.sampling import walk
+from flowedge.sampling import IntArray, walk
 from testbed.replay.path_drafter import History, PathDrafter
 from testbed.replay.true_path import TruePath
 
@@ -45,21 +45,21 @@ class ReplayDraft:
                     lambda row: self._path.draw(positions[row] + 1),
                 )
             case ExtendDraft():
-                self._extend(job.features)
+                self._extend(job.next_tokens)
             case GrowDraft():
                 return self._grow(job)
         return None
 
-    def _extend(self, features: Payload) -> None:
-        if len(features):
-            self._rows = int(features[-1, 0]) + 1
+    def _extend(self, next_tokens: IntArray) -> None:
+        if len(next_tokens):
+            self._rows += len(next_tokens)
             self._growth = None
 
     def _grow(self, job: GrowDraft) -> DraftResult:
         if self._drafter is None:
             raise BadRequestError("this run has no drafter; only autoregressive decoding works")
-        if job.features is not None:
-            self._extend(job.features)
+        if job.next_tokens is not None:
+            self._extend(job.next_tokens)
         if job.growth != self._growth:
             self._growth, self._history = job.growth, History(self._rows)
         return self._drafter.layer(self._history, job)

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from flowedge.runtime.jobs import Drafter, DraftLayer, GrowDraft
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
+from flowedge.runtime.jobs import GrowDraft
 from testbed.replay.true_path import TruePath
-
-ROOT = 0
-
-
-class RewindingDrafter(Drafter, Protocol):
-    """A drafter that can go back in its own cache."""
-
-    def rewind(self, session: str, rows: int) -> None: ...
 
 
 @dataclass(eq=False)
@@ -37,7 +29,7 @@ class PathDrafter:
     node, and on nothing else; so strategies and emulated models share what was drafted.
     """
 
-    def __init__(self, drafter: RewindingDrafter, path: TruePath, name: str) -> None:
+    def __init__(self, drafter: Drafter, path: TruePath, name: str) -> None:
         self._drafter = drafter
         self._path = path
         self._name = name
@@ -47,7 +39,7 @@ class PathDrafter:
         self._growth = 0
         self._paths: dict[tuple[int, int, int], int] = {}
         self._layers: dict[tuple[int, int, tuple[int, ...]], DraftLayer] = {}
-        drafter.open(name, len(path.tokens))
+        drafter.open(name, len(path.tokens), int(path.tokens[0]))
 
     def close(self) -> None:
         """Free the drafter's cache of this path."""

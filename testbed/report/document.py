@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from testbed.clocks import make_clock
+from testbed.clocks import LIVE, make_clock
+from testbed.live.pipeline import RealPipeline
 from testbed.pair import Pair
 from testbed.plan import Plan, Run, Task
+from testbed.record import RunRecord
 from testbed.report import tables
+from testbed.report.charted import charted, plots_of
 from testbed.report.paper import lookup
 from testbed.report.tables import Entry, unique
 from testbed.scenario import Plot, Scenario, Table
+from testbed.trace import Trace
+from testbed.workers import read_record, read_trace
 
 DEPTHS = ("option.depth", "option.expand_depth")
-GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec")
 _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
 
@@ -24,7 +29,7 @@ def write_report(
 ) -> Path:
     """Write report.md and its plots; returns the report's path."""
     entries: list[Entry] = results["runs"]
-    parts = [f"# {scenario.title}", _settings(scenario, results)]
+    parts = [f"# {scenario.title}", _settings(scenario, results, plan)]
     for name in _tables(scenario):
         parts += _table(name, scenario, entries)
     parts += ["## Acceptance and latency", tables.detail_table(entries)]
@@ -39,7 +44,7 @@ def write_report(
     return path
 
 
-def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
+def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str:
     git = results["git"]
     revision = (
         "unknown" if git is None else git["revision"][:12] + (" with changes" if git["changed"] else "")
@@ -52,10 +57,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
         f"- Tokens from: {scenario.pair.model} with drafter {scenario.pair.drafter}",
-        f"- Emulated: {', '.join(emulated.name for emulated in scenario.emulated)}, "
-        "priced by testbed/profiles; the numbers are in results.json",
-        "- ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's; "
-        "the paper's own figures are in italics; its FlowSpec is our flowspec_paper.",
+        *_origin_of_times(plan),
     ]
     if "bundled" in results["datasets"]:
         lines.append("- The scenario's datasets were not there: these are the project's own prompts.")
@@ -66,6 +68,26 @@ def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _origin_of_times(plan: Plan) -> list[str]:
+    figures = (
+        "ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's"
+    )
+    setup = plan.cells[0].case.setup
+    if isinstance(setup, RealPipeline):
+        names = ["D0", *(f"V{stage + 1}" for stage in range(setup.num_stages))]
+        hosts = ", ".join(f"{name} {device}" for name, device in zip(names, setup.devices, strict=True))
+        return [
+            f"- Measured, nothing is emulated: {setup.name} on {hosts}. Times are the draft node's own; the "
+            "use of the devices is from their timelines.",
+            f"- {figures}. The paper's figures are of other devices and models, and not shown.",
+        ]
+    return [
+        f"- Emulated: {', '.join(dict.fromkeys(cell.case.profile for cell in plan.cells))}, "
+        "priced by testbed/profiles; the numbers are in results.json",
+        f"- {figures}; the paper's own figures are in italics; its FlowSpec is our flowspec_paper.",
+    ]
+
+
 def _tables(scenario: Scenario) -> list[Table]:
     return scenario.report.tables or ["table1"]
 
@@ -74,11 +96,12 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
     match name:
         case "table1" | "table2" | "table3":
             title, make = {
-                "table1": ("Tokens/s and speedup (the paper's table 1)", tables.main_table),
-                "table2": ("Ablation (the paper's table 2)", tables.ablation_table),
-                "table3": ("Repeated runs (the paper's table 3)", tables.repeat_table),
+                "table1": ("Tokens/s and speedup", tables.main_table),
+                "table2": ("Ablation", tables.ablation_table),
+                "table3": ("Repeated runs", tables.repeat_table),
             }[name]
-            parts = [f"## {title}"]
+            like = f" (the paper's table {name[-1]})" if scenario.clock != "real" else ", measured"
+            parts = [f"## {title}{like}"]
             for temperature in scenario.temperatures:
                 parts += [f"Temperature {temperature:g}", make(entries, temperature)]
             return parts
@@ -116,7 +139,7 @@ def _plots(
     except ImportError:
         return ["## Plots", f"None: {_NO_PLOTS}."]
     parts = ["## Plots"]
-    for name in scenario.report.plots or ["bars", "gantt"]:
+    for name in plots_of(scenario):
         for path, caption in _plot(name, scenario, entries, plan, pair, directory):
             parts.append(f"![{caption}]({path.name})")
     return parts
@@ -156,19 +179,31 @@ def _gantts(scenario: Scenario, plan: Plan, pair: Pair, directory: Path) -> list
     """A chart of the first prompt's first case, for each method that has one."""
     from testbed.report.gantt import plot_gantt  # noqa: PLC0415
 
-    methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
-    task = plan.tasks[0]
-    runs: dict[str, Run] = {}
-    for run in task.runs:
-        if run.strategy in methods:
-            runs.setdefault(run.strategy, run)
-    chosen = Task(task.prompt, task.sampling, task.max_new_tokens, tuple(runs.values()))
+    task = charted(scenario, plan)
     charts: list[tuple[Path, str]] = []
-    for run, record, trace in make_clock(scenario.clock, pair, directory).measure(chosen):
+    for run, record, trace in _traced(scenario, task, pair, directory):
         title = (
-            f"{run.strategy}: {run.emulation.model.title} on {len(run.emulation.stages)} stages, "
+            f"{run.strategy}: {run.setup.title} on {run.setup.num_stages} stages, "
             f"the first prompt, temperature {task.sampling.temperature:g}"
         )
+        caption = f"what each device did: {run.strategy}"
+        if scenario.clock in LIVE:
+            matched = f"clocks of the devices matched to within {1e3 * trace.uncertainty_s:.2f} ms"
+            title, caption = f"{title}\nmeasured; {matched}", f"{caption}; measured, {matched}"
         path = directory / f"gantt-{run.strategy}.png"
-        charts.append((plot_gantt(record, trace, title, path), f"what each device did: {run.strategy}"))
+        charts.append((plot_gantt(record, trace, title, path), caption))
     return charts
+
+
+def _traced(
+    scenario: Scenario, task: Task, pair: Pair, directory: Path
+) -> Iterator[tuple[Run, RunRecord, Trace]]:
+    """The runs of a task with their traces: those that were kept, or made anew where that gives the same."""
+    if scenario.clock not in LIVE:
+        with closing(make_clock(scenario.clock, pair, directory)) as clock:
+            yield from clock.measure(task)
+        return
+    for run in task.runs:
+        record, trace = read_record(directory, run.key), read_trace(directory, run.key)
+        if record is not None and trace is not None:
+            yield run, record, trace

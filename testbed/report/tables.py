@@ -23,6 +23,11 @@ def mean_of(entries: Sequence[Entry], name: str) -> float | None:
     return fmean(values) if values and all(value is not None for value in values) else None
 
 
+def published(entries: Sequence[Entry], *keys: str) -> Any:
+    """The paper's figure under these keys; None where there is none, or the entries emulate no devices."""
+    return lookup(*keys) if all(entry["emulated"] for entry in entries) else None
+
+
 def main_table(entries: Sequence[Entry], temperature: float) -> str:
     """Tokens/s and speedup over naive_pp for each dataset, with the paper's beneath (the paper's table 1)."""
     datasets = unique(entry["dataset"] for entry in entries)
@@ -34,11 +39,15 @@ def main_table(entries: Sequence[Entry], temperature: float) -> str:
             own = {entry["dataset"]: entry for entry in mine if entry["method"] == method}
             cells = [c for name in datasets for c in _pair(own.get(name))]
             rows.append([profile, method, *cells, *_mean_pair(list(own.values()))])
-            published = lookup(
-                "table1_main", temperature_key(temperature), model_key(profile), COUNTERPARTS.get(method, "")
+            paper = published(
+                mine,
+                "table1_main",
+                temperature_key(temperature),
+                model_key(profile),
+                COUNTERPARTS.get(method, ""),
             )
-            if published is not None:
-                rows.append(["", "*in the paper*", *_published(published, [*datasets, "mean"])])
+            if paper is not None:
+                rows.append(["", "*in the paper*", *_published(paper, [*datasets, "mean"])])
     return table(header, rows, left=2)
 
 
@@ -75,11 +84,11 @@ def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
         latency = mean_of(own, "latency_ms")
         cells += [number(mean_of(own, "tokens_per_s")), number(None if latency is None else latency / 1e3)]
         rows.append([method, *cells, times(mean_of(own, "speedup_vs_naive_pp"))])
-        published = lookup(
-            "table2_ablation_llama2_7b", temperature_key(temperature), COUNTERPARTS.get(method, "")
+        paper = published(
+            own, "table2_ablation_llama2_7b", temperature_key(temperature), COUNTERPARTS.get(method, "")
         )
-        if published is not None:
-            rows.append(["*in the paper*", *_published_ablation(published, [*datasets, "mean"])])
+        if paper is not None:
+            rows.append(["*in the paper*", *_published_ablation(paper, [*datasets, "mean"])])
     return table(header, rows)
 
 
@@ -99,17 +108,19 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
     """Tokens/s of each seed, their mean and standard deviation (the paper's table 3)."""
     mine = [entry for entry in entries if entry["temperature"] == temperature]
     count = max((len(entry["tokens_per_s_by_seed"]) for entry in mine), default=0)
-    header = ["Model", "Method", "dataset", *(f"run {i + 1}" for i in range(count)), "mean", "SD", "paper"]
+    compared = ["paper"] if all(entry["emulated"] for entry in mine) else []
+    header = ["Model", "Method", "dataset", *(f"run {i + 1}" for i in range(count)), "mean", "SD", *compared]
     rows: list[list[str]] = []
     for entry in mine:
         values = entry["tokens_per_s_by_seed"]
-        published = lookup(
+        paper = published(
+            mine,
             "table3_mt_bench_three_runs_mean",
             temperature_key(temperature),
             model_key(entry["profile"]),
             COUNTERPARTS.get(entry["method"], ""),
         )
-        shown = published if entry["dataset"] == "mt_bench" else None
+        shown = paper if entry["dataset"] == "mt_bench" else None
         spread = stdev(values) if len(values) > 1 else 0.0
         rows.append(
             [
@@ -119,7 +130,7 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
                 *(number(value, 3) for value in values),
                 number(fmean(values), 3),
                 f"{spread:.3f}",
-                "" if shown is None else f"*{number(shown, 3)}*",
+                *("" if shown is None else f"*{number(shown, 3)}*" for _ in compared),
             ]
         )
     return table(header, rows, left=3)

@@ -137,6 +137,19 @@ def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_lookup_drafts_without_weights(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ["--drafter", "ngram", "--max-new-tokens", "48", "--check", "--json", str(out)]
+    prompt = "Repeat after me: one two three four, one two three four, one two three four."
+    command = [sys.executable, "-m", "flowedge.cli.main", "generate", "--stages", "2", "--prompt", prompt]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "identical to the plain model's" in done.stdout
+    entry = json.loads(out.read_text())["prompts"][0]
+    assert len(entry["token_ids"]) > len(entry["accepted_per_segment"]), "some of it was foreseen"
+
+
+@pytest.mark.slow
 def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--stages", "1", "--prompt", PROMPT, "--model", str(tmp_path), "--drafter", "none"]
     assert run(["generate", *options, "--strategy", "autoregressive"]) == 1

@@ -44,6 +44,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--split", "2,3,3"], "for 3 stages, but there are 2"),
         ([*HI, "--split", "a"], "such as 2,3,3"),
         ([*HI, "--model", "owner/name"], "--drafter"),
+        ([*HI, "--drafter", "bundled+ngram+ngram"], "at most two"),
+        ([*HI, "--drafter", "none+ngram"], "none cannot be joined"),
         ([*HI, "--json", "/missing/folder/out.json"], "/missing/folder/out.json"),
         (["generate", "--prompt", "Hi", "--stages", "0"], "stages"),
         (["generate", "--prompt", "Hi", "--stages", "100"], "local stages"),

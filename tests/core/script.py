@@ -60,6 +60,7 @@ class Script:
 
     def verified(self, accepted: Items[int], token: int) -> list[object]:
         """The oldest segment in flight has come back and these of its rows are on the true path."""
+        assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
         rows = self.flying.pop(0)
         assert set(accepted) <= set(rows)
         return self._event(Verified(tuple(accepted), token))

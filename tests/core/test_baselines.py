@@ -142,19 +142,18 @@ def test_a_turn_without_an_update_deepens_the_last_tree():
     assert len(script.sends[-1].tokens) == 2, "L_se nodes"
 
 
-def test_an_expansion_goes_on_though_the_root_moves_and_counts_for_the_continuous_condition():
+def test_what_comes_back_in_the_middle_of_a_turn_waits_for_its_end():
     script = Script(FlowSpecPaper(small()), granted=3, stages=2)
+    assert script.strategy.takes_results, "segments of the round before may come back"
     grow_first_tree(script)
+    assert script.strategy.takes_results
     script.verified([5, 6], 3)
     script.layer([[11, 12]], [[0.9, 0.1]])
-    commands = script.verified([7], 11)
-    assert commands == [Emit((11,)), Prune((7,), None, ends_round=False)], "the next tree has to wait"
+    assert not script.strategy.takes_results, "the expansion is not drafted to its full depth"
     script.credit()
-    assert script.sends[-1] == Send((11,), (-1,))
     script.layer([[13, 14], [15, 16]], [[0.9, 0.1], [0.5, 0.5]])
-    assert script.grow == Grow(3, (0,), (-1,), (11,), 2)
-    script.credit()
-    assert script.sends[-1] == Send((13, 14), (8, 8)), "what was drafted for the old root, pruned"
+    assert script.sends[-1] == Send((11, 13, 12, 14), (7, 8, 7, 8)), "the draft of the turn"
+    assert script.strategy.takes_results, "the next turn begins"
 
 
 def test_without_score_based_segments_the_tree_goes_layer_by_layer():

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.drafting.eagle import SCRATCH_ROWS, EagleDrafter
 from flowedge.drafting.eagle_head import EagleHead, KeyValueViews
 from flowedge.errors import CapacityError
 from flowedge.models.head import LMHead
-from flowedge.runtime.jobs import DraftLayer
 
 HIDDEN, VOCAB = 32, 50
 
@@ -99,7 +99,7 @@ def check(setting: Setting, rows: int, paths: list[list[int]], layer: DraftLayer
 def test_growth_equals_recomputation(seed: int) -> None:
     setting = Setting(seed)
     drafter = setting.drafter()
-    drafter.open("s", 40)
+    drafter.open("s", 40, 0)
     rows = 0
     for growth, step in enumerate((7, 1, 3, 12)):
         drafter.extend("s", setting.features[rows : rows + step], setting.next_tokens[rows : rows + step])
@@ -110,7 +110,7 @@ def test_growth_equals_recomputation(seed: int) -> None:
 def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
     setting = Setting(5)
     drafter = setting.drafter()
-    drafter.open("s", 10)
+    drafter.open("s", 10, 0)
     drafter.extend("s", setting.features[:10], setting.next_tokens[:10])
     first = drafter.grow("s", 1, [0], [-1], [0], 3)
     drafter.grow("s", 1, [1], [0], [int(first.tokens[0, 0])], 3)
@@ -122,7 +122,7 @@ def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
 def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
     setting = Setting(6)
     drafter = setting.drafter()
-    drafter.open("s", 5)
+    drafter.open("s", 5, 0)
     drafter.extend("s", setting.features[:5], setting.next_tokens[:5])
     layer = drafter.grow("s", 1, [0], [-1], [0], VOCAB)
     tokens = layer.tokens[0].tolist()
@@ -137,8 +137,8 @@ def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
 def test_sessions_are_apart_and_capacity_holds() -> None:
     setting = Setting(7)
     drafter = setting.drafter()
-    drafter.open("s", 8)
-    drafter.open("t", 8)
+    drafter.open("s", 8, 0)
+    drafter.open("t", 8, 0)
     drafter.extend("s", setting.features[:8], setting.next_tokens[:8])
     drafter.extend("t", setting.features[8:12], setting.next_tokens[8:12])
     check(setting, 8, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))
@@ -154,6 +154,6 @@ def test_a_payload_in_bfloat16_is_read_as_such() -> None:
     drafter = setting.drafter()
     exact = torch.from_numpy(setting.features[:6]).bfloat16()
     setting.features[:6] = exact.float().numpy()
-    drafter.open("s", 6)
+    drafter.open("s", 6, 0)
     drafter.extend("s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
     check(setting, 6, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.messages import Payload
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.head import LMHead
 from flowedge.models.reference import ReferenceModel
 from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.jobs import DraftLayer
 from flowedge.runtime.request import Finished, Request, Tokens
 from flowedge.sampling import IntArray, SamplingParams
 from tests.protocol.histories import NoText, RandomCosts, express_fault, random_strategy
@@ -29,10 +29,12 @@ SHARDS = 6
 class RandomDrafter:
     """Proposes tokens at random; with so few of them, many are right."""
 
+    needs_features = True
+
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def open(self, session: str, capacity: int) -> None:
+    def open(self, session: str, capacity: int, first_token: int) -> None:
         pass
 
     def close(self, session: str) -> None:

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flowedge.errors import CheckpointError
-from flowedge.models import checkpoint as module
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.weight_file import WeightSlice
 from tests.models.conftest import Make
 
 
@@ -35,27 +35,17 @@ def edit_tensors(directory: Path, **changes: torch.Tensor | None) -> None:
     save_file({k: v for k, v in tensors.items() if v is not None}, directory / "model.safetensors")
 
 
-class Spy:
-    """A real safetensors file that notes which tensors are read."""
-
-    def __init__(self, handle: Any, read: list[str]) -> None:
-        self._handle = handle
-        self._read = read
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
-
-    def get_tensor(self, name: str) -> torch.Tensor:
-        self._read.append(name)
-        tensor: torch.Tensor = self._handle.get_tensor(name)
-        return tensor
-
-
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tensors that are read."""
     names: list[str] = []
-    real = module.safe_open
-    monkeypatch.setattr(module, "safe_open", lambda *args, **kwargs: Spy(real(*args, **kwargs), names))
+    real = WeightSlice.__getitem__
+
+    def spy(stored: WeightSlice, index: Any) -> torch.Tensor:
+        names.append(stored.name)
+        return real(stored, index)
+
+    monkeypatch.setattr(WeightSlice, "__getitem__", spy)
     return names
 
 
@@ -159,7 +149,7 @@ def test_a_tensor_of_integers_is_refused(copy: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "'gpt2' is not supported; supported types: gemma2, .*llama, "),
-        ({"quantization_config": {"quant_method": "gptq"}}, "already quantised"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq, which is not supported"),
         ({"num_key_value_heads": 3}, "4 attention heads do not share 3"),
         ({"num_hidden_layers": 0}, "attention heads|not valid"),
         (

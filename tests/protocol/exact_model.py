@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.drafting.drafter import NO_TOKEN, DraftLayer
 from flowedge.messages import CONTEXT, Payload
 from flowedge.runtime.jobs import (
     DraftJob,
-    DraftLayer,
     DraftResult,
     DropCache,
     ExtendDraft,
     Forward,
     GrowDraft,
     OpenCache,
+    OpenDraft,
     StageJob,
     Verify,
 )
@@ -124,10 +125,11 @@ class ExactHead:
         self.rng = rng
         self.open: set[str] = set()
         self.fed: dict[str, int] = {}
+        self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
     def run(self, job: DraftJob) -> DraftResult:
         match job:
-            case OpenCache():
+            case OpenDraft():
                 self.open.add(job.session)
                 self.fed[job.session] = 0
                 return None
@@ -155,4 +157,14 @@ class ExactHead:
         width = min(job.width, self.vocab)
         tokens = np.array([self.rng.permutation(self.vocab)[:width] for _ in job.nodes], dtype=np.int64)
         weights = np.sort(self.rng.choice([0.05, 0.25, 0.25, 0.5, 0.9], size=tokens.shape))[:, ::-1]
-        return DraftLayer(tokens, np.log(weights))
+        return some_children(self.rng, tokens, np.log(weights), self.silence)
+
+
+def some_children(rng: np.random.Generator, tokens, log_probs, silence: float) -> DraftLayer:
+    """A layer without some of the children, as drafters that do not know any further have it."""
+    nodes, width = tokens.shape
+    counts = np.where(rng.random(nodes) < silence, rng.integers(0, width + 1, nodes), width)
+    gone = np.arange(width) >= counts[:, None]
+    longest = int(counts.max())
+    tokens, log_probs = np.where(gone, NO_TOKEN, tokens), np.where(gone, -np.inf, log_probs)
+    return DraftLayer(tokens[:, :longest], log_probs[:, :longest])

@@ -20,7 +20,7 @@ from flowedge.errors import (
 )
 from flowedge.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
-from flowedge.runtime.jobs import DropCache, GrowDraft, OpenCache, Verify
+from flowedge.runtime.jobs import DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
@@ -458,7 +458,7 @@ def test_drafting_strategies_need_a_drafter():
     loop.node.start(wanted)
     loop.run()
     loop.check_finished("s", wanted)
-    assert not any(isinstance(job, OpenCache | DropCache) for job in loop.jobs), "it has no use for a drafter"
+    assert not any(isinstance(job, OpenDraft | DropCache) for job in loop.jobs), "it has no use for a drafter"
 
 
 # ------------------------------------------------------------------------------------------ lane and credits
@@ -475,7 +475,7 @@ def test_verifying_goes_before_drafting():
         before = len(loop.jobs)
         if not loop.turn(lambda m: [m]):
             break
-        if waiting and growing and len(loop.jobs) > before and not isinstance(loop.jobs[-1], OpenCache):
+        if waiting and growing and len(loop.jobs) > before and not isinstance(loop.jobs[-1], OpenDraft):
             both += 1
             assert not isinstance(loop.jobs[-1], GrowDraft)
     assert both > 5, "the test has not met the case"

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import grpc.aio
@@ -17,6 +18,7 @@ from flowedge.cluster.split import even_split, layer_ranges
 from flowedge.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.runtime.activity import COMPUTING
 from flowedge.runtime.executors import BlockExecutor
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.jobs import Forward, StageJob
@@ -262,3 +264,31 @@ def test_an_express_fault_that_makes_no_sense_is_refused(text: str) -> None:
         return
     with pytest.raises(BadRequestError, match="FLOWEDGE_TEST_EXPRESS"):
         ExpressFault.parse(text)
+
+
+def test_timelines_tell_what_reports_count(models: Models) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, stages):
+            _, finished = await result_of(node, request("told", max_new_tokens=16))
+            for report, timeline in zip(
+                finished.reports, (node.timeline, *(stage.timeline for stage in stages)), strict=True
+            ):
+                events, dropped = timeline.of("told")
+                assert dropped == 0
+                computing = [event for event in events if event.kind in COMPUTING]
+                # What ended after the session was closed here is told, and not in the report.
+                assert report.busy_s <= sum(event.end - event.start for event in computing) * (1 + 1e-9)
+                assert all(before.end <= after.start for before, after in pairwise(computing))
+                if report.device == "d0":
+                    assert events[0].kind == "request"
+                    assert {"draft", "verify", "transfer"} <= {event.kind for event in events}
+                    continue
+                whole = sum(event.rows for event in computing if event.kind in ("prefill", "forward"))
+                aborted = [event.rows for event in computing if event.kind == "aborted"]
+                assert whole <= report.rows_computed <= whole + sum(aborted)
+                assert len(aborted) >= report.aborted
+                assert 0 < sum(event.kind == "prune" for event in events) <= finished.counters.prunes
+                assert sum(event.rows for event in events if event.kind == "transfer") <= report.rows_computed
+            assert not stages[0].timeline.of("another")[0]
+
+    run(test)

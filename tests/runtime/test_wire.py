@@ -152,3 +152,10 @@ def test_a_payload_of_another_dtype_is_a_mistake_of_ours() -> None:
     one = np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="float64"):
         wire.encode(Segment("s", 0, 0, False, 0, one, one, np.zeros((1, 2))))
+
+
+@pytest.mark.parametrize(
+    ("departed", "read"), [(0.0, 0.0), (12.5, 12.5), (float("nan"), 0.0), (float("inf"), 0.0)]
+)
+def test_when_a_message_departed_travels_with_it(departed: float, read: float) -> None:
+    assert wire.read(wire.encode(Credit("s"), departed)) == (Credit("s"), read)

@@ -70,6 +70,15 @@ def test_four_bit_weights_are_written_out_for_more_than_one_row() -> None:
     assert costs.layer(0, forward(2, 0)) == pytest.approx(two)
 
 
+def test_int4_weights_are_read_packed_for_any_number_of_rows() -> None:
+    costs = ProfileCosts(emulation(quant="int4"))
+    for rows in (1, 2):
+        read = (WEIGHTS * 0.5625 + rows * KV) / BYTES_PER_S
+        assert costs.layer(0, forward(rows, 0)) == pytest.approx(read + 16 * rows * rows / FLOPS + OVERHEAD)
+    many = 2 * 100 * WEIGHTS / FLOPS + 16 * 100 * 100 / FLOPS + OVERHEAD
+    assert costs.layer(0, forward(100, 0)) == pytest.approx(many)
+
+
 def test_stages_have_devices_of_their_own() -> None:
     fast = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 4e-6, "layer_overhead_ms": 0})
     costs = ProfileCosts(emulation(stages=(DEVICE, fast)))

@@ -106,12 +106,14 @@ class OutLink:
             raise
         return cls(channel, call, peer, events, settings)
 
-    async def send(self, message: Message) -> int:
+    async def send(self, message: Message, departed: float = 0.0) -> int:
         """Send a message; returns its bytes when the transport has taken it.
+
+        departed: when it was due to have left, for a receiver that emulates a device (see wire.encode).
 
         Raises DeviceLostError when the link is lost, or closed, before that.
         """
-        data = wire.encode(message)
+        data = wire.encode(message, departed)
         async with self._writing:
             self._sending_since = time.monotonic()
             try:

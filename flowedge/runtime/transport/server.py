@@ -22,13 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 class InStream:
-    """One stream from a peer, as its owner sees it."""
+    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode)."""
 
     def __init__(self, lane: Lane, peer: str, max_replies: int) -> None:
         self.lane = lane
         self.peer = peer
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
+        self.departed = 0.0
 
     def end(self, reason: str) -> None:
         """Have the stream ended soon, after what waits to be sent."""
@@ -137,7 +138,7 @@ class _Serving:
                 return "the other side closed it"
             self._heard = time.monotonic()
             try:
-                message = wire.decode(data)
+                message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
                 _log.warning("%s sent a frame that cannot be read: %s", self._stream.peer, error)
                 self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))

@@ -1,0 +1,27 @@
+"""A device measured in the compute lane of its agent, or of a command. Imports torch when it is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowedge.cluster.device_kind import device_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flowedge.cluster.measurement import DeviceMeasurement, MeasureOptions
+    from flowedge.models.checkpoint import Checkpoint
+    from flowedge.runtime.executors import HeadExecutor
+
+
+def measure_here(
+    options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
+) -> DeviceMeasurement:
+    """See profiler.profile_device; blocks until all is measured."""
+    from flowedge.agent.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.cluster.profiler import profile_device  # noqa: PLC0415
+
+    def load_head(checkpoint: Checkpoint) -> HeadExecutor:
+        return DraftModels.load(checkpoint, options.drafter, options.dtype).executor
+
+    return profile_device(options, name, kind or device_kind(), load_head, tell)

@@ -1,0 +1,42 @@
+"""The statistics that a draft node sent, with their types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from flowedge.errors import ProtocolError
+from flowedge.runtime.statistics import RequestStatistics
+
+
+def typed_statistics(content: Mapping[str, Any]) -> RequestStatistics:
+    """What `Generation.statistics` holds; ProtocolError when something is missing or makes no sense."""
+    try:
+        statistics = _adapter().validate_python(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ProtocolError(f"the draft node sent statistics with a bad {key}: {problem['msg']}") from error
+    times = {
+        "ttft_s": statistics.ttft_s,
+        "decode_s": statistics.decode_s,
+        "total_s": statistics.total_s,
+        **{f"itl_s.{place}": gap for place, gap in enumerate(statistics.itl_s)},
+    }
+    for name, seconds in times.items():
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ProtocolError(f"the draft node sent statistics with a {name} of {seconds}")
+    if len(statistics.itl_s) != max(statistics.new_tokens - 1, 0):
+        raise ProtocolError(
+            f"the draft node sent {len(statistics.itl_s)} times between {statistics.new_tokens} tokens"
+        )
+    return statistics
+
+
+@cache
+def _adapter() -> TypeAdapter[RequestStatistics]:
+    return TypeAdapter(RequestStatistics)

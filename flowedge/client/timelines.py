@@ -1,0 +1,88 @@
+"""What the devices of a pipeline did for a session, in the caller's time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from flowedge.client.channel import CHANNEL_OPTIONS, check_address
+from flowedge.client.clock_offset import ClockOffset, Exchange
+from flowedge.client.stubs import agent_stub
+from flowedge.errors import ProtocolError
+from flowedge.runtime.timeline import Event
+from flowedge.runtime.timeline_wire import decode
+from flowedge.runtime.transport.status import from_status
+from flowedge.v1 import agent_pb2 as pb
+
+EXCHANGES = 12  # the shortest of a few round trips is close to the shortest there is
+ANSWER_S = 10.0  # each answer has to come within this
+
+
+@dataclass(frozen=True)
+class DeviceTimeline:
+    """One device's events of a session.
+
+    Attributes:
+        events: in seconds of the caller's time.monotonic(), in the order they ended.
+        dropped: older events that the device has forgotten.
+    """
+
+    address: str
+    events: tuple[Event, ...]
+    dropped: int
+    offset: ClockOffset
+
+
+def fetch_timelines(
+    addresses: Sequence[str], session: str, answer_s: float = ANSWER_S
+) -> list[DeviceTimeline]:
+    """The timelines of these agents for a session, as they are now; the session is not touched.
+
+    answer_s: how long an agent may take for each answer.
+    Raises DeviceLostError or DeadlineError for an agent that does not answer, DeviceError for one without a
+    role, ProtocolError for answers that make no sense.
+    """
+    return [_fetch(check_address(address), session, answer_s) for address in addresses]
+
+
+def measure_offset(address: str, exchanges: int = EXCHANGES, answer_s: float = ANSWER_S) -> ClockOffset:
+    """An agent's clock against this process's time.monotonic(). Raises what `fetch_timelines` does."""
+    with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+        return _offset(agent_stub(channel), address, exchanges, answer_s)
+
+
+def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        stub = agent_stub(channel)
+        try:
+            reply = stub.Timeline(pb.TimelineRequest(session=session), timeout=answer_s)
+        except grpc.RpcError as error:
+            raise from_status(error, address) from error
+        events, dropped = decode(reply, address)
+        offset = _offset(stub, address, EXCHANGES, answer_s)
+    return DeviceTimeline(address, tuple(_moved(event, offset) for event in events), dropped, offset)
+
+
+def _offset(stub: Any, address: str, exchanges: int, answer_s: float) -> ClockOffset:
+    return ClockOffset.estimate([_exchange(stub, address, answer_s) for _ in range(exchanges)])
+
+
+def _exchange(stub: Any, address: str, answer_s: float) -> Exchange:
+    sent = time.monotonic()
+    try:
+        reply = stub.Clock(pb.ClockRequest(), timeout=answer_s)
+    except grpc.RpcError as error:
+        raise from_status(error, address) from error
+    received = time.monotonic()
+    if not math.isfinite(reply.now_s):
+        raise ProtocolError(f"device {address} says that its clock is at {reply.now_s}")
+    return Exchange(sent, received, reply.now_s)
+
+
+def _moved(event: Event, offset: ClockOffset) -> Event:
+    return event._replace(start=offset.to_caller(event.start), end=offset.to_caller(event.end))

@@ -1,0 +1,78 @@
+"""Two drafters as one: each node's children are the best of what either proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
+from flowedge.messages import Payload
+from flowedge.sampling import IntArray
+
+
+class HybridDrafter:
+    """A Drafter that merges the trees of two by score.
+
+    Both are asked about every frontier node, whoever proposed it, so branches of one go on with tokens of the
+    other. A token that both propose has the higher of its log-probabilities.
+    """
+
+    def __init__(self, first: Drafter, second: Drafter) -> None:
+        """Ties go to the first."""
+        self._parts = (first, second)
+
+    @property
+    def needs_features(self) -> bool:
+        return any(part.needs_features for part in self._parts)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(part.weight_bytes for part in self._parts)
+
+    @property
+    def fingerprint(self) -> str:
+        return "+".join(part.fingerprint for part in self._parts)
+
+    def session_bytes(self, capacity: int) -> int:
+        return sum(part.session_bytes(capacity) for part in self._parts)
+
+    def open(self, session: str, capacity: int, first_token: int) -> None:
+        for part in self._parts:
+            part.open(session, capacity, first_token)
+
+    def close(self, session: str) -> None:
+        for part in self._parts:
+            part.close(session)
+
+    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
+        for part in self._parts:
+            part.extend(session, features, next_tokens)
+
+    def rewind(self, session: str, rows: int) -> None:
+        for part in self._parts:
+            part.rewind(session, rows)
+
+    def grow(
+        self,
+        session: str,
+        growth: int,
+        nodes: Sequence[int],
+        parents: Sequence[int],
+        tokens: Sequence[int],
+        width: int,
+    ) -> DraftLayer:
+        first, second = (part.grow(session, growth, nodes, parents, tokens, width) for part in self._parts)
+        return merged(first, second, width)
+
+
+def merged(first: DraftLayer, second: DraftLayer, width: int) -> DraftLayer:
+    """The `width` best of the children that two layers have below the same nodes."""
+    children: list[list[tuple[int, float]]] = []
+    for node in range(len(first.tokens)):
+        found: dict[int, float] = {}
+        for layer in (first, second):
+            pairs = zip(layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True)
+            for token, log_prob in pairs:
+                if token >= 0 and log_prob > found.get(token, float("-inf")):
+                    found[token] = log_prob
+        children.append(sorted(found.items(), key=lambda pair: -pair[1])[:width])
+    return padded_layer(children)

@@ -1,0 +1,150 @@
+"""Loading the drafter that --drafter names. Imports torch and transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import flowedge
+from flowedge.drafting.choice import BUNDLED, NGRAM, WORDS, parse_drafter
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
+from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint import Checkpoint, find_model
+from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.tokenizer import load_tokenizer
+
+DrafterKind = Literal["eagle", "lm", "ngram"]
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The model that is drafted for; the drafter's weights and caches have `dtype`."""
+
+    checkpoint: Checkpoint
+    head: LMHead
+    tokenizer: Any
+    dtype: torch.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.checkpoint.config.vocab_size)
+
+
+def load_drafter(choice: str, target: Target) -> Drafter | None:
+    """The drafter of a --drafter option (see parse_drafter); None where there is to be none.
+
+    BadRequestError for a choice that cannot be met, CheckpointError for files that cannot be read, or that
+    belong to another model.
+    """
+    parts = [_load(source, target) for source in parse_drafter(choice)]
+    if len(parts) == 2:
+        return HybridDrafter(*parts)
+    return parts[0] if parts else None
+
+
+def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
+    """The kind of each source of a --drafter option, from configs alone. Errors as in load_drafter."""
+    return tuple(_kind(source) for source in parse_drafter(choice))
+
+
+def _kind(source: str) -> DrafterKind:
+    if source == NGRAM:
+        return "ngram"
+    return "eagle" if source == BUNDLED else _kind_of(_directory(source))
+
+
+def _load(source: str, target: Target) -> Drafter:
+    if source == NGRAM:
+        return NGramDrafter()
+    directory = _directory(source)
+    if _kind_of(directory) == "lm":
+        return _load_lm(directory, target)
+    return _load_eagle(directory, target)
+
+
+def _directory(source: str) -> Path:
+    if source == BUNDLED:
+        return Path(flowedge.__file__).parent / "bundled" / "eagle"
+    if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
+        raise BadRequestError(
+            f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
+        )
+    return find_model(source)
+
+
+def _kind_of(directory: Path) -> DrafterKind:
+    """An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
+
+    Its config says "LlamaForCausalLM" like that of a language model.
+    """
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        layers = config.get("num_hidden_layers", 1)
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"drafter {directory}: {path.name} cannot be read: {error}") from error
+    if "draft_vocab_size" in config:
+        raise CheckpointError(f"drafter {directory} is an EAGLE-3 head; EAGLE-1/2 heads are supported")
+    if layers != 1 or any((directory / name).is_file() for name in TOKENIZER_FILES):
+        return "lm"
+    return "eagle"
+
+
+def _load_eagle(directory: Path, target: Target) -> EagleDrafter:
+    head = load_eagle_head(directory, target.dtype)
+    _check_sizes(head, target, directory)
+    embedding = head.embed_tokens
+    if embedding is None:
+        embedding = load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
+    return EagleDrafter(head, target.head, embedding)
+
+
+def _check_sizes(head: EagleHead, target: Target, directory: Path) -> None:
+    config = target.checkpoint.config
+    found = (int(head.config.hidden_size), int(head.config.vocab_size))
+    wanted = (int(config.hidden_size), int(config.vocab_size))
+    if found != wanted:
+        raise CheckpointError(
+            f"drafter {directory} is for a model of hidden size {found[0]} and {found[1]} tokens, "
+            f"this one has {wanted[0]} and {wanted[1]}"
+        )
+
+
+def _load_lm(directory: Path, target: Target) -> LMDrafter:
+    checkpoint = Checkpoint(directory)
+    _check_same_tokenizer(target.tokenizer, load_tokenizer(checkpoint), directory)
+    block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
+    head = LMHead.load(checkpoint, dtype=target.dtype)
+    if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
+        head.weight = block.embedding_weight  # the copy is freed
+    return LMDrafter(block, head, target.vocab_size, checkpoint.fingerprint)
+
+
+def _check_same_tokenizer(target: Any, drafter: Any, directory: Path) -> None:
+    """CheckpointError with the first token that differs.
+
+    The padding of the models' vocabularies is not looked at: no tokenizer has tokens for it.
+    """
+    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, drafter))
+    for id_ in sorted(ours.keys() | theirs.keys()):
+        if ours.get(id_) != theirs.get(id_):
+            raise CheckpointError(
+                f"drafter {directory} has another tokenizer than the model: token {id_} is "
+                f"{_shown(theirs, id_)} there and {_shown(ours, id_)} in the model's; "
+                "a language model drafts for models with its own tokenizer alone"
+            )
+
+
+def _shown(vocabulary: dict[int, str], id_: int) -> str:
+    return repr(vocabulary[id_]) if id_ in vocabulary else "missing"

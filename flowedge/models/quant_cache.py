@@ -1,0 +1,229 @@
+"""Quantised weights on disk, so that the next start of the same model does not quantise again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from flowedge.errors import BadRequestError
+from flowedge.models.quant.backend import Tensors
+from flowedge.models.weight_file import WeightFile, byte_view
+
+DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
+SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
+DEFAULT_GIB = 16.0
+ABANDONED_S = 3600.0  # a file that is still being written after so long has no writer any more
+HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
+_PARTIAL = ".partial"
+_DIGEST = "sha256"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """A tensor in a file, known by what tells that the file has not changed since.
+
+    Attributes:
+        path: resolved; size: of the file, in bytes; modified_ns: of the file, in ns since the epoch.
+    """
+
+    path: str
+    inode: int
+    size: int
+    modified_ns: int
+    name: str
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> SourceTensor:
+        """OSError when the file is gone."""
+        real = path.resolve()
+        found = real.stat()
+        return cls(str(real), found.st_ino, found.st_size, found.st_mtime_ns, name)
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What an encoded weight depends on; two with the same key are the same.
+
+    Attributes:
+        content: SHA-256 of the weight before it was quantised, its shape and dtype included.
+        precision: the dtype it was rounded to before; "" where that changed nothing.
+        format: of the backend.
+    """
+
+    content: str
+    precision: str
+    quant: str
+    format: str
+
+    @property
+    def digest(self) -> str:
+        """A file name."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+class QuantCache:
+    """Files in one directory, the least recently used of which are dropped when they are too many.
+
+    Any number of processes may use one directory; while several write, it may be over its size by what they
+    write. Nothing that goes wrong with it is an error: it is logged,
+    and weights are quantised as if there were no cache.
+    """
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        """The directory is made when something is first stored; with `max_bytes` 0 nothing ever is."""
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._enabled = max_bytes > 0
+
+    @classmethod
+    def configured(cls, directory: str | None = None, gib: float | None = None) -> QuantCache:
+        """What is not given is taken from the environment, then from the defaults.
+
+        FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
+        BadRequestError when the size is no number, or below 0.
+        """
+        if gib is None:
+            text = os.environ.get(SIZE_VARIABLE, "")
+            try:
+                gib = float(text) if text else DEFAULT_GIB
+            except ValueError as error:
+                raise BadRequestError(f"{SIZE_VARIABLE} is {text!r}; give a number of GiB") from error
+        if not 0 <= gib < float("inf"):
+            raise BadRequestError(f"a cache of {gib:g} GiB is not possible; 0 turns it off")
+        root = directory or os.environ.get(DIRECTORY_VARIABLE)
+        if not root:
+            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+            root = str(Path(base) / "flowedge")
+        return cls(Path(root).expanduser() / "quantised", int(gib * 2**30))
+
+    def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
+        """The content of a source tensor, remembered for as long as its file does not change.
+
+        compute: gives the SHA-256; it reads the whole tensor.
+        """
+        if not self._enabled:
+            return compute()
+        name = hashlib.sha256(json.dumps(asdict(source), sort_keys=True).encode()).hexdigest()
+        path = self.directory / f"{name}.source"
+        try:
+            known = path.read_text(encoding="ascii")
+            if len(known) == hashlib.sha256().digest_size * 2:
+                _touch(path)
+                return known
+            _log.warning("the cached %s is damaged and is made again", path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            _log.warning("the cached %s cannot be read and is made again: %s", path, error)
+        content = compute()
+        self._store(path, lambda partial: partial.write_text(content, encoding="ascii"), len(content))
+        return content
+
+    def get(self, key: CacheKey) -> Tensors | None:
+        """The encoded weight; None when it is not there, or is damaged, which is logged."""
+        if not self._enabled:
+            return None
+        path = self._path(key)
+        try:
+            file = WeightFile(path)
+            tensors = {name: stored[...] for name, stored in file.items()}
+            digest = file.metadata.get(_DIGEST)
+            file.close()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            _log.warning("the cached %s cannot be read and is made again: %s", path, error)
+            return None
+        if digest != tensors_digest(tensors):
+            _log.warning("the cached %s is damaged and is made again", path)
+            return None
+        _touch(path)
+        return tensors
+
+    def put(self, key: CacheKey, tensors: Tensors) -> None:
+        """Stores an encoded weight, and drops what was not used for longest when there is too much."""
+        if not self._enabled:
+            return
+        metadata = {_DIGEST: tensors_digest(tensors)}
+        size = HEADER_BYTES + sum(tensor.nbytes for tensor in tensors.values())
+        self._store(self._path(key), lambda partial: save_file(tensors, partial, metadata), size)
+
+    def _path(self, key: CacheKey) -> Path:
+        return self.directory / f"{key.digest}.safetensors"
+
+    def _store(self, path: Path, write: Callable[[Path], object], size: int) -> None:
+        """Readers see the whole file or none: it is written under another name."""
+        if size > self.max_bytes:
+            return
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._evict(self.max_bytes - size)
+            write(partial)
+            partial.replace(path)
+        # safetensors has an error of its own for a full disk.
+        except Exception as error:  # noqa: BLE001 (whatever keeps it from being stored, the weight is there)
+            self._enabled = False
+            _log.warning("quantised weights are not cached in %s from here on: %s", self.directory, error)
+            _remove(partial)
+
+    def _evict(self, max_bytes: int) -> None:
+        now = time.time()
+        files: list[tuple[float, int, Path]] = []
+        for path in self.directory.iterdir():
+            try:
+                found = path.stat()
+            except FileNotFoundError:  # another process dropped it
+                continue
+            if path.name.endswith(_PARTIAL):
+                if now - found.st_mtime > ABANDONED_S:
+                    _remove(path)
+            else:
+                files.append((found.st_mtime, found.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= max_bytes:
+                break
+            _remove(path)
+            total -= size
+
+
+def tensors_digest(tensors: Tensors) -> str:
+    """SHA-256 of tensors with their names, dtypes and shapes, in hex."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        update_digest(digest, tensor)
+    return digest.hexdigest()
+
+
+def update_digest(digest: hashlib._Hash, tensor: torch.Tensor) -> None:
+    """Adds a tensor's bytes, in row order."""
+    digest.update(byte_view(tensor.contiguous()))
+
+
+def _touch(path: Path) -> None:
+    """Used now; a directory that is only read is not worth a word."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        _log.debug("%s was not marked as used: %s", path, error)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("%s cannot be removed: %s", path, error)

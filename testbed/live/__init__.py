@@ -1,0 +1,1 @@
+"""Runs on agents: devices that work in real time."""

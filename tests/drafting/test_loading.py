@@ -1,0 +1,134 @@
+"""What --drafter may say, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from flowedge.drafting.choice import map_sources, parse_drafter
+from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.loading import Target, drafter_kinds, load_drafter
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead
+from flowedge.models.tokenizer import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    checkpoint = Checkpoint.open("bundled")
+    return Target(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def lm(small_lm: Callable[..., Path]) -> Path:
+    return small_lm(vocab_size=4160)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ()),
+        ("none", ()),
+        ("ngram", ("ngram",)),
+        ("owner/name", ("owner/name",)),
+        ("bundled+ngram", ("bundled", "ngram")),
+        ("ngram+owner/name", ("ngram", "owner/name")),
+        ("owner/name+other/name", ("owner/name", "other/name")),
+    ],
+)
+def test_a_choice_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
+    assert parse_drafter(text) == parts
+
+
+def test_a_plus_in_a_directory_belongs_to_its_name(tmp_path: Path) -> None:
+    directory = tmp_path / "a+b"
+    directory.mkdir()
+    assert parse_drafter(str(directory)) == (str(directory),)
+    assert parse_drafter(f"ngram+{directory}") == ("ngram", str(directory))
+    assert parse_drafter(f"{directory}+ngram") == (str(directory), "ngram")
+    assert map_sources("none", str.upper) == "none"
+    assert map_sources("ngram+x/y", str.upper) == "NGRAM+X/Y"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bundled+ngram+x/y", "at most two"),
+        ("+ngram", "nothing on one side"),
+        ("ngram+", "nothing on one side"),
+        ("none+ngram", "none cannot be joined"),
+        ("ngram+ngram", "not joined with itself"),
+    ],
+)
+def test_a_choice_that_makes_no_sense(text: str, said: str) -> None:
+    with pytest.raises(BadRequestError, match=said):
+        parse_drafter(text)
+
+
+def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
+    assert load_drafter("none", target) is None
+    assert isinstance(load_drafter("ngram", target), NGramDrafter)
+    eagle, small = load_drafter("bundled", target), load_drafter(str(lm), target)
+    assert isinstance(eagle, EagleDrafter) and eagle.needs_features
+    assert isinstance(small, LMDrafter) and not small.needs_features
+    hybrid = load_drafter(f"ngram+{lm}", target)
+    assert isinstance(hybrid, HybridDrafter)
+    assert hybrid.fingerprint == f"ngram-1-4+{small.fingerprint}"
+    assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
+
+
+def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:
+    small = load_drafter(str(lm), target)
+    assert small is not None
+    parameters = sum(torch.Size(Checkpoint(lm).shape(name)).numel() for name in Checkpoint(lm).names)
+    assert small.weight_bytes == 4 * parameters
+    eagle = load_drafter("bundled", target)
+    assert eagle is not None
+    files = sum(path.stat().st_size for path in (target.checkpoint.directory.parent / "eagle").iterdir())
+    assert eagle.weight_bytes == pytest.approx(2 * files, rel=0.01), "bfloat16 on disk, nothing of the target"
+
+
+def test_one_layer_with_a_tokenizer_is_a_language_model(
+    target: Target, small_lm: Callable[..., Path]
+) -> None:
+    assert isinstance(load_drafter(str(small_lm(num_hidden_layers=1)), target), LMDrafter)
+
+
+def test_another_tokenizer_is_named_with_its_first_difference(
+    target: Target, lm: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(lm, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = (
+        next(token for token, id_ in vocabulary.items() if id_ == wanted) for wanted in (300, 400)
+    )
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CheckpointError, match="another tokenizer") as error:
+        load_drafter(str(other), target)
+    assert f"token 300 is {second!r} there and {first!r}" in str(error.value)
+
+
+def test_a_head_for_another_model(target: Target, tmp_path: Path) -> None:
+    other = tmp_path / "head"
+    shutil.copytree(target.checkpoint.directory.parent / "eagle", other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "draft_vocab_size": 512}))
+    with pytest.raises(CheckpointError, match="EAGLE-3"):
+        load_drafter(str(other), target)
+    (other / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        load_drafter(str(other), target)
+    with pytest.raises(BadRequestError, match=r"nowhere: no such directory.*bundled"):
+        load_drafter("nowhere", target)

@@ -1,0 +1,139 @@
+"""Token-for-token equality with the plain model, whoever drafts, on a small random model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.eagle_head import EagleHead
+from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.reference import ReferenceModel
+from flowedge.runtime.costs import FixedCosts
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.request import Finished, Request, Tokens
+from flowedge.sampling import SamplingParams
+from flowedge.strategies.registry import STRATEGIES
+from tests.protocol.histories import NoText
+
+VOCAB = 24
+TOKENS = 28
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
+SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
+CONFIG = LlamaConfig(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    initializer_range=0.35,
+    bos_token_id=0,
+    eos_token_id=0,
+)
+
+
+@dataclass
+class Models:
+    """A target, and a copy of it that knows a little less."""
+
+    checkpoint: Checkpoint
+    noisy: Checkpoint
+
+    @cached_property
+    def head(self) -> LMHead:
+        return LMHead.load(self.checkpoint)
+
+    @cached_property
+    def reference(self) -> ReferenceModel:
+        return ReferenceModel.load(self.checkpoint)
+
+    @cached_property
+    def expected(self) -> list[list[int]]:
+        return [
+            self.reference.generate(PROMPT, sampling, TOKENS, frozenset()).token_ids for sampling in SAMPLINGS
+        ]
+
+    def lm(self, checkpoint: Checkpoint) -> LMDrafter:
+        return LMDrafter(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, "")
+
+    def eagle(self) -> EagleDrafter:
+        torch.manual_seed(1)
+        head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
+        embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
+        return EagleDrafter(head, self.head, embedding)
+
+
+DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
+    "eagle": lambda models: models.eagle(),
+    "lm": lambda models: models.lm(models.noisy),
+    "itself": lambda models: models.lm(models.checkpoint),
+    "ngram": lambda models: NGramDrafter(),
+    "eagle+ngram": lambda models: HybridDrafter(models.eagle(), NGramDrafter()),
+    "lm+ngram": lambda models: HybridDrafter(models.lm(models.noisy), NGramDrafter()),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    torch.manual_seed(4)
+    made: list[Path] = [tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("noisy")]
+    model = LlamaForCausalLM(CONFIG)
+    model.save_pretrained(made[0])
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(made[1])
+    return Models(*(Checkpoint(directory) for directory in made))
+
+
+def generate(
+    models: Models, drafter: Drafter, strategy: str, prompt: tuple[int, ...], sampling: SamplingParams
+) -> tuple[list[int], Finished]:
+    pipeline = virtual_pipeline(
+        models.checkpoint,
+        [1, 2],
+        FixedCosts(),
+        drafter=drafter,
+        head=models.head,
+        make_text=NoText,
+        prefill_rows=8,
+    )
+    request = Request("s", prompt, sampling, TOKENS, strategy=strategy)
+    outputs = [timed.output for timed in pipeline.generate(request)]
+    assert isinstance(outputs[-1], Finished)
+    return [t for output in outputs if isinstance(output, Tokens) for t in output.token_ids], outputs[-1]
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
+    for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
+        tokens, finished = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
+        assert tokens == expected
+        if kind == "itself" and sampling.temperature == 0:
+            rounds = finished.counters.accepted_per_round
+            assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+def test_a_drafter_with_nothing_to_say_leaves_plain_decoding(models: Models, strategy: str) -> None:
+    """A prompt of one token, and matches so long that there are none."""
+    drafter = NGramDrafter(max_n=40, min_n=40)
+    expected = models.reference.generate((7,), SAMPLINGS[0], TOKENS, frozenset()).token_ids
+    tokens, finished = generate(models, drafter, strategy, (7,), SAMPLINGS[0])
+    assert tokens == expected
+    assert finished.counters.draft_rows_sent <= TOKENS, "the roots, and nothing else"

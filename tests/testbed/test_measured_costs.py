@@ -1,0 +1,107 @@
+"""Measured times go before the roofline where they hold, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowedge.messages import Segment
+from flowedge.runtime.jobs import ExtendDraft, GrowDraft, Verify
+from flowedge.sampling import SamplingParams
+from testbed.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
+from testbed.emulation import Emulation
+from testbed.interpolation import read_off
+from testbed.memory import draft_node_parts, stage_parts
+from testbed.profiles.measured import DraftTimes, Measured
+from testbed.profiles.model import LayerSize
+from tests.testbed.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
+
+SINGLE = MODEL.model_copy(update={"dtype": "float32"})
+DRAFT = DraftTimes(extend_ms={1: 5, 3: 7}, grow_ms={1: 11, 10: 20}, root_ms=2)
+MEASURED = Measured(
+    hidden=4, intermediate=10, heads=2, kv_heads=1, vocab=50, dtype="float32", quant="none", cached_rows=10,
+    layer_ms={1: 100, 2: 110, 4: 150}, verify_ms={1: 1, 16: 4}, draft=DRAFT,
+)  # fmt: skip
+
+
+def measured_emulation(**changes: object) -> Emulation:
+    device = DEVICE.model_copy(update={"measured": MEASURED.model_copy(update=changes)})
+    return replace(emulation(model=SINGLE), draft_node=device, stages=(device, DEVICE))
+
+
+def test_between_points_it_is_linear_and_beyond_them_scaled() -> None:
+    table = {1: 100.0, 2: 110.0, 4: 150.0}
+
+    def roofline(rows: int) -> float:
+        return 7.0 * rows + 3
+
+    assert read_off(table, 2, roofline) == 110
+    assert read_off(table, 3, roofline) == pytest.approx(130)
+    assert read_off(table, 8, roofline) == pytest.approx(150 * 59 / 31)
+    assert read_off({2: 110.0, 4: 150.0}, 1, roofline) == pytest.approx(110 * 10 / 17)
+    with pytest.raises(ValueError, match="without a point"):
+        read_off({}, 1, roofline)
+
+
+def test_a_stage_takes_what_was_measured() -> None:
+    made = measured_emulation()
+    costs, layer = ProfileCosts(made), LayerSize.of(SINGLE)
+    assert costs.layer(0, forward(1, 10)) == pytest.approx(0.1)
+    assert costs.stage_job(0, forward(3, 5)) == pytest.approx(3 * 0.13)
+    beyond = 0.15 * layer_s(DEVICE, layer, 8, 8, "none") / layer_s(DEVICE, layer, 4, 4, "none")
+    assert costs.layer(0, forward(8, 0)) == pytest.approx(beyond, rel=0.05)
+    # Rows that were not in the cache when it was measured cost the arithmetic of attention.
+    assert costs.layer(0, forward(2, 30)) == pytest.approx(0.11 + 4 * 2 * 20 * 4 / FLOPS)
+    # The other device has a roofline alone, over weights of four bytes.
+    assert costs.layer(1, forward(1, 10)) == layer_s(DEVICE, layer, 1, 11, "none")
+
+
+def test_a_draft_node_takes_what_was_measured() -> None:
+    costs = ProfileCosts(measured_emulation())
+    none, one = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    features = np.zeros((2, 4), dtype=np.float32)
+
+    def grow(nodes: list[int], extended: int) -> GrowDraft:
+        names = np.array(nodes, dtype=np.int64)
+        pairs = (features[:extended], names[:1].repeat(extended)) if extended else (None, None)
+        return GrowDraft("s", 1, names, names, names, 10, *pairs)
+
+    assert costs.draft_job(ExtendDraft("s", features, one.repeat(2))) == pytest.approx(0.006)
+    assert costs.draft_job(ExtendDraft("s", features, none)) == 0
+    assert costs.draft_job(grow([0], 2)) == pytest.approx(0.006 + 0.002)
+    assert costs.draft_job(grow([0], 0)) == pytest.approx(0.002)
+    assert costs.draft_job(grow([1, 2, 3, 4], 0)) == pytest.approx(0.014)
+    rows = np.arange(6, dtype=np.int64)
+    verify = Verify("s", SamplingParams(), features, rows, rows - 1, rows)
+    assert costs.draft_job(verify) == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden": 8}, {"intermediate": 11}, {"kv_heads": 2}, {"quant": "nf4"}, {"dtype": "float16"}]
+)
+def test_measurements_of_something_else_are_not_used(change: dict[str, Any]) -> None:
+    other, plain = ProfileCosts(measured_emulation(**change)), ProfileCosts(emulation(model=SINGLE))
+    assert other.layer(0, forward(3, 5)) == plain.layer(0, forward(3, 5))
+
+
+def test_another_vocabulary_leaves_the_head_to_the_roofline() -> None:
+    other, plain = ProfileCosts(measured_emulation(vocab=60)), ProfileCosts(emulation(model=SINGLE))
+    rows = np.arange(6, dtype=np.int64)
+    job = Verify("s", SamplingParams(), np.zeros((6, 4), dtype=np.float32), rows, rows - 1, rows)
+    assert other.draft_job(job) == plain.draft_job(job)
+    extend = ExtendDraft("s", np.zeros((2, 4), dtype=np.float32), rows[:2])
+    assert other.draft_job(extend) == plain.draft_job(extend)
+
+
+def test_float32_takes_four_bytes_on_the_wire_and_in_memory() -> None:
+    none = np.zeros(3, dtype=np.int64)
+    segment = Segment("s", 1, 0, False, 0, none, none, np.zeros((3, 4), dtype=np.float32))
+    single, half = emulation(model=SINGLE), emulation()
+    assert ProfileCosts(single).message_bytes(segment) == HEADER_BYTES + 3 * (4 * 4 + INDEX_BYTES)
+    assert ProfileCosts(half).message_bytes(segment) == HEADER_BYTES + 3 * (4 * 2 + INDEX_BYTES)
+    assert single.format_name == "fp32"
+    assert sum(stage_parts(single, 0, 10).values()) == 2 * sum(stage_parts(half, 0, 10).values())
+    assert sum(draft_node_parts(single, 10).values()) == 2 * sum(draft_node_parts(half, 10).values())

@@ -1,0 +1,240 @@
+"""The paced clock: agents in the time of what they emulate, and nothing left of them afterwards."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from flowedge.errors import BadRequestError, DeviceError
+from flowedge.runtime.pacing import JobTiming, Way
+from flowedge.runtime.virtual import DRAFT_NODE
+from testbed.emulation import Emulation, even_split
+from testbed.paced import namespaces
+from testbed.paced.clock import why_loopback
+from testbed.paced.compare import compared, table
+from testbed.paced.namespaces import Namespaces, free_network
+from testbed.paced.pacing import DevicePacing, PacedPipeline
+from testbed.paced.timings import Kept, TimingLog, TimingReader
+from testbed.profiles import library
+from testbed.workers import read_record
+
+ScenarioFile = Callable[..., Path]
+Bench = Callable[..., Any]
+
+# Small enough that a test is short, slow enough that the real pair can keep up.
+MODEL = {
+    "title": "A model of 8 layers",
+    "source": "made up",
+    "layers": 8,
+    "hidden": 2048,
+    "intermediate": 5504,
+    "heads": 16,
+    "kv_heads": 16,
+    "vocab": 32000,
+    "drafters": {"eagle": {"kind": "eagle"}},
+}
+
+
+@pytest.fixture
+def networks() -> None:
+    """Skips the test where network namespaces cannot be made."""
+    if (reason := why_loopback()) is not None:
+        pytest.skip(f"no network namespaces: {reason}")
+
+
+def emulation(stages: int = 3, **links: float) -> Emulation:
+    model = library.model("llama2-7b")
+    nano = library.device("orin-nano-8gb")
+    link = library.link("lan-150").model_copy(update=links)
+    # Each link has a latency of its own: 1 ms out of the first stage, 2 out of the second ..
+    chain = [link.model_copy(update={"latency_ms": float(index + 1)}) for index in range(stages + 1)]
+    split = even_split(model.layers, stages)
+    return Emulation(model, "none", model.drafters["eagle"], nano, (nano,) * stages, tuple(chain), split)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> TimingLog:
+    return TimingLog(tmp_path / "timings")
+
+
+@pytest.mark.parametrize(
+    ("place", "in_band_ms", "reply_ms"), [(DRAFT_NODE, 3, 1), (0, 4, 2), (1, 1, 3), (2, 2, 3)]
+)
+def test_a_message_is_late_by_the_link_it_came_over(
+    log: TimingLog, place: int, in_band_ms: float, reply_ms: float
+) -> None:
+    pacing = DevicePacing(PacedPipeline(emulation(), 0, False, 256), place, log)
+    assert pacing.latency(Way.IN_BAND) == pytest.approx(in_band_ms / 1e3)
+    assert pacing.latency(Way.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
+    assert pacing.latency(Way.REPLY) == pytest.approx(reply_ms / 1e3)
+
+
+def test_rows_are_padded_to_the_emulated_size(log: TimingLog) -> None:
+    def padding(width: int) -> int:
+        return DevicePacing(PacedPipeline(emulation(), 0, False, width), 0, log).padding_per_row
+
+    assert padding(256) == 4096 * 2 - 256 * 4
+    assert padding(4096) == 0, "the real row is larger than the emulated one"
+
+
+def test_what_agents_are_told_survives_the_file(tmp_path: Path) -> None:
+    pipeline = PacedPipeline(emulation(jitter_ms=0.5), 7, True, 256)
+    pipeline.write(tmp_path / "pipeline.json")
+    assert PacedPipeline.read(tmp_path / "pipeline.json") == pipeline
+    with pytest.raises(BadRequestError, match=r"absent\.json"):
+        PacedPipeline.read(tmp_path / "absent.json")
+
+
+def test_timings_come_out_once_and_add_up(tmp_path: Path) -> None:
+    log, reader = TimingLog(tmp_path / "timings"), TimingReader(tmp_path / "timings")
+    assert reader.take() == []
+    in_time, late = JobTiming(0.1, 0.01, 0.0, 0.0005), JobTiming(0.1, 0.12, 0.05, 0.0525)
+    log.add(in_time)
+    assert reader.take() == [in_time]
+    log.add(late)
+    assert reader.take() == [late]
+    kept = Kept.of([in_time, late])
+    assert (kept.jobs, kept.overruns, kept.overrun_share) == (2, 1, 0.5)
+    assert kept.worst_ratio == pytest.approx(1.5)
+    assert kept.worst_late_ms == pytest.approx(52.5)
+    assert "1 of 2 jobs (50.00%, at worst 1.50 times the slot)" in kept.line()
+    assert Kept.of([]).worst_ratio == 1.0
+
+
+def test_addresses_are_private_and_meet_no_route() -> None:
+    used = [ipaddress.IPv4Network("10.0.0.0/8"), ipaddress.IPv4Network("172.16.0.0/13")]
+    for _ in range(20):
+        found = free_network(used)
+        assert found.is_private
+        assert not any(found.overlaps(network) for network in used)
+    with pytest.raises(DeviceError, match="no private addresses"):
+        free_network([ipaddress.IPv4Network("0.0.0.0/1"), ipaddress.IPv4Network("128.0.0.0/1")])
+
+
+def test_the_table_has_the_ratio_of_what_both_ran() -> None:
+    entry = {"profile": "m", "dataset": "d", "temperature": 0, "point": {"mbps": 125}, "ttft_ms": 10}
+    model = [{**entry, "method": name, "tokens_per_s": 4.0} for name in ("flowspec", "naive_pp")]
+    paced = [{**entry, "method": "flowspec", "tokens_per_s": 3.0}]
+    (row,) = compared(model, paced, {"flowspec": {"overrun_share": 0.0123}})
+    assert (row.method, row.ratio) == ("flowspec", 0.75)
+    assert "| flowspec | 4.000 | 3.000 | 0.750 | 10 | 10 | 1.2% |" in table([row], "replay")
+
+
+@pytest.fixture
+def scenario(scenario_file: ScenarioFile, tmp_path: Path) -> Path:
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(MODEL), encoding="utf-8")
+    return scenario_file(
+        emulated=[{"model": "model.yaml"}],
+        devices={"draft_node": "orin-nano-8gb", "stages": {"device": "orin-nano-8gb", "count": 2}},
+        report={},
+    )
+
+
+@pytest.fixture
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(namespaces, "why_not", lambda: "the test wants none")
+    why_loopback.cache_clear()
+    yield
+    why_loopback.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_loopback")
+def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
+    said = bench(scenario, tmp_path / "paced", clock="paced")
+    assert any("loopback" in line and "the test wants none" in line for line in said.lines)
+    assert any("jobs" in line for line in said.lines)
+    check_same_tokens(scenario, bench, tmp_path)
+    facts = json.loads((tmp_path / "paced" / "run.json").read_text())
+    assert facts["network"] == {"kind": "loopback", "because": "the test wants none"}
+    assert facts["schedule"]["jobs"] > 0
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("networks")
+def test_agents_in_namespaces_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
+    before = interfaces()
+    bench(scenario, tmp_path / "paced", clock="paced")
+    check_same_tokens(scenario, bench, tmp_path)
+    facts = json.loads((tmp_path / "paced" / "run.json").read_text())
+    assert facts["network"] == {"kind": "namespaces"}
+    assert interfaces() == before
+    assert not psutil.Process().children(recursive=True)
+
+
+def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
+    """By the paced clock and by replay; and no quicker than one forward of each stage for each round."""
+    bench(scenario, tmp_path / "replay", clock="replay")
+    found, sent = {}, {}
+    for clock in ("paced", "replay"):
+        results = json.loads((tmp_path / clock / "results.json").read_text())
+        assert results["outputs_differ"] == []
+        files = (tmp_path / clock / "runs").glob("*.json")
+        records = [read_record(tmp_path / clock, file.stem) for file in files]
+        assert all(records)
+        found[clock] = {record.output for record in records if record is not None}
+        plain = [record for record in records if record is not None and not record.draft_layers]
+        sent[clock] = sum(stage.bytes_sent for record in plain for stage in record.stages)
+        for record in records:
+            assert record is not None
+            # A job takes its slot: 4 layers of 50.6 million weights in 16 bits at 34.5 GB/s, and 0.3 ms each.
+            forwards = record.segments - record.empty_segments
+            assert all(stage.busy_s >= 0.9 * 0.0129 * forwards for stage in record.stages[:1])
+    assert found["paced"] == found["replay"]
+    assert sent["paced"] == pytest.approx(sent["replay"], rel=0.02), "rows have the emulated size on the wire"
+
+
+HOLDER = """
+import time
+from testbed.paced.namespaces import Namespaces
+network = Namespaces(2)
+network.start()
+print(network.interface, *network.pids, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.usefixtures("networks")
+def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        interface, *pids = owner.stdout.readline().split()
+        assert interface in interfaces()
+    finally:
+        owner.kill()
+        owner.wait(10)
+    deadline = time.monotonic() + 20
+    while interface in interfaces() or any(psutil.pid_exists(int(pid)) for pid in pids):
+        assert time.monotonic() < deadline, "a namespace outlived its owner"
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("networks")
+def test_two_networks_do_not_meet() -> None:
+    before = interfaces()
+    with Namespaces(1) as one, Namespaces(2) as other:
+        assert len({*one.hosts, *other.hosts}) == 3
+        listing = subprocess.run(
+            other.enter(1, ["ip", "-4", "-oneline", "address"]), capture_output=True, text=True, check=True
+        )
+        assert other.hosts[1] in listing.stdout
+        assert not any(host in listing.stdout for host in (*one.hosts, other.hosts[0]))
+        other.limit(0, 150.0)
+        other.limit(0, 1000.0)
+    assert interfaces() == before
+
+
+def interfaces() -> set[str]:
+    return set(psutil.net_if_addrs()) | {path.name for path in Path("/sys/class/net").iterdir()}

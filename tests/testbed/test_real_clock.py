@@ -1,0 +1,284 @@
+"""The real clock: a scenario on agents, which are processes of this machine, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from flowedge.cli.main import run as flowedge
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.client.clock_offset import ClockOffset
+from flowedge.client.statistics import typed_statistics
+from flowedge.client.timelines import DeviceTimeline
+from flowedge.cluster.local import LocalCluster
+from flowedge.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
+from flowedge.runtime.timeline import Event
+from testbed.live.real import RealClock
+from testbed.live.request import trace_of
+from testbed.plan import Task
+from testbed.trace import Interval, PruneMark
+from testbed.workers import read_record, read_trace
+
+ScenarioFile = Callable[..., Path]
+Bench = Callable[..., Any]
+STRATEGIES = ["naive_pp", "flowspec"]
+LIVE: dict[str, Any] = {
+    "clock": "real",
+    "devices": None,
+    "links": None,
+    "emulated": [],
+    "strategies": STRATEGIES,
+    "report": {"tables": ["table1", "table2", "table3"], "plots": ["bars", "gantt"]},
+}
+
+pytestmark = pytest.mark.xdist_group("bench")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(2, name="bench") as running:
+        yield running
+
+
+def hosts_of(cluster: LocalCluster) -> dict[str, Any]:
+    return {"draft_node": cluster.draft_node.address, "stages": [stage.address for stage in cluster.stages]}
+
+
+def roles_of(cluster: LocalCluster) -> list[str]:
+    roles = []
+    for agent in cluster.agents:
+        with Client(agent.address, silence_s=20) as client:
+            roles.append(client.describe().role)
+    return roles
+
+
+def outputs(out: Path) -> set[str]:
+    return {json.loads(file.read_text())["output"] for file in (out / "runs").glob("*.json")}
+
+
+@pytest.mark.slow
+def test_agents_are_measured(
+    cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    out = tmp_path / "real"
+    scenario = str(scenario_file(**LIVE, hosts=hosts_of(cluster)))
+    assert flowedge(["bench", scenario, "--out", str(out)]) == 0
+    assert roles_of(cluster) == ["idle"] * 3
+
+    results = json.loads((out / "results.json").read_text())
+    assert results["clock"] == "real"
+    assert results["outputs_differ"] == []
+    assert results["profiles"]["bundled-fp32"]["hosts"] == [agent.address for agent in cluster.agents]
+    assert [run["method"] for run in results["runs"]] == STRATEGIES
+    for run in results["runs"]:
+        assert (run["tokens"], run["stages"], run["mbps"], run["emulated"]) == (12, 2, None, False)
+        assert run["tokens_per_s"] > 0
+        assert 0 < run["ttft_ms"] < run["latency_ms"]
+        assert set(run["use"]) == {"d0", "v1", "v2"}
+        for use in run["use"].values():
+            assert sum(use.values()) == pytest.approx(1)
+            assert use["busy"] > 0
+        assert run["energy_j_per_token"] is None
+        assert run["link_bytes"]["v1"] > run["link_bytes"]["d0"] > 0
+    assert json.loads((out / "run.json").read_text())["measured_tokens"] == 24
+
+    report = (out / "report.md").read_text()
+    assert "Measured, nothing is emulated: bundled-fp32 on D0 127.0.0.1:" in report
+    assert "in the paper" not in report
+    assert "paper |" not in report
+    assert "clocks of the devices matched to within" in report
+    for strategy in STRATEGIES:
+        assert (out / f"gantt-{strategy}.png").read_bytes().startswith(b"\x89PNG")
+
+    for file in (out / "runs").glob("*.json"):
+        record, trace = read_record(out, file.stem), read_trace(out, file.stem)
+        assert record is not None
+        assert trace is not None
+        assert record.latency_s == pytest.approx(record.ttft_s + sum(record.itl_s))
+        assert {interval.place for interval in trace.intervals} == {-1, 0, 1}
+        forwards = [interval for interval in trace.intervals if interval.kind in ("forward", "prefill")]
+        assert -trace.uncertainty_s <= min(interval.start for interval in forwards) < record.ttft_s
+        assert trace.prunes
+        assert trace.express_bytes > 0
+
+    again = bench(Path(scenario), out)  # without agents' help: nothing is left to do
+    assert again.begun == [(2, 2)]
+    assert roles_of(cluster) == ["idle"] * 3
+
+    emulating = scenario_file(strategies=STRATEGIES)
+    bench(emulating, tmp_path / "replay", clock="replay")
+    assert outputs(tmp_path / "replay") == outputs(out)
+    assert len(outputs(out)) == 1
+
+
+def test_a_pipeline_that_is_there_is_used_and_left(
+    cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    hosts = hosts_of(cluster)
+    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", "bundled")
+    pipeline = assemble(spec, lambda *_: None)
+    # With device profiles there is energy; a sweep of options is one pipeline.
+    changes = {
+        **LIVE,
+        "strategies": ["flowspec"],
+        "devices": {"draft_node": "orin-nano-8gb", "stages": {"device": "orin-nano-8gb", "count": 2}},
+        "sweep": {"option.depth": [3, 4]},
+    }
+    bench(scenario_file(**changes, hosts=hosts), tmp_path / "out")
+    with Client(spec.draft_node) as client:
+        assert client.describe().pipeline == pipeline
+    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert [run["point"] for run in runs] == [{"option.depth": 3}, {"option.depth": 4}]
+    assert all(run["energy_j_per_token"] > 0 for run in runs)
+
+
+def test_the_template_works_with_hosts_filled_in(cluster: LocalCluster, bench: Bench, tmp_path: Path) -> None:
+    form = (Path(testbed.__file__).parent / "scenarios" / "lan-template.yaml").read_text()
+    hosts = hosts_of(cluster)
+    for name, address in zip(
+        ("d0.local:7070", "v1.local:7070", "v2.local:7070"),
+        (hosts["draft_node"], *hosts["stages"]),
+        strict=True,
+    ):
+        assert name in form
+        form = form.replace(name, address)
+    (tmp_path / "lan.yaml").write_text(form)
+    bench(tmp_path / "lan.yaml", tmp_path / "out", quick=True)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [run["tokens"] for run in results["runs"]] == [16] * 4
+    assert results["outputs_differ"] == []
+
+
+HOSTS = {"draft_node": "127.0.0.1:1", "stages": ["127.0.0.1:2", "127.0.0.1:3"]}
+EMULATED = {"devices": {"draft_node": "orin-nano-8gb", "stages": ["orin-nano-8gb"]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "names no hosts"),
+        ({"hosts": HOSTS, "sweep": {"mbps": [1, 2], "option.depth": [3]}}, "sweep: mbps cannot be varied"),
+        ({"hosts": HOSTS, "sweep": {"stages": [1]}}, "sweep: stages cannot be varied"),
+        (
+            {"hosts": HOSTS, "emulated": [{"model": "llama2-7b"}, {"model": "vicuna-7b"}]},
+            "real hosts run one",
+        ),
+        ({"hosts": HOSTS, "prefill_rows": 64}, "prefill_rows is 64"),
+        ({"hosts": HOSTS, **EMULATED}, "devices has 1 stages, but hosts.stages has 2"),
+        ({"hosts": {**HOSTS, "split": [8]}}, "hosts.split is for 1 stages"),
+        ({"hosts": {**HOSTS, "stages": ["127.0.0.1:1"]}}, "named twice"),
+        ({"hosts": {**HOSTS, "stages": ["nonsense"]}}, "nonsense"),
+        ({"clock": "replay", "hosts": HOSTS}, "emulates nothing: --clock replay needs devices"),
+    ],
+)
+def test_what_real_hosts_cannot_do_is_refused(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadRequestError, match=said):
+        bench(scenario_file(**{**LIVE, **changes}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_hosts_are_part_of_a_runs_key(scenario_file: ScenarioFile, tmp_path: Path) -> None:
+    from testbed.plan import cases, make_plan
+    from testbed.prompts import Dataset
+    from testbed.scenario import read_scenario
+
+    def key(**hosts: Any) -> str:
+        scenario = read_scenario(scenario_file(**{**LIVE, "hosts": {**HOSTS, **hosts}}))
+        plan = make_plan(scenario, cases(scenario, tmp_path), [Dataset("own", ((1, 2),), 0)], {}, None)
+        return plan.tasks[0].runs[0].key
+
+    others = [{"draft_node": "127.0.0.1:9"}, {"stages": HOSTS["stages"][::-1]}, {"quant": "nf4"}]
+    assert len({key(), key(), *(key(**other) for other in others)}) == 4
+
+
+def test_a_trace_begins_with_the_requests_arrival() -> None:
+    draft_node = DeviceTimeline(
+        "d0:1",
+        (
+            Event("request", 100.0, 100.0, 0),
+            Event("draft", 100.5, 101.0, 10),
+            Event("cache", 100.1, 100.2, 0),
+        ),
+        0,
+        ClockOffset(0.0, 0.001),
+    )
+    stage = DeviceTimeline(
+        "v1:1",
+        (
+            Event("forward", 101.0, 102.0, 4),
+            Event("prune", 102.5, 102.5, 0),
+            Event("transfer", 102.0, 103.0, 4),
+        ),
+        0,
+        ClockOffset(-7.0, 0.003),
+    )
+    trace = trace_of([draft_node, stage], 77)
+    assert trace.intervals == [
+        Interval(-1, "draft", 0.5, 1.0, 10),
+        Interval(-1, "cache", pytest.approx(0.1), pytest.approx(0.2), 0),
+        Interval(0, "forward", 1.0, 2.0, 4),
+        Interval(0, "transfer", 2.0, 3.0, 4),
+    ]
+    assert trace.prunes == [PruneMark(0, 2.5)]
+    assert trace.express_bytes == 77
+    assert trace.uncertainty_s == pytest.approx(0.004)
+    assert type(trace).from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+    with pytest.raises(CapacityError, match="v1:1 has forgotten 3 events"):
+        trace_of([draft_node, DeviceTimeline("v1:1", (), 3, ClockOffset(0, 0))], 0)
+    with pytest.raises(ProtocolError, match="0 arrivals"):
+        trace_of([stage, stage], 0)
+
+
+def test_statistics_off_the_wire_are_checked() -> None:
+    report = {"report": {"device": "d0"}, "use": 0.5}
+    good: dict[str, Any] = {
+        "session": "s", "strategy": "flowspec", "seed": 1, "finish_reason": "length", "prompt_tokens": 3,
+        "new_tokens": 2, "ttft_s": 0.1, "decode_s": 0.2, "total_s": 0.4, "tokens_per_s": 5.0, "itl_s": [0.2],
+        "counters": {"accepted_per_round": [2]}, "draft_node": report, "stages": [report],
+        "link_bytes": {"d0": 1, "express": 2},
+    }  # fmt: skip
+    typed = typed_statistics(good)
+    assert (typed.itl_s, typed.counters.accepted_per_round, typed.stages[0].use) == ((0.2,), (2,), 0.5)
+    for wrong, said in (
+        ({"ttft_s": "soon"}, "bad ttft_s"),
+        ({"decode_s": float("nan")}, "decode_s of nan"),
+        ({"itl_s": [-1.0]}, "itl_s.0 of -1"),
+        ({"new_tokens": 5}, "1 times between 5 tokens"),
+        ({"stages": [{"use": 1}]}, "bad stages.0.report"),
+    ):
+        with pytest.raises(ProtocolError, match=said):
+            typed_statistics({**good, **wrong})
+
+
+def test_an_agent_lost_on_the_way_leaves_what_is_finished(
+    cluster: LocalCluster,
+    scenario_file: ScenarioFile,
+    bench: Bench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last test of this file: its cluster is one agent short from here on."""
+    measure = RealClock.measure
+
+    def killing(clock: RealClock, task: Task) -> Any:
+        for found in measure(clock, task):
+            yield found
+            cluster.stages[1].process.kill()
+
+    monkeypatch.setattr(RealClock, "measure", killing)
+    scenario = scenario_file(**LIVE, hosts=hosts_of(cluster))
+    with pytest.raises(FlowEdgeError, match=r"bench-\w+-v2") as caught:
+        bench(scenario, tmp_path / "out")
+    assert caught.value.code == "device_lost"
+    assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 1
+    assert not (tmp_path / "out" / "results.json").exists()
+    with Client(cluster.stages[0].address, silence_s=20) as client:
+        assert client.describe().role == "idle"
