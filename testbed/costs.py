@@ -49,7 +49,7 @@ def product_s(
     """
     traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
     unpacking = 0.0
-    if quant in ("fp4", "nf4"):
+    if quant.startswith(("fp4", "nf4")):
         unpacking = weights / (_dequantise_rate(device) * 1e9)
         if rows > 1:
             traffic += 2 * weights * stored_bytes
