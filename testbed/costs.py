@@ -21,7 +21,15 @@ from testbed.measured_costs import (
     stage_measurements,
 )
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import STORED_BYTES, EagleSize, LayerSize, NGramSize, Quantisation, weight_bytes
+from testbed.profiles.model import (
+    STORED_BYTES,
+    UNPACKED,
+    EagleSize,
+    LayerSize,
+    NGramSize,
+    Quantisation,
+    weight_bytes,
+)
 
 HEADER_BYTES = 64  # what a message takes apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
@@ -41,7 +49,8 @@ def product_s(
     """Seconds that `rows` rows take through matrices of `weights` weights in all.
 
     bitsandbytes unpacks every 4-bit weight: for one row inside the product; for more it writes whole matrices
-    out as they were stored before and reads them back. An int4 product reads packed weights for any number.
+    out as they were stored before and reads them back. An int4 product reads packed weights, whatever the
+    number of rows.
 
     Args:
         extra_bytes: further memory traffic, such as the KV rows that attention reads.
@@ -49,7 +58,7 @@ def product_s(
     """
     traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
     unpacking = 0.0
-    if quant.startswith(("fp4", "nf4")):
+    if quant in UNPACKED:
         unpacking = weights / (_dequantise_rate(device) * 1e9)
         if rows > 1:
             traffic += 2 * weights * stored_bytes

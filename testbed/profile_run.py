@@ -87,7 +87,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Profiled:
         **{name: _content(one.profile) for name, one in zip(files.devices, devices, strict=True)},
         **{name: _content(one) for name, one in zip(files.links, links, strict=True)},
         files.model: _content(model),
-        SCENARIO: _scenario(options, files, model),
+        SCENARIO: _scenario(options, files, model, found[0].model.quant),
     }
     write_documents(options.out, documents)
     return Profiled(tuple(devices), tuple(links), options.out / SCENARIO)
@@ -129,7 +129,9 @@ def _measure_links(
     return links
 
 
-def _scenario(options: ProfileOptions, files: ProfileFiles, model: ModelProfile) -> dict[str, Any]:
+def _scenario(
+    options: ProfileOptions, files: ProfileFiles, model: ModelProfile, quant: str
+) -> dict[str, Any]:
     measure = options.measure
     has_drafter = measure.drafter != NO_DRAFTER
     devices, links = files.devices, files.links
@@ -140,7 +142,7 @@ def _scenario(options: ProfileOptions, files: ProfileFiles, model: ModelProfile)
         # Without a drafter of its own, the model is emulated on the tokens of the bundled pair.
         pair=(measure.model, measure.drafter) if has_drafter else (BUNDLED, BUNDLED),
         model_file=files.model,
-        quant=measure.quant,
+        quant=quant,
         split=even_split(model.layers, len(devices) - 1),
         devices=devices,
         links=links,

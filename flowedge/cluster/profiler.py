@@ -26,6 +26,7 @@ from flowedge.errors import BadRequestError, CapacityError
 from flowedge.models.block import LayerBlock
 from flowedge.models.cache import head_size
 from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.loading import checkpoint_quant
 from flowedge.models.tensors import torch_dtype
 from flowedge.runtime.executors import HeadExecutor
 from flowedge.version import VERSION
@@ -107,7 +108,7 @@ def _model_times(
         timed_layers=timed,
         vocab=int(config.vocab_size),
         tied_embedding=bool(config.tie_word_embeddings),
-        quant=options.quant,
+        quant=checkpoint_quant(checkpoint, options.quant),
         cached=cached,
         layer=layer,
         verify=verify,

@@ -24,8 +24,8 @@ class SessionCache:
 
     `kv` has shape [layers, 2, kv_heads, capacity, head_size]: 0 is keys, 1 is values; slot s of every layer
     is row s. It is also the `past_key_values` that transformers' attention layers write through `update`.
-    Layers with a window keep all rows, because a prune can bring earlier ones back into it, and read those
-    that some row sees.
+    Layers with a window keep all rows, because after a prune rows come at earlier positions again, and read
+    those that some row sees.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class Checkpoint:
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Reads rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
-        return self._read(name, start, stop)
+        return self._read(name, slice(start, stop))
 
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
         """CheckpointError when a tensor has another shape; it names both."""
@@ -107,9 +107,10 @@ class Checkpoint:
         """The stored dtype of a tensor."""
         return self._stored(name)[1]
 
-    def file(self, name: str) -> Path:
-        """The file that holds a tensor."""
-        return self._files[self._tensor(name).name]
+    def source(self, name: str) -> tuple[Path, Stored]:
+        """The file that holds a tensor, and where in it."""
+        stored = self._tensor(name)
+        return self._files[stored.name], stored
 
     def is_quantised(self, name: str) -> bool:
         """Whether a weight is stored quantised, as `quant` says."""
@@ -125,10 +126,10 @@ class Checkpoint:
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
 
-    def _read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
+    def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
         try:
-            return stored.take(self._handle(stored.name), start, stop)
+            return stored.take(self._handle(stored.name), rows)
         except OSError as error:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
 
@@ -171,15 +172,15 @@ class Checkpoint:
         return digest.hexdigest()
 
     def _load_config(self) -> Any:
-        if self.family.multimodal:
-            if not isinstance(self._raw_config.get("text_config"), dict):
-                raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
-            if self.quant != "none":
-                raise CheckpointError(f"{self.directory}: multimodal models are read unquantised only")
+        if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
+            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
+        if self.quant != "none":
+            # Of a multimodal model it is with the whole, and transformers looks for it with the decoder.
+            config.quantization_config = self._raw_config["quantization_config"]
         try:
             check_features(self.family, config)
         except CheckpointError as error:
@@ -224,8 +225,8 @@ class Checkpoint:
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         stored = self._tensor(name)
-        whole = self._handle(stored.name)
-        return stored.shape(tuple(whole.shape)), whole.dtype
+        handle = self._handle(stored.name)
+        return stored.shape(tuple(handle.shape)), handle.dtype
 
     def _tensor(self, name: str) -> Stored:
         stored = self._tensors.get(name)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from flowedge.models.block import LayerBlock
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.loading import checkpoint_quant
+from flowedge.models.families import EMBEDDING, FINAL_NORM, LM_HEAD
+from flowedge.models.features import max_positions
+from flowedge.models.loading import checkpoint_quant, layer_bytes
 from flowedge.models.quantize import QUANTISATIONS
 from flowedge.models.tensors import DTYPES
 
@@ -20,7 +21,8 @@ class ModelSizes:
     """A model's sizes.
 
     Attributes:
-        parameters: of the whole model, None where the checkpoint is quantised and headers do not tell.
+        parameters: of the decoder and its LM head; None where the checkpoint is quantised, as headers do
+            not tell.
         stored_quant: the quantisation of the checkpoint itself.
         layer_bytes: by quantisation, the bytes of each layer.
         embedding_bytes, norm_bytes, head_bytes: in `dtype`; the head's are also those of a tied one, since
@@ -65,7 +67,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         num_layers=int(config.num_hidden_layers),
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
-        max_positions=int(config.max_position_embeddings),
+        max_positions=max_positions(config),
         tied=checkpoint.head_name == checkpoint.embedding_name,
         dtype=dtype_name,
         parameters=None if checkpoint.quant != "none" else _count(checkpoint),
@@ -79,19 +81,12 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
 
 
 def _count(checkpoint: Checkpoint) -> int:
-    return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names)
+    """Of the decoder's tensors; a checkpoint may hold other models beside it."""
+    own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD)
+    return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names if name.startswith(own))
 
 
 def _layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> list[int]:
-    """Each layer alone, less what a block holds beside its layers."""
-    config = checkpoint.config
-    layers = int(config.num_hidden_layers)
-    sizes = []
-    for index in range(layers):
-        whole = LayerBlock.required_bytes(checkpoint, index, index + 1, quant=quant, dtype=dtype)
-        if index == 0:
-            whole -= config.vocab_size * config.hidden_size * dtype.itemsize
-        if index == layers - 1:
-            whole -= config.hidden_size * dtype.itemsize
-        sizes.append(int(whole))
-    return sizes
+    return [
+        layer_bytes(checkpoint, index, quant, dtype) for index in range(checkpoint.config.num_hidden_layers)
+    ]

@@ -91,13 +91,13 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
 
 
 def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
-    """The bytes that decoder layer `index` holds in memory after quantisation, from config and headers."""
+    """The bytes that decoder layer `index` holds in memory once loaded, from config and headers alone."""
     quant = checkpoint_quant(checkpoint, quant)
-    total = 0
+    prefix, total = layer_prefix(index), 0
     for path, child in _empty_layer(checkpoint, index).named_modules():
         for name, parameter in child.named_parameters(recurse=False):
             if isinstance(child, nn.Linear) and name == "weight":
-                total += _weight_bytes(checkpoint, f"{layer_prefix(index)}{path}.weight", child, quant, dtype)
+                total += _weight_bytes(checkpoint, f"{prefix}{path}.weight", child, quant, dtype)
             else:
                 total += math.prod(parameter.shape) * dtype.itemsize
     return total
@@ -151,7 +151,8 @@ def _encode(
         return backend.encode(rows)
     stored = checkpoint.dtype(name)
     exact = torch.promote_types(stored, dtype) == dtype
-    source = SourceTensor.of(checkpoint.file(name), name)
+    path, part = checkpoint.source(name)
+    source = SourceTensor.of(path, str(part))
     content = quant_cache.content(source, lambda: _content(checkpoint, name))
     key = CacheKey(content, "" if exact else str(dtype), quant, backend.format)
     tensors = quant_cache.get(key)

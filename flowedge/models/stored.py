@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,14 +31,20 @@ class Stored:
         """The shape of this part of a tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
-    def take(
-        self, whole: WeightSlice | torch.Tensor, start: int = 0, stop: int | None = None
-    ) -> torch.Tensor:
-        """Rows [start, stop) of this part of a tensor, or of one in a file, of which no more is read."""
+    def take(self, whole: WeightSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+        """Rows of this part, or all of it; `whole` is a tensor, or reads what it is indexed with alone."""
+        if self.expert is not None:
+            span = range(*self.rows)[rows or slice(None)]
+            index: Any = self.expert, slice(span.start, span.stop)
+        else:
+            index = ... if rows is None else rows
+        return whole[index]
+
+    def __str__(self) -> str:
+        """Tells every part of every tensor of a file apart."""
         if self.expert is None:
-            return whole[start:stop]
-        first, end = self.rows
-        return whole[self.expert, first + start : end if stop is None else first + stop]
+            return self.name
+        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
 
 
 def is_stack(name: str) -> bool:

@@ -14,14 +14,15 @@ StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
 Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4"]
+UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # whose weights are unpacked for every product
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
     "int8": 1.0,  # and one scale a row, which is too little to count
     "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
     "fp4": 0.5 + 4 / 64,
-    "nf4-dq": 0.5 + 1 / 64,  # the same, with scales of 8 bits
-    "fp4-dq": 0.5 + 1 / 64,
+    "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them
+    "fp4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,
     "int4": 0.5 + 4 / 64,  # 4 bits, and a scale and a zero in bf16 for 64 weights
 }
 

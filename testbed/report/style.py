@@ -35,7 +35,8 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG that says nothing about when it was made."""
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    # A long legend may be wider than its figure.
+    figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return path
 
 

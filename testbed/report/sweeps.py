@@ -22,7 +22,7 @@ def plot_lines(
     """One panel for each model; a line for each method, the paper's dashed; means over datasets."""
     profiles = unique(entry["profile"] for entry in entries)
     values = unique(entry["point"][axis] for entry in entries)
-    figure, axes = new_figure(5.2 * len(profiles), 3.6, 1, len(profiles))
+    figure, axes = new_figure(6.4 * len(profiles), 3.6, 1, len(profiles))
     for column, profile in enumerate(profiles):
         panel = axes[0, column]
         for method in unique(entry["method"] for entry in entries):
@@ -40,7 +40,11 @@ def plot_lines(
         tidy(panel)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(labels), 3 * len(profiles)), frameon=False
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(len(labels), 3 * len(profiles)),
+        frameon=False,
     )
     return save(figure, path)
 

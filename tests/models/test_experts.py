@@ -11,9 +11,12 @@ from torch import nn
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.experts import ExpertLinears, split_experts
+from flowedge.models.quant_cache import QuantCache
 from flowedge.models.reference import ReferenceModel
+from flowedge.models.weight_file import WeightFile
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import VOCAB, make_tiny
 
@@ -81,6 +84,42 @@ def test_stacked_and_separate_tensors_are_the_same_model(tmp_path: Path, name: s
             assert torch.equal(separate.tensor(tensor, separate.shape(tensor)), other.tensor(tensor))
             assert separate.shape(tensor) == other.shape(tensor)
     assert separate.tensor_bytes(separate.names) == stacked.tensor_bytes(stacked.names)
+
+
+def test_of_a_stack_one_expert_is_read_and_rows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "mixtral", save_original_format=False)))
+    sizes: list[int] = []
+    real = WeightFile.read_into
+
+    def spy(file: WeightFile, tensor: torch.Tensor, offset: int) -> None:
+        sizes.append(tensor.nbytes)
+        real(file, tensor, offset)
+
+    monkeypatch.setattr(WeightFile, "read_into", spy)
+    for projection in ("gate_proj", "up_proj", "down_proj"):
+        name = f"model.layers.1.mlp.experts.4.{projection}.weight"
+        whole = checkpoint.tensor(name)
+        assert sizes.pop() == whole.nbytes == checkpoint.tensor_bytes([name])
+        assert torch.equal(checkpoint.rows(name, 3, 9), whole[3:9])
+        assert sizes.pop() == whole[3:9].nbytes and not sizes
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_cached_experts_are_told_apart_and_found_in_either_form(tmp_path: Path, name: str) -> None:
+    cache = QuantCache(tmp_path / "cache", 1 << 30)
+    stacked = Checkpoint.open(str(make_tiny(tmp_path / "stacked", name, save_original_format=False)))
+    separate = Checkpoint.open(str(make_tiny(tmp_path / "separate", name)))
+    expected = LayerBlock.load(stacked, 2, 3, quant="nf4")._layers[0].state_dict()
+    kept = None
+    for checkpoint in (stacked, stacked, separate):
+        block = LayerBlock.load(checkpoint, 2, 3, quant="nf4", quant_cache=cache)
+        got = block._layers[0].state_dict()
+        assert got.keys() == expected.keys() and all(torch.equal(got[key], expected[key]) for key in got)
+        files = sorted(path.name for path in cache.directory.glob("*.safetensors"))
+        kept = kept or files
+        assert files == kept and len(files) == 4 + 3 * EXPERTS
 
 
 @pytest.mark.parametrize("quant", ["nf4", "int8"])

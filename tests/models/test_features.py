@@ -15,7 +15,8 @@ from transformers import DynamicCache
 from flowedge.errors import CheckpointError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.features import layer_windows, max_positions
+from flowedge.models.families import family_of
+from flowedge.models.features import check_features, layer_windows, max_positions
 from flowedge.models.head import LMHead
 from flowedge.models.reference import ReferenceModel
 from tests.models.pipeline import Pipeline
@@ -126,3 +127,82 @@ def test_length_dependent_scalings_are_chosen_row_by_row(
     with torch.inference_mode():
         at_once = whole(torch.tensor([text])).logits[0]
     assert (at_once - expected).abs().max() > 1e-3, "the scaling does not depend on the length here"
+
+
+# The keys of published config.json files that matter here, as they were written for earlier transformers.
+PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
+    (
+        "llama",  # 3.1
+        {
+            "max_position_embeddings": 131072,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+            "pretraining_tp": 1,
+        },
+        {None},
+        131072,
+    ),
+    (
+        "llama",
+        {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {None},
+        4096,
+    ),
+    ("mistral", {"sliding_window": 4096, "max_position_embeddings": 32768}, {4096}, 32768),
+    (
+        "qwen2",  # 2.5
+        {
+            "use_sliding_window": False,
+            "sliding_window": 131072,
+            "max_window_layers": 70,
+            "max_position_embeddings": 32768,
+        },
+        {None},
+        32768,
+    ),
+    ("gemma2", {"sliding_window": 4096, "cache_implementation": "hybrid"}, {4096, None}, 8192),
+    (
+        "gemma3_text",  # 3 1B
+        {
+            "sliding_window": 512,
+            "sliding_window_pattern": 6,
+            "rope_local_base_freq": 10000,
+            "rope_theta": 1000000,
+            "rope_scaling": None,
+            "attn_logit_softcapping": None,
+            "max_position_embeddings": 32768,
+        },
+        {512, None},
+        32768,
+    ),
+    (
+        "phi3",  # 3 mini, 128k
+        {
+            "sliding_window": 262144,
+            "max_position_embeddings": 131072,
+            "original_max_position_embeddings": 4096,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+        },
+        {262144},
+        4096,
+    ),
+    ("mixtral", {"sliding_window": None, "max_position_embeddings": 32768}, {None}, 32768),
+    ("smollm3", {"use_sliding_window": False, "sliding_window": None, "no_rope_layers": None}, {None}, 32768),
+]
+
+
+@pytest.mark.parametrize(("model_type", "published", "windows", "longest"), PUBLISHED)
+def test_published_configs_are_understood(
+    model_type: str, published: dict[str, Any], windows: set[int | None], longest: int
+) -> None:
+    family = family_of(model_type)
+    config = family.config.from_dict({"model_type": model_type, **published})
+    check_features(family, config)
+    assert set(layer_windows(family, config)) == windows
+    assert max_positions(config) == longest

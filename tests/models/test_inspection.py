@@ -15,6 +15,7 @@ from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.quantize import QUANTISATIONS
 from flowedge.models.weight_file import WeightFile
 from tests.models.conftest import Make
+from tests.models.tiny_families import TINY, make_multimodal, make_tiny
 
 
 @pytest.fixture
@@ -45,6 +46,33 @@ def test_blocks_take_what_was_announced(directory: Path, quant: str) -> None:
     announced = sum(sizes.layer_bytes[quant]) + sizes.embedding_bytes + sizes.norm_bytes
     assert block.weight_bytes == announced
     assert block.new_cache(10).kv.nbytes == 10 * 4 * sizes.kv_bytes["float32"]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_family(tmp_path: Path, name: str) -> None:
+    """Layers of one model may differ."""
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
+    sizes = inspect_checkpoint(checkpoint, "float32", ["none", "int4"])
+    assert sizes.parameters is not None
+    assert 4 * sizes.parameters == checkpoint.tensor_bytes(checkpoint.names)
+    for quant, layers in sizes.layer_bytes.items():
+        blocks = [LayerBlock.required_bytes(checkpoint, index, index + 1, quant=quant) for index in (1, 2)]
+        assert blocks == layers[1:3]
+    assert (sizes.layer_bytes["none"][1] != sizes.layer_bytes["none"][2]) == (name == "qwen3_moe")
+
+
+def test_the_other_models_of_a_multimodal_checkpoint_are_not_counted(tmp_path: Path) -> None:
+    make_multimodal(tmp_path / "whole")
+    make_tiny(tmp_path / "text", "gemma3")
+    whole, text = (Checkpoint.open(str(tmp_path / name)) for name in ("whole", "text"))
+    assert (
+        inspect_checkpoint(whole, "float32", []).layer_bytes
+        == inspect_checkpoint(text, "float32", []).layer_bytes
+    )
+    assert (
+        inspect_checkpoint(whole, "float32", []).parameters
+        == inspect_checkpoint(text, "float32", []).parameters
+    )
 
 
 def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing_is_read: None) -> None:

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BitsAndBytesConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BitsAndBytesConfig,
+    LlamaForCausalLM,
+)
 
 from flowedge.errors import BadRequestError, CheckpointError
 from flowedge.models.block import LayerBlock
@@ -19,6 +24,7 @@ from flowedge.models.quantize import quantize_block
 from flowedge.models.reference import ReferenceModel
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
+from tests.models.tiny_families import make_multimodal, make_tiny
 
 TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -84,6 +90,29 @@ def test_layers_that_were_left_out_stay_as_they_are(original: Path, tmp_path: Pa
     with torch.inference_mode():
         expected = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
     torch.testing.assert_close(Pipeline(checkpoint, 2).commit(TEXT), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "quant"), [("mixtral", "nf4"), ("phi3", "int8"), ("gemma3", "nf4-dq")])
+def test_families_that_name_or_stack_their_tensors_otherwise(tmp_path: Path, name: str, quant: str) -> None:
+    """Their weights that transformers does not quantise, stacks of experts, stay as they are."""
+    auto, plain = AutoModelForCausalLM, tmp_path / "plain"
+    if name == "gemma3":
+        auto = AutoModelForImageTextToText
+        make_multimodal(plain)
+    else:
+        make_tiny(plain, name)
+    settings = BitsAndBytesConfig(**SETTINGS[quant])
+    model = auto.from_pretrained(plain, quantization_config=settings, device_map="cpu", dtype=torch.float32)
+    model.save_pretrained(tmp_path / "quantised")
+    checkpoint = Checkpoint.open(str(tmp_path / "quantised"))
+    assert checkpoint.quant == quant
+    block = LayerBlock.load(checkpoint, 0, 4)
+    assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 4)
+    assert block.weight_bytes < LayerBlock.required_bytes(Checkpoint.open(str(plain)), 0, 4)
+    with torch.inference_mode():
+        expected = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
+    got = Pipeline(checkpoint, 2).commit(TEXT)
+    torch.testing.assert_close(got, expected, atol=TOLERANCE.get(quant, 1e-4), rtol=1e-3)
 
 
 def test_another_quantisation_is_refused(original: Path, tmp_path: Path) -> None:

@@ -107,11 +107,12 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_tiny(directory: Path, name: str, seed: int = 0, **saving: Any) -> Path:
+def make_tiny(directory: Path, name: str, vocab_size: int = VOCAB, **saving: Any) -> Path:
     """Saves the checkpoint `name` of TINY by transformers' save_pretrained, and returns its directory."""
     model_type, changes = TINY[name]
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(SHARED | changes)))
+    settings = SHARED | changes | {"vocab_size": vocab_size}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
     randomise(model)
     model.save_pretrained(directory, **saving)
     return directory
