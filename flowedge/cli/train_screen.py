@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from flowedge.training.run import Watcher
@@ -36,10 +36,10 @@ class _Screen(Watcher):
             self._began = (monotonic(), progress.tokens)
         began, tokens = self._began
         elapsed = monotonic() - began
-        rate = f"{(progress.tokens - tokens) / elapsed:.0f} tokens/s" if elapsed > 0 else ""
+        rate = f"{(progress.tokens - tokens) / elapsed:.0f} tok/s" if elapsed > 0 else ""
         detail = (
-            f"step {progress.step}  smooth-L1 {progress.feature_loss:.4f}  "
-            f"cross-entropy {progress.token_loss:.3f}  agreement {progress.agreement:.3f}  {rate}"
+            f"step {progress.step}, L1 {progress.feature_loss:.3f}, "
+            f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}, {rate}"
         )
         self._show("training", share, 1.0, detail)
 
@@ -59,9 +59,8 @@ def train_screen(out: Path) -> Iterator[Watcher]:
     """A progress bar with the losses and the time left, on standard error; an interruption is explained."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=False),
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from flowedge.drafting.eagle_head import save_eagle_head
 from flowedge.drafting.loading import TOKENIZER_FILES
 from flowedge.errors import BadRequestError
+from flowedge.models.tensors import torch_dtype
 from flowedge.training.documents import Document, document_of, prompt_tokens
 from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
@@ -61,7 +61,7 @@ def train_drafter(
         raise BadRequestError(
             f"{data}: no line to train on has an answer; give --self-generate N for the target's own"
         )
-    target = TrainingTarget.load(model, settings.quant, getattr(torch, settings.dtype))
+    target = TrainingTarget.load(model, settings.quant, torch_dtype(settings.dtype))
     settings = _resolved(settings, target)
     identity = asdict(settings) | {"model": target.checkpoint.fingerprint, "data": data_digest(data)}
     if restart and (out / STATE_FOLDER).exists():

@@ -196,6 +196,17 @@ def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
         assert len(answer) == 12 or answer[-1] in TrainingTarget.load(str(target), "none", torch.float32).eos
 
 
+def test_a_quantised_target_in_half_precision(target: Path, data: Path, tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        steps=20, batch_tokens=128, learning_rate=5e-3, evaluate=2, quant="int8", dtype="bfloat16"
+    )
+    watcher = Recorder()
+    acceptance = train_drafter(str(target), data, tmp_path / "head", settings, watcher)
+    assert watcher.losses[20][0] < 0.9 * watcher.losses[1][0]
+    assert acceptance.prompts == 2
+    assert acceptance.tokens >= acceptance.cycles > 0
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gemma3", "granite", "phi3-longrope", "qwen3_moe", "qwen3"])
 def test_every_kind_of_family_gets_a_head(family: str, data: Path, tmp_path: Path) -> None:
     model = make_tiny(tmp_path / "target", family, vocab_size=4096)
