@@ -12,6 +12,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
+from flowedge.models.tensors import payload_dtype
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
 from flowedge.runtime.jobs import DraftExecutor, StageExecutor
@@ -51,10 +52,10 @@ def virtual_pipeline(
     observer: Observer | None = None,
     blocks: Sequence[LayerBlock] | None = None,
 ) -> VirtualPipeline:
-    """Stages of `split` layers each, and a draft node, over one checkpoint in fp32.
+    """Stages of `split` layers each, and a draft node, over one checkpoint.
 
-    `blocks` are those of `load_blocks`, when they are loaded already. Raises BadRequestError when the split
-    does not add up to the model's layers.
+    `blocks`, of one dtype, are used where they are loaded already, and otherwise loaded in fp32. Raises
+    BadRequestError when the split does not add up to the model's layers.
     """
     config = checkpoint.config
     loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
@@ -66,6 +67,7 @@ def virtual_pipeline(
         vocab_size=config.vocab_size,
         spec=DraftNodeSpec(
             width=config.hidden_size,
+            dtype=payload_dtype(loaded[0].dtype),
             max_positions=max_positions(config),
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
@@ -92,7 +94,7 @@ def machine_pipeline(
 ) -> VirtualPipeline:
     """A draft node and one stage for each executor; `width` is that of the hidden states they hand on."""
     stages = [
-        Stage(f"v{index + 1}", StageSpec(is_first=index == 0, width=width, vocab_size=vocab_size))
+        Stage(f"v{index + 1}", StageSpec(index == 0, width, vocab_size, spec.dtype))
         for index in range(len(stage_executors))
     ]
     node = DraftNode(
