@@ -19,6 +19,7 @@ from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
+from flowedge.cli.train_drafter import train_drafter
 from flowedge.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
 
@@ -40,6 +41,7 @@ app.command()(inspect)
 app.command()(demo)
 app.command()(bench)
 app.command()(profile)
+app.command()(train_drafter)
 
 
 @app.callback(invoke_without_command=True)

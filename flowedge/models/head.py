@@ -46,6 +46,10 @@ class LMHead:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
+        return self.differentiable_logits(hidden)
+
+    def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same, with gradients for `hidden` where it asks for them."""
         logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
         if self._divisor != 1:
             logits = logits / self._divisor

@@ -75,12 +75,15 @@ class ReferenceModel:
             # transformers' own sdpa does not do soft-capping.
             attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
             local_files_only=True,
-            device_map={"": device},
+            # A quantised checkpoint is put where it belongs while it is read.
+            device_map=None if checkpoint.quant == "none" else {"": device},
         ).eval()
         if checkpoint.quant != "none":
             settle(model.model.layers, dtype)
-        elif quant != "none":
-            quantize_block(split_experts(model.model.layers), quant)
+        else:
+            model.to(device)
+            if quant != "none":
+                quantize_block(split_experts(model.model.layers), quant)
         # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
         # are drawn by.
         model.generation_config = _generation_config()

@@ -13,6 +13,7 @@ from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
 from flowedge.models.taps import row_width
+from flowedge.models.tensors import payload_dtype
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
 from flowedge.runtime.jobs import DraftExecutor, StageExecutor
@@ -52,10 +53,10 @@ def virtual_pipeline(
     observer: Observer | None = None,
     blocks: Sequence[LayerBlock] | None = None,
 ) -> VirtualPipeline:
-    """Stages of `split` layers each, and a draft node, over one checkpoint in fp32.
+    """Stages of `split` layers each, and a draft node, over one checkpoint.
 
-    `blocks` are those of `load_blocks`, when they are loaded already. Raises BadRequestError when the split
-    does not add up to the model's layers.
+    `blocks`, of one dtype, are used where they are loaded already, and otherwise loaded in fp32. Raises
+    BadRequestError when the split does not add up to the model's layers.
     """
     config = checkpoint.config
     loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
@@ -70,6 +71,7 @@ def virtual_pipeline(
         vocab_size=config.vocab_size,
         spec=DraftNodeSpec(
             width=row_width(config.hidden_size, taps, config.num_hidden_layers),
+            dtype=payload_dtype(loaded[0].dtype),
             max_positions=max_positions(config),
             prefill_rows=prefill_rows,
             has_drafter=drafter is not None,
@@ -107,6 +109,7 @@ def machine_pipeline(
                 is_first=index == 0,
                 width=width + sum(added[:index]),
                 vocab_size=vocab_size,
+                dtype=spec.dtype,
                 added_width=added[index],
             ),
         )

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.drafting.eagle_head import EagleHead, KeyValueViews, load_eagle_head
+from flowedge.training.looping import is_looping
 from testbed.models.corpus import load_corpus
 from testbed.models.generate_responses import continuations, prompt_tokens
-from testbed.models.looping import is_looping
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from flowedge.training.looping import is_looping
 from testbed.models.corpus import Pair, load_corpus
-from testbed.models.looping import is_looping
 from testbed.models.packing import REPEATS
 
 MAX_PROMPT_TOKENS = 400

@@ -14,17 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.optim import AdamW
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.drafting.eagle_head import EagleHead, save_eagle_head
+from flowedge.training.new_head import new_head
+from flowedge.training.recipe import BETAS, WEIGHT_DECAY, head_losses, with_noise
 from testbed.models.corpus import Corpus, load_corpus
 from testbed.models.packing import REPEATS, WeightedDocument, packed_batches, pair_tokens
 from testbed.models.replicas import Replicas
@@ -33,7 +29,6 @@ from testbed.models.train_tokenizer import ASSISTANT
 
 PHASES = ((0.0, 12, 512), (0.3, 12, 512), (0.6, 12, 512), (0.85, 4, 1536))  # from this share on: rows, tokens
 CORPUS_SHARE = 0.3  # how often a corpus pair comes in an epoch, beside each generated response once
-NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation
 MICRO_BATCHES = 4  # of a batch, for the threads to share
 SAVE_EVERY_S = 120.0
 REPORT_EVERY = 25  # steps
@@ -45,18 +40,6 @@ class LossWeights:
 
     feature: float
     token: float
-
-
-def new_head(target: LlamaConfig) -> EagleHead:
-    """A fresh head of the target's width that shares the target's embedding."""
-    settings = target.to_diff_dict() | {"num_hidden_layers": 1}
-    head = EagleHead(LlamaConfig(**settings), fc_bias=True)
-    for module in head.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=target.initializer_range)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    return head
 
 
 def training_documents(
@@ -103,8 +86,7 @@ class HeadLoss:
 
     def __call__(self, head: EagleHead, tokens: Tensor) -> Tensor:
         features = target_features(self.target, tokens)
-        given = features[:, :-1]
-        given = given + (torch.rand_like(given) * 2 - 1) * NOISE * features.std()
+        given = with_noise(features[:, :-1], features.std())
         # Row t predicts feature[t+1], which decides token[t+2].
         counted = response_mask(tokens, *self.markers)
         rows = torch.cat([counted[:, 2:], torch.zeros_like(counted[:, :1])], dim=1)
@@ -114,11 +96,10 @@ class HeadLoss:
             logits = self.target.lm_head(predicted).float()
             with torch.no_grad():
                 wanted_logits = self.target.lm_head(wanted).float()
-        feature_loss = F.smooth_l1_loss(predicted, wanted)
-        token_loss = F.cross_entropy(logits, wanted_logits.softmax(dim=-1))
+        losses = head_losses(predicted, wanted, logits, wanted_logits)
         agreement = (logits.argmax(-1) == wanted_logits.argmax(-1)).float().mean()
-        self.parts.append((feature_loss.item(), token_loss.item(), agreement.item()))
-        return self.weights.feature * feature_loss + self.weights.token * token_loss
+        self.parts.append((losses.feature.item(), losses.token.item(), agreement.item()))
+        return losses.total(self.weights.token, self.weights.feature)
 
 
 def train(
@@ -134,7 +115,7 @@ def train(
 
     `documents` is called at the start of every phase, so that responses may still be generated meanwhile.
     """
-    optimizer = AdamW(head.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = AdamW(head.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
     batches: Iterator[Tensor] = iter(())
     phase: tuple[float, int, int] | None = None
     saved, step, tokens_seen = time.monotonic(), 0, 0

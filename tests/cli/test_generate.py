@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,19 @@ def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> N
     out = tmp_path / "out.json"
     options = ["--strategy", "naive_pp", "--split", "5,3", "--max-new-tokens", "16", "--check"]
     command = [sys.executable, "-m", "flowedge.cli.main", "generate", "--stages", "2", "--prompt", PROMPT]
-    before = agents_running()
+    mark = f"FLOWEDGE_TEST={uuid.uuid4().hex}"
     done = subprocess.run(
-        [*command, *options, "--json", str(out)], capture_output=True, text=True, timeout=280, check=False
+        ["env", mark, *command, *options, "--json", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "identical to the plain model's" in done.stdout
     assert "layers 0 to 4" in done.stderr
     assert len(json.loads(out.read_text())["prompts"][0]["stages"]) == 2
-    assert agents_running() <= before
+    assert not processes_with(mark)
 
 
 @pytest.mark.slow
@@ -172,9 +177,14 @@ def test_a_pipeline_is_freed_before_it_is_made_anew(capsys: pytest.CaptureFixtur
         assert "loading" not in capsys.readouterr().err.split("4 tokens")[-1]
 
 
-def agents_running() -> set[int]:
-    return {
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if "flowedge.cli.main" in (process.info["cmdline"] or []) and "agent" in process.info["cmdline"]
-    }
+def processes_with(mark: str) -> list[int]:
+    """Processes with this NAME=value in their environment: a command and all that it started."""
+    name, value = mark.split("=")
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(name) == value:
+                found.append(process.pid)
+        except psutil.Error:  # it has ended, or is not ours to ask
+            continue
+    return found

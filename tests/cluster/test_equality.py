@@ -100,7 +100,7 @@ def test_over_one_stage_and_over_one_layer_a_stage(reference: Reference, stages:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", ["nf4", "int8"])
+@pytest.mark.parametrize("quant", ["nf4", "int8", "int4"])
 def test_quantised(reference: Reference, quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
     with LocalCluster(2, name="test") as cluster:

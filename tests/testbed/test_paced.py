@@ -18,6 +18,7 @@ import yaml
 from flowedge.errors import BadRequestError, DeviceError
 from flowedge.runtime.pacing import JobTiming, Way
 from flowedge.runtime.virtual import DRAFT_NODE
+from testbed.costs import layer_s
 from testbed.emulation import Emulation, even_split
 from testbed.paced import namespaces
 from testbed.paced.clock import why_loopback
@@ -26,6 +27,7 @@ from testbed.paced.namespaces import Namespaces, free_network
 from testbed.paced.pacing import DevicePacing, PacedPipeline
 from testbed.paced.timings import Kept, TimingLog, TimingReader
 from testbed.profiles import library
+from testbed.profiles.model import LayerSize, ModelProfile
 from testbed.workers import read_record
 
 ScenarioFile = Callable[..., Path]
@@ -177,6 +179,8 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     """By the paced clock and by replay; and no quicker than one forward of each stage for each round."""
     bench(scenario, tmp_path / "replay", clock="replay")
     found, sent = {}, {}
+    nano = library.device("orin-nano-8gb")
+    forward = 4 * layer_s(nano, LayerSize.of(ModelProfile.model_validate(MODEL)), 1, 0, "none")
     for clock in ("paced", "replay"):
         results = json.loads((tmp_path / clock / "results.json").read_text())
         assert results["outputs_differ"] == []
@@ -188,9 +192,8 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
         sent[clock] = sum(stage.bytes_sent for record in plain for stage in record.stages)
         for record in records:
             assert record is not None
-            # A job takes its slot: 4 layers of 50.6 million weights in 16 bits at 34.5 GB/s, and 0.3 ms each.
             forwards = record.segments - record.empty_segments
-            assert all(stage.busy_s >= 0.9 * 0.0129 * forwards for stage in record.stages[:1])
+            assert record.stages[0].busy_s >= 0.9 * forward * forwards, "a job takes its slot"
     assert found["paced"] == found["replay"]
     assert sent["paced"] == pytest.approx(sent["replay"], rel=0.02), "rows have the emulated size on the wire"
 

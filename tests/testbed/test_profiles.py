@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from flowedge.errors import BadRequestError, CapacityError
+from flowedge.models.quantize import QUANTISATIONS
 from testbed.emulation import even_split
 from testbed.memory import require_fit, stage_parts
 from testbed.plan import cases
 from testbed.profiles import library
+from testbed.profiles.model import WEIGHT_BYTES, Quantisation
 from testbed.scenario import Scenario, read_scenario
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "testbed" / "scenarios").glob("*.yaml"))
@@ -141,3 +143,8 @@ def test_quick_keeps_what_it_does_not_name() -> None:
     assert isinstance(quick, Scenario)
     assert quick.sweep == {"option.depth": [3, 6], "option.expand_depth": [3, 6]}
     assert list(quick.datasets) == ["mt_bench"]
+
+
+def test_what_is_emulated_can_be_quantised_as_what_runs() -> None:
+    assert get_args(Quantisation) == QUANTISATIONS
+    assert set(WEIGHT_BYTES) == set(QUANTISATIONS)

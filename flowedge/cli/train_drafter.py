@@ -1,0 +1,72 @@
+"""`flowedge train-drafter`: an EAGLE head for a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowedge.cli.options import Dtype, Quant
+
+DEFAULT_MINUTES = 30.0
+
+
+def train_drafter(
+    model: Annotated[str, typer.Argument(help="The target: checkpoint directory, hub id, or bundled.")],
+    data: Annotated[
+        Path, typer.Option(help="JSON lines with messages, prompt and response, turns, or text.")
+    ],
+    out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
+    minutes: Annotated[
+        float | None, typer.Option(help=f"Minutes of training; {DEFAULT_MINUTES:g} without --steps.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of the weights, instead of minutes.")] = None,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens of one update.")] = 2048,
+    max_length: Annotated[int, typer.Option(help="Tokens of a text; what is beyond is cut.")] = 2048,
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", help="Peak learning rate; by the model's width if not given.")
+    ] = None,
+    cross_entropy_weight: Annotated[
+        float, typer.Option(help="Of the tokens' loss; that of the features has 1.")
+    ] = 0.1,
+    self_generate: Annotated[
+        int, typer.Option(help="Prompts that the target answers itself, to train on the answers as well.")
+    ] = 0,
+    answer_tokens: Annotated[int, typer.Option(help="Tokens of a self-generated answer, at most.")] = 256,
+    evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
+    quant: Annotated[Quant, typer.Option(help="Quantisation of the target's layers.")] = Quant.NONE,
+    dtype: Annotated[Dtype, typer.Option(help="Of the target's other weights.")] = Dtype.FLOAT32,
+    seed: Annotated[int, typer.Option(help="Of the head's first weights, the noise and the order.")] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
+) -> None:
+    """Train an EAGLE head for a target; given again after an interruption, the command goes on."""
+    from flowedge.training.settings import TrainingSettings  # noqa: PLC0415
+
+    settings = TrainingSettings(
+        minutes=DEFAULT_MINUTES if minutes is None and steps is None else minutes,
+        steps=steps,
+        batch_tokens=batch_tokens,
+        max_length=max_length,
+        learning_rate=learning_rate,
+        cross_entropy_weight=cross_entropy_weight,
+        self_generate=self_generate,
+        answer_tokens=answer_tokens,
+        evaluate=evaluate,
+        quant=quant.value,
+        dtype=dtype.value,
+        seed=seed,
+    )
+    from flowedge.cli.train_screen import train_screen  # noqa: PLC0415
+    from flowedge.training.run import train_drafter as train  # noqa: PLC0415
+
+    with train_screen(out) as screen:
+        acceptance = train(model, data, out, settings, screen, restart=restart)
+    print(f"the head is in {out}: give it as --drafter {out}")
+    if acceptance.cycles:
+        print(
+            f"acceptance length {acceptance.length:.2f} tokens a draft-verify cycle "
+            f"({acceptance.tokens} tokens, {acceptance.prompts} held-out prompts)"
+        )
+    else:
+        print("no prompt was held out and fits, so it is not evaluated")

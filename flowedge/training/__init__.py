@@ -1,0 +1,1 @@
+"""Training of an EAGLE head for a target: data, features, recipe, checkpoints and evaluation."""

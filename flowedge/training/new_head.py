@@ -1,0 +1,58 @@
+"""A fresh EAGLE head for a target of any supported family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from flowedge.drafting.eagle_head import EagleHead
+from flowedge.models.cache import head_size
+from flowedge.models.features import FULL, max_positions, rope_by_layer_type
+
+# Rotary types whose angles depend on the position alone, and mean the same to Llama's rotary embedding.
+_KEPT_ROPE = frozenset({"linear", "llama3", "yarn"})
+
+
+def head_config(target: Any) -> LlamaConfig:
+    """The config of a Llama layer with a target config's width, heads, vocabulary and rotary angles."""
+    return LlamaConfig(
+        vocab_size=int(target.vocab_size),
+        hidden_size=int(target.hidden_size),
+        intermediate_size=int(target.intermediate_size),
+        num_hidden_layers=1,
+        num_attention_heads=int(target.num_attention_heads),
+        num_key_value_heads=int(target.num_key_value_heads),
+        head_dim=head_size(target),
+        max_position_embeddings=max_positions(target),
+        initializer_range=float(target.initializer_range),
+        rms_norm_eps=float(target.rms_norm_eps),
+        rope_parameters=_rope(target),
+        tie_word_embeddings=bool(target.tie_word_embeddings),
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_id,
+        pad_token_id=target.pad_token_id,
+    )
+
+
+def new_head(target: Any, generator: torch.Generator | None = None) -> EagleHead:
+    """A random head for a target config, in float32, that shares the target's embedding."""
+    config = head_config(target)
+    head = EagleHead(config, fc_bias=True)
+    for module in head.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=config.initializer_range, generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return head
+
+
+def _rope(target: Any) -> dict[str, Any]:
+    by_type = rope_by_layer_type(target)
+    rope = by_type.get(None) or by_type.get(FULL) or next(iter(by_type.values()))
+    theta = float(rope.get("rope_theta", 10000.0))
+    if rope.get("rope_type") not in _KEPT_ROPE:
+        return {"rope_type": "default", "rope_theta": theta}
+    return {name: value for name, value in rope.items() if name != "partial_rotary_factor"}

@@ -1,0 +1,182 @@
+"""A whole training: from a file of examples to a head that --drafter takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowedge.drafting.eagle_head import save_eagle_head
+from flowedge.drafting.loading import TOKENIZER_FILES
+from flowedge.errors import BadRequestError
+from flowedge.models.tensors import torch_dtype
+from flowedge.training.documents import Document, document_of, prompt_tokens
+from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
+from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
+from flowedge.training.recipe import default_learning_rate
+from flowedge.training.self_generation import self_generated
+from flowedge.training.settings import TrainingSettings
+from flowedge.training.state import Progress, StateFolder
+from flowedge.training.target import TrainingTarget
+from flowedge.training.trainer import Trainer
+
+STATE_FOLDER = ".training"
+REPORT_NAME = "training.json"
+SAVE_EVERY_S = 120.0
+
+
+class Watcher(Protocol):
+    """Who is told how a training goes."""
+
+    def say(self, line: str) -> None: ...
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """Of answers that are generated, and prompts that are evaluated on."""
+
+    def step(self, progress: Progress, share: float) -> None:
+        """After each update; `share` of the training is done, 0 to 1."""
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of `step` updates is on disk."""
+
+
+def train_drafter(
+    model: str, data: Path, out: Path, settings: TrainingSettings, watcher: Watcher, *, restart: bool = False
+) -> Acceptance:
+    """Trains a head, or goes on where the same call was interrupted, and evaluates it.
+
+    `out` gets config.json and model.safetensors in the published layout, training.json with settings and
+    results, and the checkpoints in .training. BadRequestError for data and settings that cannot be used or
+    are not those that the training in `out` was begun with, CheckpointError for a model that cannot be read.
+    """
+    _check_output(out, restart)
+    training, held_out = split_held_out(read_examples(data), settings.evaluate)
+    if not settings.self_generate and not any(example.has_answer for example in training):
+        raise BadRequestError(
+            f"{data}: no line to train on has an answer; give --self-generate N for the target's own"
+        )
+    target = TrainingTarget.load(model, settings.quant, torch_dtype(settings.dtype))
+    settings = _resolved(settings, target)
+    identity = asdict(settings) | {"model": target.checkpoint.fingerprint, "data": data_digest(data)}
+    if restart and (out / STATE_FOLDER).exists():
+        shutil.rmtree(out / STATE_FOLDER)
+    states = StateFolder(out / STATE_FOLDER, identity)
+    trainer = Trainer(target, _documents(target, training, settings, states.folder, watcher), settings)
+    _train(trainer, states, watcher)
+    save_eagle_head(trainer.head, out)
+    prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
+    acceptance = evaluate(
+        target,
+        out,
+        [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context],
+        lambda done, total: watcher.advance("evaluating", done, total),
+    )
+    _write_report(out, model, identity, trainer.progress, acceptance)
+    return acceptance
+
+
+def _check_output(out: Path, restart: bool) -> None:
+    """BadRequestError where a head would overwrite what this command did not begin."""
+    if out.exists() and not out.is_dir():
+        raise BadRequestError(f"--out {out}: not a directory")
+    if any((out / name).exists() for name in TOKENIZER_FILES):
+        raise BadRequestError(f"--out {out}: there is a tokenizer in it, as beside a language model")
+    if not restart and (out / "config.json").exists() and not (out / STATE_FOLDER).exists():
+        raise BadRequestError(f"--out {out}: there is a model in it; --restart replaces it")
+
+
+def _resolved(settings: TrainingSettings, target: TrainingTarget) -> TrainingSettings:
+    """The settings with what the model decides filled in."""
+    rate = settings.learning_rate or default_learning_rate(target.block.hidden_size)
+    return replace(settings, learning_rate=rate, max_length=min(settings.max_length, target.context))
+
+
+def _documents(
+    target: TrainingTarget,
+    examples: Sequence[Example],
+    settings: TrainingSettings,
+    folder: Path,
+    watcher: Watcher,
+) -> list[Document]:
+    """What to train on: the examples with answers, and the target's own answers where they are asked for."""
+    found = [document_of(target.tokenizer, example) for example in examples if example.has_answer]
+    if settings.self_generate:
+        found += self_generated(
+            target,
+            _prompts(target, examples, settings),
+            max_new_tokens=settings.answer_tokens,
+            seed=settings.seed,
+            file=folder / "responses.jsonl",
+            advance=lambda done, total: watcher.advance("answering", done, total),
+        )
+    cut = [document.cut(settings.max_length) for document in found]
+    documents = [document for document in cut if document.is_useful]
+    if not documents:
+        raise BadRequestError(
+            f"nothing to learn from is left of the examples within {settings.max_length} tokens"
+        )
+    shortened = sum(len(document) > settings.max_length for document in found)
+    watcher.say(
+        f"{len(documents)} texts of {sum(map(len, documents))} tokens; {shortened} were cut to "
+        f"{settings.max_length} tokens, {len(found) - len(documents)} left out"
+    )
+    return documents
+
+
+def _prompts(
+    target: TrainingTarget, examples: Sequence[Example], settings: TrainingSettings
+) -> list[list[int]]:
+    """Different prompts that leave room for an answer, as many as are to be answered, drawn by the seed."""
+    unique = list({example.key: example for example in examples}.values())
+    prompts: list[list[int]] = []
+    for index in np.random.default_rng(settings.seed).permutation(len(unique)).tolist():
+        if len(prompts) == settings.self_generate:
+            break
+        prompt = prompt_tokens(target.tokenizer, unique[index])
+        if len(prompt) < settings.max_length:
+            prompts.append(prompt)
+    return prompts
+
+
+def _train(trainer: Trainer, states: StateFolder, watcher: Watcher) -> None:
+    """Trains to the end from the last checkpoint, and keeps new ones on the way."""
+    saved = states.load()
+    if saved is not None:
+        trainer.restore(saved)
+        watcher.say(f"going on from step {saved.progress.step}")
+    else:
+        states.save(trainer.saved())
+    watcher.saved(trainer.progress.step)
+    last = time.monotonic()
+    for _ in trainer.steps():
+        watcher.step(trainer.progress, trainer.share)
+        if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
+            states.save(trainer.saved())
+            watcher.saved(trainer.progress.step)
+            last = time.monotonic()
+
+
+def _write_report(
+    out: Path, model: str, identity: dict[str, Any], progress: Progress, acceptance: Acceptance
+) -> None:
+    report = {
+        "model": model,
+        "model_fingerprint": identity["model"],
+        "data_sha256": identity["data"],
+        "settings": {name: value for name, value in identity.items() if name not in ("model", "data")},
+        "training": asdict(progress),
+        "evaluation": {
+            "acceptance_length": round(acceptance.length, 4),
+            **asdict(acceptance),
+            "strategy": STRATEGY,
+            "temperature": 0.0,
+            "new_tokens": NEW_TOKENS,
+        },
+    }
+    (out / REPORT_NAME).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,49 @@
+"""What a training is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowedge.errors import BadRequestError
+
+CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The options; a training goes on only with those that it was begun with.
+
+    Exactly one of minutes and steps is set. Raises BadRequestError when a value is out of range.
+    """
+
+    minutes: float | None = None  # of training, those of earlier runs included; loading does not count
+    steps: int | None = None  # updates of the weights
+    batch_tokens: int = 2048  # tokens of one update
+    max_length: int = 2048  # tokens of a text; what is beyond is cut, and the model's context bounds it
+    learning_rate: float | None = None  # peak; None for recipe.default_learning_rate
+    cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT
+    self_generate: int = 0  # prompts that the target answers itself, once at T=0 and once at T=1
+    answer_tokens: int = 256  # of a self-generated answer, at most
+    evaluate: int = 4  # held-out prompts
+    quant: str = "none"  # of the target's layers
+    dtype: str = "float32"  # of the target's other weights; the head is trained in float32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.minutes is None) == (self.steps is None):
+            raise BadRequestError("give either --minutes or --steps")
+        wrong = {
+            "--minutes": self.minutes is not None and not 0 < self.minutes < float("inf"),
+            "--steps": self.steps is not None and self.steps < 1,
+            "--batch-tokens": self.batch_tokens < 1,
+            "--max-length": self.max_length < 3,
+            "--lr": self.learning_rate is not None and not 0 < self.learning_rate < float("inf"),
+            "--cross-entropy-weight": not 0 <= self.cross_entropy_weight < float("inf"),
+            "--self-generate": self.self_generate < 0,
+            "--answer-tokens": self.answer_tokens < 1,
+            "--evaluate": self.evaluate < 0,
+            "--seed": not 0 <= self.seed < 2**31,
+        }
+        for option, is_wrong in wrong.items():
+            if is_wrong:
+                raise BadRequestError(f"{option} is out of range")

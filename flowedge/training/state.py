@@ -1,0 +1,120 @@
+"""The state of a training on disk: JSON counters, and weights as safetensors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from flowedge.errors import BadRequestError, CheckpointError
+
+STATE_NAME = "state.json"
+IDENTITY_NAME = "identity.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: updates done; epoch, batch: the next batch's place in the data.
+        spent_s: seconds of training; tokens: trained on, repetitions included.
+        feature_loss, token_loss, agreement: see StepReport, smoothed over about the last 50 updates.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    spent_s: float = 0.0
+    tokens: int = 0
+    feature_loss: float = 0.0
+    token_loss: float = 0.0
+    agreement: float = 0.0
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint: its progress, and tensors by name."""
+
+    progress: Progress
+    tensors: dict[str, Tensor]
+
+
+class StateFolder:
+    """The folder of one training: what it is, and its last checkpoint."""
+
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        """`identity` says what is trained, on what and how.
+
+        BadRequestError for the folder of another training.
+        """
+        self.folder = folder
+        path = folder / IDENTITY_NAME
+        if path.exists():
+            self._check(_read(path), identity)
+        else:
+            _write(path, identity)
+
+    def load(self) -> Saved | None:
+        """The last checkpoint; None when there is none, CheckpointError when it cannot be read."""
+        path = self.folder / STATE_NAME
+        if not path.exists():
+            return None
+        state = _read(path)
+        try:
+            progress, weights = Progress(**state["progress"]), str(state["weights"])
+            # The file is data: it may name files of its own folder only.
+            if Path(weights).name != weights:
+                raise ValueError(f"{weights!r} is no file name")
+            return Saved(progress, load_file(self.folder / weights))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise _unreadable(path, error) from error
+
+    def save(self, saved: Saved) -> None:
+        """Replaces the last checkpoint in one step; CheckpointError when it cannot be written."""
+        weights = self.folder / f"step-{saved.progress.step}.safetensors"
+        part = weights.with_suffix(".part")
+        try:
+            save_file(saved.tensors, part)
+            part.replace(weights)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{weights}: cannot be written: {error}") from error
+        _write(self.folder / STATE_NAME, {"progress": asdict(saved.progress), "weights": weights.name})
+        for older in self.folder.glob("step-*"):
+            if older != weights:
+                older.unlink()
+
+    def _check(self, found: dict[str, Any], identity: dict[str, Any]) -> None:
+        for name in sorted(found.keys() | identity.keys()):
+            was, now = found.get(name), identity.get(name)
+            if was != now:
+                raise BadRequestError(
+                    f"{self.folder.parent} holds a training with another {name.replace('_', ' ')} "
+                    f"({was}, now {now}): give the same command to go on with it, or --restart to begin anew"
+                )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be read ({error}); --restart begins the training anew")

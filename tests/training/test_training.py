@@ -1,0 +1,269 @@
+"""Whole trainings of tiny random targets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+from flowedge.cli.main import run
+from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.loading import Target, load_drafter
+from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead
+from flowedge.models.reference import ReferenceModel
+from flowedge.models.tokenizer import encode_chat, load_tokenizer
+from flowedge.runtime.costs import FixedCosts
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.request import Request, Tokens
+from flowedge.sampling import SamplingParams
+from flowedge.training.run import Watcher, train_drafter
+from flowedge.training.settings import TrainingSettings
+from flowedge.training.state import Progress
+from flowedge.training.target import TrainingTarget
+from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
+from tests.models.tiny_families import make_tiny
+from tests.protocol.histories import NoText
+
+TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
+
+
+class Recorder(Watcher):
+    """Notes everything, and interrupts after a step when it is asked to."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self.interrupt_after = interrupt_after
+        self.losses: dict[int, tuple[float, float]] = {}  # smoothed, by step
+        self.lines: list[str] = []
+        self.answers: list[int] = []
+        self.kept = -1
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        if what == "answering":
+            self.answers.append(done)
+            if done == self.interrupt_after:
+                raise KeyboardInterrupt
+
+    def step(self, progress: Progress, share: float) -> None:
+        assert 0 < share <= 1
+        self.losses[progress.step] = (progress.feature_loss, progress.token_loss)
+
+    def saved(self, step: int) -> None:
+        self.kept = step
+        if step == self.interrupt_after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.training.run.SAVE_EVERY_S", -1.0)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small_lm(tmp_path_factory.mktemp("target"), seed=2)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "data.jsonl"
+    lines = [{"prompt": f"Count to {n}.", "response": " ".join(map(str, range(1, n)))} for n in range(5, 13)]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def test_the_loss_falls_and_the_head_drafts_losslessly(target: Path, data: Path, tmp_path: Path) -> None:
+    out, watcher = tmp_path / "head", Recorder()
+    acceptance = train_drafter(str(target), data, out, TRAINING, watcher)
+    assert watcher.losses[20][0] < 0.9 * watcher.losses[1][0]
+    assert acceptance.tokens >= acceptance.cycles > 0
+    report = json.loads((out / "training.json").read_text())
+    assert report["training"]["step"] == 20
+    assert report["evaluation"]["acceptance_length"] == pytest.approx(acceptance.length, abs=1e-4)
+
+    checkpoint = Checkpoint(target)
+    head = LMHead.load(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+    drafter = load_drafter(str(out), Target(checkpoint, head, tokenizer, torch.float32))
+    assert isinstance(drafter, EagleDrafter)
+    prompt = tuple(encode_chat(tokenizer, "Count to 7."))
+    pipeline = virtual_pipeline(
+        checkpoint, [1, 1], FixedCosts(), drafter=drafter, head=head, make_text=NoText
+    )
+    request = Request("s", prompt, SamplingParams(), 24, strategy="flowspec")
+    outputs = [timed.output for timed in pipeline.generate(request)]
+    tokens = [token for output in outputs if isinstance(output, Tokens) for token in output.token_ids]
+    expected = ReferenceModel.load(checkpoint).generate(prompt, SamplingParams(), 24, frozenset())
+    assert tokens == list(expected.token_ids)
+
+
+def test_an_interrupted_training_equals_an_uninterrupted_one(
+    target: Path, data: Path, tmp_path: Path
+) -> None:
+    whole, halves, rest = Recorder(), Recorder(interrupt_after=7), Recorder()
+    train_drafter(str(target), data, tmp_path / "whole", TRAINING, whole)
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(str(target), data, tmp_path / "halves", TRAINING, halves)
+    train_drafter(str(target), data, tmp_path / "halves", TRAINING, rest)
+    assert "going on from step 7" in rest.lines
+    assert list(rest.losses) == list(range(8, 21))
+    for step, losses in (halves.losses | rest.losses).items():
+        assert losses == pytest.approx(whole.losses[step], rel=1e-5)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "halves"))
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_computing_in_pieces_changes_nothing(
+    target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, pieces = Recorder(), Recorder()
+    train_drafter(str(target), data, tmp_path / "whole", TRAINING, whole)
+    monkeypatch.setattr("flowedge.training.trainer.LOGIT_ROWS", 5)
+    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    train_drafter(str(target), data, tmp_path / "pieces", TRAINING, pieces)
+    assert len(pieces.losses) == 20
+    for step, losses in pieces.losses.items():
+        assert losses == pytest.approx(whole.losses[step], rel=1e-3)
+
+
+def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    tokens = np.arange(5, 35, dtype=np.int32)
+    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with torch.no_grad():
+        expected = model.model(torch.from_numpy(tokens.astype(np.int64))[None]).last_hidden_state[0]
+    features = TrainingTarget.load(str(target), "none", torch.float32).features(tokens)
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_another_training_is_refused_until_restart(target: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(str(target), data, out, TRAINING, Recorder(interrupt_after=2))
+    other = TrainingSettings(steps=2, batch_tokens=128, learning_rate=5e-3, evaluate=1, seed=4)
+    with pytest.raises(BadRequestError, match=r"another max length .48, now 512.*--restart"):
+        train_drafter(str(target), data, out, other, Recorder())
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text(data.read_text() + '{"text": "One more of them."}\n')
+    with pytest.raises(BadRequestError, match="another data"):
+        train_drafter(str(target), changed, out, TRAINING, Recorder())
+    (out / ".training" / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
+        train_drafter(str(target), data, out, TRAINING, Recorder())
+    watcher = Recorder()
+    train_drafter(str(target), data, out, other, watcher, restart=True)
+    assert list(watcher.losses) == [1, 2]
+
+
+def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
+    """Prompts without answers are enough, and answers that are there are not made again."""
+    data, out = tmp_path / "prompts.jsonl", tmp_path / "head"
+    data.write_text("".join(f'{{"turns": ["Question {n}?"]}}\n' for n in range(6)))
+    asked = TrainingSettings(steps=2, self_generate=2, answer_tokens=12, evaluate=1, learning_rate=1e-3)
+    with pytest.raises(BadRequestError, match="--self-generate"):
+        train_drafter(str(target), data, out, TRAINING, Recorder())
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(str(target), data, out, asked, Recorder(interrupt_after=3))
+    made = (out / ".training" / "responses.jsonl").read_text().splitlines()
+    assert len(made) == 3
+    watcher = Recorder()
+    train_drafter(str(target), data, out, asked, watcher)
+    assert watcher.answers == [3, 4]
+    entries = [json.loads(line) for line in (out / ".training" / "responses.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in made] == entries[:3]
+    reference = ReferenceModel.load(Checkpoint(target))
+    for entry, temperature, seed in zip(entries, (0.0, 1.0) * 2, range(4), strict=True):
+        prompt, answer = entry["tokens"][: entry["prompt_length"]], entry["tokens"][entry["prompt_length"] :]
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        expected = list(reference.generate(prompt, sampling, 12, frozenset()).token_ids)
+        assert expected[: len(answer)] == answer
+        assert len(answer) == 12 or answer[-1] in TrainingTarget.load(str(target), "none", torch.float32).eos
+
+
+def test_a_quantised_target_in_half_precision(target: Path, data: Path, tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        steps=20, batch_tokens=128, learning_rate=5e-3, evaluate=2, quant="int8", dtype="bfloat16"
+    )
+    watcher = Recorder()
+    acceptance = train_drafter(str(target), data, tmp_path / "head", settings, watcher)
+    assert watcher.losses[20][0] < 0.9 * watcher.losses[1][0]
+    assert acceptance.prompts == 2
+    assert acceptance.tokens >= acceptance.cycles > 0
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "granite", "phi3-longrope", "qwen3_moe", "qwen3"])
+def test_every_kind_of_family_gets_a_head(family: str, data: Path, tmp_path: Path) -> None:
+    model = make_tiny(tmp_path / "target", family, vocab_size=4096)
+    for name in TOKENIZER:
+        shutil.copy(BUNDLED_MODEL / name, model / name)
+    settings = TrainingSettings(steps=2, batch_tokens=64, max_length=48, evaluate=0)
+    train_drafter(str(model), data, tmp_path / "head", settings, Recorder())
+    checkpoint = Checkpoint(model)
+    choice = Target(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
+    drafter = load_drafter(str(tmp_path / "head"), choice)
+    assert isinstance(drafter, EagleDrafter)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--data"),
+        (["--steps", "0"], "--steps"),
+        (["--steps", "3", "--minutes", "3"], "either --minutes or --steps"),
+        (["--minutes", "-1"], "--minutes"),
+        (["--minutes", "nan"], "--minutes"),
+        (["--lr", "0"], "--lr"),
+        (["--batch-tokens", "0"], "--batch-tokens"),
+        (["--quant", "int3"], "nf4"),
+        (["--data", "missing.jsonl"], "missing.jsonl"),
+        (["--out", "/dev/null"], "not a directory"),
+        (["--out", str(BUNDLED_MODEL), "--restart"], "tokenizer"),
+        (["--out", str(BUNDLED_MODEL.parent / "eagle")], "--restart"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], complaint: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--data", str(data), "--out", str(tmp_path / "head")] if arguments else []
+    assert run(["train-drafter", "bundled", *given, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.splitlines()[-1].startswith("flowedge: ")
+    assert not (tmp_path / "head").exists()
+
+
+def test_the_command(target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "train-drafter",
+        str(target),
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "head"),
+        "--steps",
+        "2",
+    ]
+    assert run([*command, "--evaluate", "1"]) == 0
+    assert f"--drafter {tmp_path / 'head'}" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "head").iterdir()} == {
+        ".training",
+        "config.json",
+        "model.safetensors",
+        "training.json",
+    }
