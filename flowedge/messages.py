@@ -37,7 +37,8 @@ class Segment:
         first_row: row of the first of n consecutive rows.
         positions: int64 [n] absolute positions, context length + depth.
         parents: int64 [n] parent rows, CONTEXT where the parent is the last context row.
-        payload: int32 [n] token ids into the first stage, [n, hidden] states after it.
+        payload: int32 [n] token ids into the first stage, [n, width] after it: the hidden state, then what
+            was tapped for the drafter so far (see models/taps.py).
         padding: bytes to send along, so that an emulated model's transfer takes its real size.
     """
 

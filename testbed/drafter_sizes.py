@@ -20,12 +20,18 @@ def emulated_drafter(
     Args:
         named: a drafter of the profile; choice: the real drafter, as --drafter says it.
 
-    Raises BadRequestError for a name that the profile does not have, or a kind of which it has none.
+    Raises BadRequestError for a name that the profile does not have, a kind of which it has none, or
+    one that has no price.
     """
     if named is not None and named not in model.drafters:
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
     kinds = drafter_kinds(choice)
+    if "eagle3" in kinds:
+        raise BadRequestError(
+            f"--drafter {choice}: the wider rows that an EAGLE-3 head needs from the stages have no price in "
+            "the testbed; benchmark another drafter, or measure this one with flowedge generate"
+        )
     if kinds in ((), ("eagle",)):
         return default, ()
     parts = tuple(_part(model, default, kind) for kind in kinds)

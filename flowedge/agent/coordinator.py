@@ -57,7 +57,12 @@ async def plan_stages(
 
 @dataclass(frozen=True)
 class StageSetup:
-    """What all stages of a pipeline are told; `last_downstream` is the draft node's own address."""
+    """What all stages of a pipeline are told.
+
+    Attributes:
+        last_downstream: the draft node's own address.
+        taps: layers whose inputs the drafter is given (see models/taps.py).
+    """
 
     pipeline: str
     model: str
@@ -65,6 +70,7 @@ class StageSetup:
     dtype: str
     fingerprint: str
     last_downstream: str
+    taps: tuple[int, ...] = ()
 
     def start(self, stages: Sequence[PlannedStage], report: Report) -> RunningSetup:
         """Have all stages load at once."""
@@ -87,6 +93,7 @@ class StageSetup:
             protocol_version=PROTOCOL_VERSION,
             fingerprint=self.fingerprint,
             dtype=self.dtype,
+            taps=self.taps,
         )
         ready = False
         try:

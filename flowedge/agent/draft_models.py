@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import Target, drafter_taps, load_drafter
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
+from flowedge.models.taps import Taps, row_width
 from flowedge.models.tensors import payload_dtype, torch_dtype
 from flowedge.models.tokenizer import StreamDecoder, eos_token_ids, load_tokenizer
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
@@ -26,12 +27,14 @@ class OpenedCheckpoint:
     checkpoint: Checkpoint
     num_layers: int
     fingerprint: str
+    taps: Taps
 
     @classmethod
-    def open(cls, model: str) -> OpenedCheckpoint:
-        """CheckpointError when the model cannot be opened."""
+    def open(cls, model: str, drafter: str) -> OpenedCheckpoint:
+        """CheckpointError or BadRequestError when the model, or the drafter's config, cannot be opened."""
         checkpoint = Checkpoint.open(model)
-        return cls(checkpoint, int(checkpoint.config.num_hidden_layers), checkpoint.fingerprint)
+        num_layers = int(checkpoint.config.num_hidden_layers)
+        return cls(checkpoint, num_layers, checkpoint.fingerprint, drafter_taps(drafter, num_layers))
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,9 @@ class DraftModels:
 def make_machine(device: str, models: DraftModels, num_stages: int) -> DraftNode:
     """The state machine of a draft node with these models, in front of so many stages."""
     drafter = models.executor.drafter
+    taps = () if drafter is None else drafter.taps
     spec = DraftNodeSpec(
-        width=int(models.config.hidden_size),
+        width=row_width(int(models.config.hidden_size), taps, int(models.config.num_hidden_layers)),
         dtype=models.dtype,
         max_positions=max_positions(models.config),
         prefill_rows=PREFILL_ROWS,

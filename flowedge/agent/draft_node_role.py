@@ -129,7 +129,7 @@ class DraftNodeRole:
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
         await report(self._device, f"opening {request.model}")
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request.model, settings.threads))
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads))
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -139,6 +139,7 @@ class DraftNodeRole:
             quant=request.quant,
             dtype=request.dtype,
             fingerprint=opened.fingerprint,
+            taps=opened.taps,
             last_downstream=self._address_for(stages[-1].address),
         )
         self._stages = stages
@@ -187,14 +188,14 @@ class DraftNodeRole:
         )
 
 
-def _open_checkpoint(model: str, threads: int) -> Any:
+def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     """Runs in the compute lane."""
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
 
     torch.set_num_threads(threads)
-    return OpenedCheckpoint.open(model)
+    return OpenedCheckpoint.open(request.model, request.drafter)
 
 
 def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:

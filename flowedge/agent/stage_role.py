@@ -150,7 +150,8 @@ def _live_stage(
     row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
     spec = StageSpec(
         is_first=block.is_first,
-        width=block.hidden_size,
+        width=executor.row_width,
+        added_width=executor.added_width,
         vocab_size=block.vocab_size,
         dtype=payload_dtype(block.dtype),
         max_capacity=max(1, min(MAX_CAPACITY, memory_available() // row_bytes)),
@@ -167,6 +168,7 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
     from flowedge.models.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
     from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
+    from flowedge.models.taps import check_taps  # noqa: PLC0415
     from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
 
@@ -176,6 +178,7 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
         raise BadRequestError(f"{request.model} is another model here than on the draft node")
     dtype, quant = torch_dtype(request.dtype), request.quant or "none"
     start, stop = request.layer_start, request.layer_stop
+    taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
     needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
     available = memory_available()
     if needed > available:
@@ -185,4 +188,4 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
         )
     cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
     block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
-    return BlockExecutor(block)
+    return BlockExecutor(block, taps)

@@ -33,10 +33,10 @@ def verify_times(executor: HeadExecutor, repeats: int) -> dict[int, float]:
 
 
 def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes:
-    """The drafter's jobs, after `cached` true rows. BadRequestError when it is no EAGLE head."""
+    """The drafter's jobs, after `cached` true rows. BadRequestError when it is no EAGLE-1/2 head."""
     drafter = executor.drafter
     if not isinstance(drafter, EagleDrafter):
-        raise BadRequestError("only a drafter that is an EAGLE head can be measured; give --drafter none")
+        raise BadRequestError("only a drafter that is an EAGLE-1/2 head can be measured; give --drafter none")
     executor.run(OpenDraft(_SESSION, cached + max(EXTENDED), 0))
     executor.run(_extend(executor, cached))
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from flowedge.messages import Payload
+from flowedge.models.taps import Taps
 from flowedge.sampling import FloatArray, IntArray
 
 ROOT = 0  # the name of every growth's root
@@ -46,6 +47,10 @@ class Drafter(Protocol):
         """Whether `extend` has to be given features."""
 
     @property
+    def taps(self) -> Taps:
+        """Layers of the target whose inputs its features contain beside the final hidden state."""
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights in memory that are the drafter's own, those shared with the target excluded."""
 
@@ -66,7 +71,8 @@ class Drafter(Protocol):
         """Add true rows, in order; the last token becomes the root.
 
         Args:
-            features: [n, hidden] in the wire's dtype; ignored by drafters that need none.
+            features: [n, width] in the wire's dtype, as the last stage returns them: the final hidden state,
+                then the tapped ones in layer order. Ignored by drafters that need none.
             next_tokens: int64 [n], the token after each.
 
         Raises CapacityError beyond the session's capacity.

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import pickle
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
@@ -23,14 +18,16 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
-from flowedge.errors import CheckpointError
+from flowedge.drafting.head_files import (
+    EMBEDDING_KEY,
+    SAFETENSORS_NAME,
+    check_tensors,
+    llama_config,
+    read_config,
+    read_tensors,
+)
 
-SAFETENSORS_NAME = "model.safetensors"
-BIN_NAME = "pytorch_model.bin"
-EMBEDDING_KEY = "embed_tokens.weight"
-UNUSED_SETTINGS = ("bias", "architectures", "model_type")
-UNREADABLE = (SafetensorError, OSError, EOFError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError)
-IGNORED_SUFFIX = "rotary_emb.inv_freq"  # older checkpoints carry this derived buffer
+KIND = "EAGLE-1/2"
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each [..., rows, head_dim]
 
@@ -46,21 +43,23 @@ class KeyValueViews:
 class EagleAttention(nn.Module):
     """Grouped-query attention over an external cache, or causal over the batch itself."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, input_width: int | None = None) -> None:
+        """input_width: of the rows it takes; a hidden state's by default."""
         super().__init__()
+        width = config.hidden_size if input_width is None else input_width
         self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
         query_width = config.num_attention_heads * self.head_dim
         key_width = (config.num_key_value_heads or config.num_attention_heads) * self.head_dim
         bias = config.attention_bias
-        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=bias)
-        self.k_proj = nn.Linear(config.hidden_size, key_width, bias=bias)
-        self.v_proj = nn.Linear(config.hidden_size, key_width, bias=bias)
+        self.q_proj = nn.Linear(width, query_width, bias=bias)
+        self.k_proj = nn.Linear(width, key_width, bias=bias)
+        self.v_proj = nn.Linear(width, key_width, bias=bias)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=bias)
 
     def forward(
         self, hidden: Tensor, rotary: Rotary, cache: KeyValueViews | None, mask: Tensor | None
     ) -> Tensor:
-        """hidden [..., rows, hidden] -> [..., rows, hidden]; see `EagleHead.forward` for cache and mask."""
+        """hidden [..., rows, input_width] -> [..., rows, hidden]; see `EagleHead.forward` for the others."""
         queries, keys = apply_rotary_pos_emb(
             self._heads(self.q_proj(hidden)), self._heads(self.k_proj(hidden)), *rotary, unsqueeze_dim=-3
         )
@@ -144,12 +143,11 @@ class EagleHead(nn.Module):
 
 def load_eagle_head(directory: Path, dtype: torch.dtype) -> EagleHead:
     """The head of a published EAGLE-1/2 checkpoint folder, in evaluation mode with its weights in `dtype`."""
-    settings = _read_config(directory / "config.json")
-    config = _llama_config(settings, directory)
-    stored = _read_tensors(directory)
-    tensors = {name: value for name, value in stored.items() if not name.endswith(IGNORED_SUFFIX)}
+    settings = read_config(directory / "config.json")
+    config = llama_config(settings, directory, KIND)
+    tensors = read_tensors(directory)
     head = EagleHead(config, fc_bias=bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
-    _check_tensors(head, tensors, directory)
+    check_tensors(head, tensors, directory, KIND)
     # Assigned rather than head.to(dtype): that would round the rotary frequencies as well.
     head.load_state_dict({name: value.to(dtype) for name, value in tensors.items()}, assign=True)
     return head.requires_grad_(False).eval()
@@ -170,51 +168,3 @@ def save_eagle_head(head: EagleHead, directory: Path) -> None:
     config_part.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights_part.replace(directory / SAFETENSORS_NAME)
     config_part.replace(directory / "config.json")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the EAGLE head's {path}: {error}") from error
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return settings
-
-
-def _llama_config(settings: dict[str, Any], directory: Path) -> LlamaConfig:
-    layers = settings.get("num_hidden_layers", 1)
-    if layers != 1:
-        raise CheckpointError(f"{directory} is no EAGLE-1/2 head: num_hidden_layers is {layers}, expected 1")
-    known = {name: value for name, value in settings.items() if name not in UNUSED_SETTINGS}
-    try:
-        return LlamaConfig(**known)
-    except (StrictDataclassError, TypeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{directory / 'config.json'} is not a usable Llama config: {error}") from error
-
-
-def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    safe, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
-    try:
-        if safe.exists():
-            return load_file(safe)
-        if pickled.exists():
-            warnings.warn(f"{pickled} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=3)
-            return dict(torch.load(pickled, map_location="cpu", weights_only=True))
-    except UNREADABLE as error:
-        raise CheckpointError(f"cannot read the EAGLE head's weights in {directory}: {error}") from error
-    raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
-
-
-def _check_tensors(head: EagleHead, tensors: dict[str, Tensor], directory: Path) -> None:
-    """Raise a CheckpointError that names every missing, unexpected or misshapen tensor."""
-    expected = {name: tuple(value.shape) for name, value in head.state_dict().items()}
-    problems = [f"{name} is missing" for name in expected if name not in tensors]
-    problems += [f"{name} is not part of an EAGLE-1/2 head" for name in tensors if name not in expected]
-    problems += [
-        f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in tensors and tuple(tensors[name].shape) != shape
-    ]
-    if problems:
-        raise CheckpointError(f"the EAGLE head in {directory} does not fit its config: {'; '.join(problems)}")

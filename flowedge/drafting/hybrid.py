@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
 from flowedge.messages import Payload
+from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray
 
 
@@ -17,12 +18,19 @@ class HybridDrafter:
     """
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
-        """Ties go to the first."""
+        """Ties go to the first. ValueError for parts that tap different layers."""
         self._parts = (first, second)
+        self._taps = first.taps or second.taps
+        if any(part.taps not in ((), self._taps) for part in self._parts):
+            raise ValueError(f"one drafter taps the layers {first.taps}, the other {second.taps}")
 
     @property
     def needs_features(self) -> bool:
         return any(part.needs_features for part in self._parts)
+
+    @property
+    def taps(self) -> Taps:
+        return self._taps
 
     @property
     def weight_bytes(self) -> int:

@@ -15,6 +15,7 @@ from flowedge.messages import CONTEXT, Payload
 from flowedge.models.block import LayerBlock
 from flowedge.models.cache import SessionCache
 from flowedge.models.head import LMHead
+from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray
 
 SCRATCH_ROWS = 512  # rows of one growth that fit before the cache has to be enlarged
@@ -83,6 +84,7 @@ class LMDrafter:
     """
 
     needs_features = False
+    taps: Taps = ()
 
     def __init__(self, block: LayerBlock, lm_head: LMHead, vocab_size: int, fingerprint: str) -> None:
         """block: all layers, with embedding and final norm; vocab_size: the target's number of tokens.

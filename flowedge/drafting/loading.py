@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 import flowedge
 from flowedge.drafting.choice import BUNDLED, NGRAM, WORDS, parse_drafter
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.eagle3 import Eagle3Drafter
+from flowedge.drafting.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
@@ -21,9 +24,10 @@ from flowedge.errors import BadRequestError, CheckpointError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint, find_model
 from flowedge.models.head import LMHead, load_embedding
+from flowedge.models.taps import Taps, eagle3_taps
 from flowedge.models.tokenizer import load_tokenizer
 
-DrafterKind = Literal["eagle", "lm", "ngram"]
+DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -58,6 +62,11 @@ def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
     return tuple(_kind(source) for source in parse_drafter(choice))
 
 
+def drafter_taps(choice: str, num_layers: int) -> Taps:
+    """The taps of the drafter that load_drafter would give for a model of so many layers. Errors as there."""
+    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(choice) else ()
+
+
 def _kind(source: str) -> DrafterKind:
     if source == NGRAM:
         return "ngram"
@@ -68,9 +77,10 @@ def _load(source: str, target: Target) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     directory = _directory(source)
-    if _kind_of(directory) == "lm":
+    kind = _kind_of(directory)
+    if kind == "lm":
         return _load_lm(directory, target)
-    return _load_eagle(directory, target)
+    return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target)
 
 
 def _directory(source: str) -> Path:
@@ -86,7 +96,8 @@ def _directory(source: str) -> Path:
 def _kind_of(directory: Path) -> DrafterKind:
     """An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
 
-    Its config says "LlamaForCausalLM" like that of a language model.
+    An EAGLE-3 head has a draft vocabulary, which nothing else has. The config of a head says
+    "LlamaForCausalLM" like that of a language model.
     """
     path = directory / "config.json"
     try:
@@ -95,7 +106,7 @@ def _kind_of(directory: Path) -> DrafterKind:
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"drafter {directory}: {path.name} cannot be read: {error}") from error
     if "draft_vocab_size" in config:
-        raise CheckpointError(f"drafter {directory} is an EAGLE-3 head; EAGLE-1/2 heads are supported")
+        return "eagle3"
     if layers != 1 or any((directory / name).is_file() for name in TOKENIZER_FILES):
         return "lm"
     return "eagle"
@@ -103,16 +114,32 @@ def _kind_of(directory: Path) -> DrafterKind:
 
 def _load_eagle(directory: Path, target: Target) -> EagleDrafter:
     head = load_eagle_head(directory, target.dtype)
-    _check_sizes(head, target, directory)
-    embedding = head.embed_tokens
-    if embedding is None:
-        embedding = load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
-    return EagleDrafter(head, target.head, embedding)
+    _check_sizes(int(head.config.hidden_size), int(head.config.vocab_size), target, directory)
+    return EagleDrafter(head, target.head, _embedding(head, target))
 
 
-def _check_sizes(head: EagleHead, target: Target, directory: Path) -> None:
+def _load_eagle3(directory: Path, target: Target) -> Eagle3Drafter:
+    taps = eagle3_taps(int(target.checkpoint.config.num_hidden_layers))
+    head = load_eagle3_head(directory, target.dtype)
+    hidden = head.fc.in_features // len(taps)
+    _check_sizes(hidden, int(head.config.vocab_size), target, directory)
+    if head.embed_tokens is None and head.config.hidden_size != hidden:
+        raise CheckpointError(
+            f"drafter {directory} is {head.config.hidden_size} wide, the model {hidden}, and it has no "
+            "embedding of its own"
+        )
+    return Eagle3Drafter(head, target.head, _embedding(head, target), taps)
+
+
+def _embedding(head: EagleHead | Eagle3Head, target: Target) -> nn.Embedding:
+    if head.embed_tokens is not None:
+        return head.embed_tokens
+    return load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
+
+
+def _check_sizes(hidden: int, vocab: int, target: Target, directory: Path) -> None:
     config = target.checkpoint.config
-    found = (int(head.config.hidden_size), int(head.config.vocab_size))
+    found = (hidden, vocab)
     wanted = (int(config.hidden_size), int(config.vocab_size))
     if found != wanted:
         raise CheckpointError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from flowedge.drafting.drafter import ROOT, DraftLayer, padded_layer
 from flowedge.errors import BadRequestError, CapacityError
 from flowedge.messages import Payload
+from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray
 
 MAX_N = 4
@@ -98,6 +99,7 @@ class NGramDrafter:
     """A Drafter without weights, for output that repeats the prompt or itself; deterministic."""
 
     needs_features = False
+    taps: Taps = ()
     weight_bytes = 0
 
     def __init__(self, max_n: int = MAX_N, min_n: int = MIN_N) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -171,6 +171,7 @@ class LayerBlock:
         context: int,
         tail_parents: npt.NDArray[np.int64],
         should_abort: Callable[[], bool],
+        taps: Sequence[int] = (),
     ) -> torch.Tensor | None:
         """Computes n rows into slots [cached, cached + n) and returns their hidden states [n, hidden].
 
@@ -183,6 +184,8 @@ class LayerBlock:
         chain.
         should_abort: asked before each layer; when it says yes the result is None, and slots from `cached`
         up hold nothing of use.
+        taps: layers of the block, ascending, whose inputs follow the hidden state in each row of the result,
+        [n, hidden * (1 + taps)].
 
         Raises ProtocolError for inputs that contradict the above or each other, CapacityError for rows
         beyond the cache.
@@ -195,9 +198,14 @@ class LayerBlock:
         hidden = self._embed(inputs.to(self.device))[None]
         position_ids = torch.from_numpy(positions).to(self.device)[None]
         rotations = self._rotary(hidden, position_ids)
-        for layer, mask, rotation in zip(self._layers, masks, rotations, strict=True):
+        tapped: list[torch.Tensor] = []
+        for index, layer, mask, rotation in zip(
+            range(self.start, self.stop), self._layers, masks, rotations, strict=True
+        ):
             if should_abort():
                 return None
+            if index in taps:
+                tapped.append(hidden)
             hidden = layer(
                 hidden,
                 attention_mask=mask,
@@ -207,7 +215,7 @@ class LayerBlock:
             )
         if self._norm is not None:
             hidden = self._norm(hidden)
-        return hidden[0]
+        return torch.cat((hidden, *tapped), dim=-1)[0] if tapped else hidden[0]
 
     def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._embedding is None:

@@ -63,6 +63,11 @@ class LMHead:
         return int(self.weight.shape[0])
 
     @property
+    def hidden_size(self) -> int:
+        """The width of a final hidden state."""
+        return int(self.weight.shape[1])
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes of its weight."""
         return int(self.weight.nbytes)

@@ -39,7 +39,8 @@ class DraftNodeSpec:
     """What the draft node's pipeline takes and gives.
 
     Attributes:
-        width: size of a final hidden state; dtype: its numpy name.
+        width: size of the rows that come back: the final hidden state and what was tapped on the way (see
+            models/taps.py); dtype: their numpy name.
         max_positions: longest sequence the model is made for.
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.

@@ -11,6 +11,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.cache import SessionCache
 from flowedge.models.head import LMHead
 from flowedge.models.sampler import TokenSampler
+from flowedge.models.taps import Taps, row_width, taps_within
 from flowedge.models.tensors import to_payload, to_tensor
 from flowedge.runtime.jobs import (
     DraftJob,
@@ -30,8 +31,12 @@ from flowedge.sampling import Walk, walk
 class BlockExecutor:
     """A StageExecutor over a block of layers, with the caches of all its sessions."""
 
-    def __init__(self, block: LayerBlock) -> None:
+    def __init__(self, block: LayerBlock, taps: Taps = ()) -> None:
+        """taps: of the whole pipeline."""
         self.block = block
+        self.row_width = row_width(block.hidden_size, taps, block.start)  # of the rows it takes
+        self.added_width = row_width(block.hidden_size, taps, block.stop) - self.row_width
+        self._taps = taps_within(taps, block.start, block.stop)
         self._caches: dict[str, SessionCache] = {}
 
     @property
@@ -56,16 +61,24 @@ class BlockExecutor:
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
         cache.gather(job.settled, job.slots)
-        hidden = self.block.forward(
-            to_tensor(job.payload),
+        inputs, width = to_tensor(job.payload), self.block.hidden_size
+        carries = self.row_width > width  # what earlier stages have tapped
+        output = self.block.forward(
+            inputs[:, :width].contiguous() if carries else inputs,
             job.positions,
             cache,
             job.cached,
             job.context,
             job.tail_parents,
             lambda: job.dead,
+            self._taps,
         )
-        return None if hidden is None else to_payload(hidden)
+        if output is None:
+            return None
+        if carries:
+            carried = inputs[:, width:].to(output.device)
+            output = torch.cat((output[:, :width], carried, output[:, width:]), dim=-1)
+        return to_payload(output)
 
 
 class HeadExecutor:
@@ -98,7 +111,7 @@ class HeadExecutor:
 
     @torch.inference_mode()
     def _verify(self, job: Verify) -> Walk:
-        logits = self.head.logits(to_tensor(job.hidden))
+        logits = self.head.logits(to_tensor(job.hidden[:, : self.head.hidden_size]))
         sampler = TokenSampler(job.sampling, logits.shape[-1])
 
         def draw(row: int) -> int:

@@ -12,6 +12,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
+from flowedge.models.taps import row_width
 from flowedge.models.tensors import payload_dtype
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
@@ -59,14 +60,17 @@ def virtual_pipeline(
     """
     config = checkpoint.config
     loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
+    taps = () if drafter is None else drafter.taps
+    executors = [BlockExecutor(block, taps) for block in loaded]
     return machine_pipeline(
         HeadExecutor(head, drafter),
-        [BlockExecutor(block) for block in loaded],
+        executors,
         costs,
         width=config.hidden_size,
+        added_widths=[executor.added_width for executor in executors],
         vocab_size=config.vocab_size,
         spec=DraftNodeSpec(
-            width=config.hidden_size,
+            width=row_width(config.hidden_size, taps, config.num_hidden_layers),
             dtype=payload_dtype(loaded[0].dtype),
             max_positions=max_positions(config),
             prefill_rows=prefill_rows,
@@ -91,10 +95,24 @@ def machine_pipeline(
     make_text: Callable[[], TextStream],
     express_fault: ExpressFault | None = None,
     observer: Observer | None = None,
+    added_widths: Sequence[int] | None = None,
 ) -> VirtualPipeline:
-    """A draft node and one stage for each executor; `width` is that of the hidden states they hand on."""
+    """A draft node and one stage for each executor.
+
+    `width` is that of a hidden state, `added_widths` what each stage adds to its rows; nothing by default.
+    """
+    added = [0] * len(stage_executors) if added_widths is None else added_widths
     stages = [
-        Stage(f"v{index + 1}", StageSpec(index == 0, width, vocab_size, spec.dtype))
+        Stage(
+            f"v{index + 1}",
+            StageSpec(
+                is_first=index == 0,
+                width=width + sum(added[:index]),
+                vocab_size=vocab_size,
+                dtype=spec.dtype,
+                added_width=added[index],
+            ),
+        )
         for index in range(len(stage_executors))
     ]
     node = DraftNode(

@@ -40,7 +40,7 @@ class DropCache:
 
 @dataclass(eq=False)
 class Forward:
-    """Compute n rows through a stage's layers. Result: [n, hidden] payload, or None when aborted.
+    """Compute n rows through a stage's layers. Result: [n, width] payload, or None when aborted.
 
     Attributes:
         settled: before computing, cache row settled + i must receive cache row slots[i] (the pending gather).
@@ -48,7 +48,7 @@ class Forward:
         context: rows below this are seen by every row.
         cached: cache row of the first computed row; equals settled + len(slots).
         tail_parents: int64, parent row of rows context .. cached + n, CONTEXT where it is the context.
-        positions: int64 [n]; payload: int32 [n] token ids or [n, hidden].
+        positions: int64 [n]; payload: int32 [n] token ids or [n, width]; widths as in StageSpec.
         dead: set when no row is wanted any more; to be read between layers.
     """
 
@@ -73,7 +73,7 @@ class Verify:
     """Draw the target's tokens along the draft rows that came back. Result: sampling.Walk.
 
     Attributes:
-        hidden: [n, hidden] final hidden states; row 0 is the root.
+        hidden: [n, width], each row the final hidden state and what was tapped; row 0 is the root.
         tokens: int64 [n]; parents: int64 [n] offsets into these rows, -1 for the root.
         positions: int64 [n] absolute; the token drawn after row i has position positions[i] + 1.
     """

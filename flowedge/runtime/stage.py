@@ -41,7 +41,9 @@ class StageSpec:
 
     Attributes:
         is_first: takes token ids and grants credits; the others take hidden states.
-        width: size of a hidden state; vocab_size: bound of token ids; dtype: numpy name of hidden states.
+        width: size of the rows of hidden states that it takes; added_width: by how much wider those are that
+            it hands on (see models/taps.py). The first, which takes none, hands on width + added_width too.
+        vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_sessions: most sessions open at once.
         padding_per_row: bytes sent along with each row, for emulated models.
@@ -55,6 +57,7 @@ class StageSpec:
     max_capacity: int = 1 << 20
     max_sessions: int = 64
     padding_per_row: int = 0
+    added_width: int = 0
 
 
 @dataclass
@@ -322,7 +325,7 @@ class Stage:
         return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
 
     def _no_output(self) -> Payload:
-        return np.zeros((0, self.spec.width), dtype=self.spec.dtype)
+        return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
 
     def _receive_close(self, close: Close, express: bool) -> None:
         name = close.session

@@ -77,7 +77,7 @@ class Device(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype")
+    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class StageRole(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    TAPS_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     layer_start: int
@@ -96,7 +97,8 @@ class StageRole(_message.Message):
     protocol_version: int
     fingerprint: str
     dtype: str
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
+    taps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
     __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype")

@@ -9,8 +9,9 @@ from torch import nn
 from transformers import LlamaConfig
 
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.drafting.eagle import SCRATCH_ROWS, EagleDrafter
+from flowedge.drafting.eagle import EagleDrafter
 from flowedge.drafting.eagle_head import EagleHead, KeyValueViews
+from flowedge.drafting.head_drafter import SCRATCH_ROWS
 from flowedge.errors import CapacityError
 from flowedge.models.head import LMHead
 

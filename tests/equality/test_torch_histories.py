@@ -30,6 +30,7 @@ class RandomDrafter:
     """Proposes tokens at random; with so few of them, many are right."""
 
     needs_features = True
+    taps = ()
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng

@@ -44,7 +44,8 @@ class Rig:
     """
 
     def __init__(self, is_first: bool = True, **limits) -> None:
-        spec = StageSpec(is_first=is_first, width=1, vocab_size=VOCAB, dtype="uint64", **limits)
+        settings = {"width": 1, "vocab_size": VOCAB, "dtype": "uint64", **limits}
+        spec = StageSpec(is_first=is_first, **settings)
         self.stage = Stage("v0", spec)
         self.executor = ExactStage(0)
         self.sent: list[Message] = []

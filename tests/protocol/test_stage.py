@@ -628,3 +628,18 @@ def test_an_empty_segment_carries_no_padding():
     (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[], padding=999))
     assert (sent.num_rows, sent.padding) == (0, 0)
     finish(rig)
+
+
+def test_rows_are_checked_against_the_width_that_earlier_stages_gave_them():
+    rig = Rig(is_first=False, width=3, added_width=1)
+    rig.receive(Open("s", 20))
+    (fault,) = rig.receive(segment(first=0, rows=4, payload=np.zeros((4, 1), dtype=np.uint64)))
+    assert isinstance(fault, Fault) and fault.code == "protocol"
+    assert "this stage takes uint64 [4, 3]" in fault.reason
+
+
+def test_an_empty_segment_has_the_width_of_the_rows_it_stands_for():
+    rig = opened(added_width=2)
+    (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[]))
+    assert sent.payload.shape == (0, 3)
+    finish(rig)

@@ -19,10 +19,12 @@ from testbed.costs import LOOKUP_S, ProfileCosts
 from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation
 from testbed.memory import draft_node_parts
+from testbed.pair import Pair
 from testbed.plan import cases
 from testbed.profiles import library
 from testbed.profiles.model import EagleSize, NGramSize, SmallModelSize
 from testbed.scenario import read_scenario
+from tests.drafting.eagle3_files import save_eagle3_head
 
 ITSELF = str(Path(flowedge.__file__).parent / "bundled" / "model")  # a language model with the same tokenizer
 ScenarioFile = Callable[..., Path]
@@ -101,3 +103,11 @@ def test_a_pair_is_priced_by_its_kinds(tmp_path: Path) -> None:
     bare = model.model_copy(update={"drafters": {"eagle": eagle}})
     with pytest.raises(BadRequestError, match="no small_lm"):
         emulated_drafter(bare, None, ITSELF)
+
+
+def test_an_eagle3_head_has_no_price(scenario_file: ScenarioFile, tmp_path: Path) -> None:
+    save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=100)
+    with pytest.raises(BadRequestError, match="have no price in the testbed"):
+        emulated_drafter(emulation(scenario_file).model, None, f"ngram+{tmp_path / 'head'}")
+    with pytest.raises(BadRequestError, match="the testbed has no EAGLE-3 heads"):
+        Pair.load("bundled", str(tmp_path / "head"))

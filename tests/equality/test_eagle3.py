@@ -1,0 +1,183 @@
+"""Hidden states of three layers on different stages reach the drafter; the tokens stay the plain model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.eagle3 import Eagle3Drafter
+from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.loading import Target, drafter_kinds, drafter_taps, load_drafter
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.messages import Payload
+from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.head import LMHead
+from flowedge.models.reference import ReferenceModel
+from flowedge.models.taps import Taps
+from flowedge.runtime.costs import FixedCosts
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.request import Finished, Request, Tokens
+from flowedge.sampling import IntArray, SamplingParams
+from tests.drafting.eagle3_files import save_eagle3_head
+from tests.protocol.histories import NoText
+
+VOCAB, HIDDEN, LAYERS, TOKENS = 24, 32, 8, 24
+TAPS = (2, 4, 5)
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
+SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
+CONFIG = LlamaConfig(
+    vocab_size=VOCAB,
+    hidden_size=HIDDEN,
+    intermediate_size=48,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    initializer_range=0.25,
+    bos_token_id=0,
+    eos_token_id=0,
+)
+
+
+@dataclass
+class Models:
+    checkpoint: Checkpoint
+    model: LlamaForCausalLM
+    noisy: Checkpoint
+    eagle3: Path
+    head: LMHead
+
+    def target(self) -> Target:
+        return Target(self.checkpoint, self.head, None, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    torch.manual_seed(4)
+    directory, noisy, eagle3 = (tmp_path_factory.mktemp(name) for name in ("target", "noisy", "eagle3"))
+    model = LlamaForCausalLM(CONFIG)
+    model.save_pretrained(directory)
+    changed = LlamaForCausalLM.from_pretrained(directory)
+    for parameter in changed.parameters():
+        parameter.data += 0.01 * torch.randn_like(parameter)
+    changed.save_pretrained(noisy)
+    save_eagle3_head(eagle3, hidden=HIDDEN, vocab=VOCAB, draft_vocab=15)
+    checkpoint = Checkpoint(directory)
+    return Models(checkpoint, model.eval(), Checkpoint(noisy), eagle3, LMHead.load(checkpoint))
+
+
+def generate(
+    models: Models, drafter: Drafter, strategy: str, sampling: SamplingParams, split: Sequence[int]
+) -> tuple[list[int], Finished]:
+    pipeline = virtual_pipeline(
+        models.checkpoint,
+        split,
+        FixedCosts(),
+        drafter=drafter,
+        head=models.head,
+        make_text=NoText,
+        prefill_rows=8,
+    )
+    request = Request("s", PROMPT, sampling, TOKENS, strategy=strategy)
+    outputs = [timed.output for timed in pipeline.generate(request)]
+    assert isinstance(outputs[-1], Finished)
+    return [t for output in outputs if isinstance(output, Tokens) for t in output.token_ids], outputs[-1]
+
+
+def plain(models: Models, sampling: SamplingParams) -> list[int]:
+    return ReferenceModel.load(models.checkpoint).generate(PROMPT, sampling, TOKENS, frozenset()).token_ids
+
+
+@dataclass
+class Given:
+    """What a drafter was given as true rows."""
+
+    features: list[Payload] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+
+class TappingDrafter(LMDrafter):
+    """Proposes well, so that rows are accepted and pruned, and keeps the features it is given."""
+
+    needs_features = True
+    taps: Taps = TAPS
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        block, head = LayerBlock.load(checkpoint, 0, LAYERS), LMHead.load(checkpoint)
+        super().__init__(block, head, VOCAB, "")
+        self.given = Given()
+
+    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
+        assert features is not None
+        self.given.features.append(features)
+        self.given.tokens += next_tokens.tolist()
+        super().extend(session, features, next_tokens)
+
+
+@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec"])
+@pytest.mark.parametrize("split", [[8], [3, 5], [2, 2, 2, 2], [5, 3], [1] * 8], ids=str)
+def test_tapped_states_are_the_whole_models(models: Models, split: list[int], strategy: str) -> None:
+    drafter = TappingDrafter(models.noisy)
+    tokens, finished = generate(models, drafter, strategy, SAMPLINGS[1], split)
+    assert finished.counters.prunes > 0
+    features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
+    assert text == [*PROMPT, *tokens][: len(text)] and len(text) > len(PROMPT) + TOKENS // 2
+    with torch.inference_mode():
+        states = models.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    expected = torch.cat([states[layer][0, :-1] for layer in (-1, *TAPS)], dim=-1)
+    np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec"])
+def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
+    for sampling in SAMPLINGS:
+        expected = plain(models, sampling)
+        eagle3 = load_drafter(str(models.eagle3), models.target())
+        assert isinstance(eagle3, Eagle3Drafter) and eagle3.needs_features and eagle3.taps == TAPS
+        for drafter in (eagle3, HybridDrafter(NGramDrafter(), eagle3)):
+            for split in ([8], [1, 4, 3]):
+                tokens, finished = generate(models, drafter, strategy, sampling, split)
+                assert tokens == expected
+                assert finished.counters.draft_layers > 0
+
+
+def test_what_the_draft_node_knows_before_it_loads_the_head(models: Models) -> None:
+    assert drafter_kinds(f"ngram+{models.eagle3}") == ("ngram", "eagle3")
+    assert drafter_taps(f"ngram+{models.eagle3}", LAYERS) == TAPS
+    assert drafter_taps("bundled+ngram", LAYERS) == ()
+    with pytest.raises(BadRequestError, match="7 layers or more"):
+        drafter_taps(str(models.eagle3), 4)
+
+
+def test_a_head_for_another_width(models: Models, tmp_path: Path) -> None:
+    save_eagle3_head(tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9)
+    with pytest.raises(CheckpointError, match="hidden size 16 and 24 tokens, this one has 32 and 24"):
+        load_drafter(str(tmp_path), models.target())
+    save_eagle3_head(tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN)
+    with pytest.raises(CheckpointError, match="has no embedding of its own"):
+        load_drafter(str(tmp_path), models.target())
+    save_eagle3_head(
+        tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN, own_embedding=True
+    )
+    narrow = load_drafter(str(tmp_path), models.target())
+    assert narrow is not None
+    assert generate(models, narrow, "flowspec", SAMPLINGS[0], [4, 4])[0] == plain(models, SAMPLINGS[0])
+
+
+def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> None:
+    tapping = TappingDrafter(models.noisy)
+    tapping.taps = (1,)
+    eagle3 = load_drafter(str(models.eagle3), models.target())
+    assert eagle3 is not None
+    with pytest.raises(ValueError, match=r"one drafter taps the layers \(1,\)"):
+        HybridDrafter(tapping, eagle3)
