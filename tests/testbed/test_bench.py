@@ -258,7 +258,9 @@ def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     # Many runs are left when the first have ended.
     scenario = scenario_file(samples=2, temperatures=[0, 1], max_new_tokens=48, repeats=8)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
+    # A shell that runs the tests in the background has them ignore Ctrl-C.
+    python = ["env", "--default-signal=INT", sys.executable]
+    command = [*python, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
