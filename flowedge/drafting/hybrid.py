@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
 from flowedge.messages import Payload
 from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray
+from flowedge.sampling import IntArray, SamplingParams
 
 
 class HybridDrafter:
@@ -43,9 +43,11 @@ class HybridDrafter:
     def session_bytes(self, capacity: int) -> int:
         return sum(part.session_bytes(capacity) for part in self._parts)
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
         for part in self._parts:
-            part.open(session, capacity, first_token)
+            part.open(session, capacity, first_token, noise)
 
     def close(self, session: str) -> None:
         for part in self._parts:

@@ -106,7 +106,7 @@ class DraftNode:
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
-            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0]))
+            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
 

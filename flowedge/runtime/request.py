@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from flowedge.errors import FlowEdgeError
 from flowedge.messages import StageReport
 from flowedge.sampling import SamplingParams
+
+Noise: TypeAlias = Literal["plain", "shared"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Request:
         prompt: token ids, at least one.
         stop: strings at which generation ends; none of the string and nothing after it is put out.
         eos: token ids at which generation ends; the id itself is put out as a token, not as text.
+        noise: whether drafts are ranked by the noise of the target's draws as well; at temperature 0 there is none.
     """
 
     session: str
@@ -28,6 +31,12 @@ class Request:
     stop: tuple[str, ...] = ()
     strategy: str = "flowspec"
     strategy_options: dict[str, float] = field(default_factory=dict)
+    noise: Noise = "shared"
+
+    @property
+    def draft_noise(self) -> SamplingParams | None:
+        """What the drafter is to rank by beside its own probabilities (see Drafter.open)."""
+        return self.sampling if self.noise == "shared" and not self.sampling.greedy else None
 
 
 @dataclass(frozen=True)
