@@ -41,7 +41,7 @@ def best_drawn(
     """The `width` tokens of each row that the target is likeliest to draw, given the noise of its draws.
 
     The score of a token is log_softmax(log q + T g) over the likeliest tokens of the row, T the temperature:
-    were the target's logits those of the drafter plus independent Gumbel errors of scale 1, it would be the log
+    were the target's logits the drafter's plus independent Gumbel errors of scale 1, it would be the log
     of the probability that the token is drawn.
 
     Args:

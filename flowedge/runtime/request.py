@@ -20,7 +20,7 @@ class Request:
         prompt: token ids, at least one.
         stop: strings at which generation ends; none of the string and nothing after it is put out.
         eos: token ids at which generation ends; the id itself is put out as a token, not as text.
-        noise: whether drafts are ranked by the noise of the target's draws as well; at temperature 0 there is none.
+        noise: whether drafts are ranked by the noise of the draws as well; at temperature 0 there is none.
     """
 
     session: str
