@@ -78,6 +78,7 @@ class DraftNode:
         self._express: deque[Message] = deque()
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
+        self._now = 0.0
 
     @property
     def num_sessions(self) -> int:
@@ -103,12 +104,19 @@ class DraftNode:
             self.spec.max_positions,
             keeps_features=self.spec.needs_features,
         )
+        session.now = self._now
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
+
+    def tell_time(self, now: float) -> None:
+        """The time, in seconds, of what the driver does next; any steady clock will do."""
+        self._now = now
+        for session in self._sessions.values():
+            session.now = now
 
     def cancel(self, name: str) -> None:
         """End a session without a result; does nothing when it has ended."""
@@ -203,7 +211,9 @@ class DraftNode:
         return self._outputs.popleft() if self._outputs else None
 
     def record_busy(self, name: str, seconds: float) -> None:
-        """Count lane time of a session."""
+        """Count lane time of a session, before its job is finished."""
+        if name in self._sessions:
+            self._sessions[name].job_s = seconds
         if name in self._reports:
             report = self._reports[name]
             self._reports[name] = _added(report, seconds=seconds)

@@ -31,6 +31,7 @@ class DraftSession:
     Attributes:
         credits: segments that may be sent now; capacity: cache rows it needs on every stage.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
+        now: the time, in seconds, as the driver tells it; job_s: what the latest job took.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class DraftSession:
         self.credits = 1
         self.prefilled = False
         self.finish_reason: str | None = None
+        self.now = 0.0
+        self.job_s = 0.0
         self._growth: base.Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._sequence = Sequence(self.name)
@@ -74,9 +77,12 @@ class DraftSession:
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
+        self._verified_number = 0  # of it
         self._keeps_features = keeps_features
         self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
         self._sent = 0
+        self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of segments under way
+        self._crossings: dict[int, base.Crossing] = {}  # of segments that are back, by number
         self._returned = 0
         self._counters = DecodeCounters()
         self._per_segment: list[int] = []
@@ -135,6 +141,7 @@ class DraftSession:
             parents=parents,
             payload=np.array(tokens, dtype=np.int32),
         )
+        self._sent_at[segment.number] = (len(tokens), self.now)
         self._in_flight.append(segment)
         return segment
 
@@ -178,6 +185,8 @@ class DraftSession:
                 f"{list(segment.payload.shape)}, not {spec.dtype} {list(wanted)}"
             )
         self._returned += 1
+        rows, sent_at = self._sent_at.pop(segment.number)
+        self._crossings[segment.number] = base.Crossing(rows, self.now - sent_at)
         for epoch in range(segment.epoch + 1, self._sequence.epoch + 1):
             segment, _ = map_segment(segment, self._maps[epoch])
         if not _same_rows(segment, self._in_flight.popleft()):
@@ -188,6 +197,7 @@ class DraftSession:
     def _collect(self, segment: Segment) -> None:
         """Have a returned segment wait for its verification, joined with those it is verified with."""
         if self._incomplete is not None:
+            self._crossings.pop(self._incomplete.number)
             segment, self._incomplete = self._incomplete.joined(segment), None
         if segment.number in self._to_be_joined:
             self._to_be_joined.remove(segment.number)
@@ -201,7 +211,7 @@ class DraftSession:
             return False
         if not self.strategy.takes_results:
             return False
-        self._results.popleft()
+        self._crossings.pop(self._results.popleft().number)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
@@ -211,6 +221,7 @@ class DraftSession:
             segment = self._results.popleft()
             if not segment.committed:
                 self._verifying = True
+                self._verified_number = segment.number
                 return self._verify_draft(segment)
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
@@ -248,9 +259,12 @@ class DraftSession:
         self._add_true_rows(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
-            return base.Prefilled(len(self.request.prompt), result.token, self.credits, num_stages)
+            crossings = tuple(self._crossings.values())
+            self._crossings.clear()
+            return base.Prefilled(len(self.request.prompt), result.token, self.credits, num_stages, crossings)
         root_row = int(job.positions[0])  # everything before the root is context
-        return base.Verified(tuple((root_row + accepted).tolist()), result.token)
+        crossing = self._crossings.pop(self._verified_number, None)
+        return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
@@ -294,7 +308,8 @@ class DraftSession:
         """A drafted layer for the strategy; None when its growth is not wanted any more."""
         if job.growth != self._wanted_growth:
             return None
-        return base.Layer(job.growth, tuple(job.nodes.tolist()), result.tokens, result.log_probs)
+        nodes = tuple(job.nodes.tolist())
+        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
 
     def count_emitted(self, count: int) -> None:
         """Count tokens put out after a returned segment; the prefill's token belongs to none."""

@@ -89,7 +89,6 @@ class CandidateTree:
             nodes = np.array([ROOT])
         else:
             ready = (self._names != NO_NAME) & ~self._asked
-            ready[1:] &= self._asked[self.tree.parents[1:]]
             scores = self.tree.effective_scores()
             found = np.flatnonzero(ready & (scores >= self._floor))
             nodes = np.sort(found[np.argsort(-scores[found], kind="stable")[:most]])
@@ -150,7 +149,7 @@ class CandidateTree:
         self._parent_names = np.pad(self._parent_names, (0, added), constant_values=-1)
         self._asked = np.pad(self._asked, (0, added))
         for node, parent in zip(nodes, parents, strict=True):
-            if self._names[node] == NO_NAME and self._names[parent] != NO_NAME:
+            if self._names[node] == NO_NAME and self._asked[parent]:
                 self._names[node], self._next_name = self._next_name, self._next_name + 1
                 self._parent_names[node] = self._names[parent]
         return nodes
