@@ -24,10 +24,10 @@ from flowedge.runtime.costs import FixedCosts
 from flowedge.runtime.in_process import virtual_pipeline
 from flowedge.runtime.request import Request, Tokens
 from flowedge.sampling import SamplingParams
+from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import Watcher, train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress
-from flowedge.training.target import TrainingTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.models.tiny_families import make_tiny
 from tests.protocol.histories import NoText
@@ -135,7 +135,7 @@ def test_computing_in_pieces_changes_nothing(
     whole, pieces = Recorder(), Recorder()
     train_drafter(str(target), data, tmp_path / "whole", TRAINING, whole)
     monkeypatch.setattr("flowedge.training.trainer.LOGIT_ROWS", 5)
-    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     train_drafter(str(target), data, tmp_path / "pieces", TRAINING, pieces)
     assert len(pieces.losses) == 20
     for step, losses in pieces.losses.items():
@@ -143,12 +143,12 @@ def test_computing_in_pieces_changes_nothing(
 
 
 def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     tokens = np.arange(5, 35, dtype=np.int32)
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.no_grad():
         expected = model.model(torch.from_numpy(tokens.astype(np.int64))[None]).last_hidden_state[0]
-    features = TrainingTarget.load(str(target), "none", torch.float32).features(tokens)
+    (features,) = LocalTarget.load(str(target), "none", torch.float32).features([tokens])
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -193,7 +193,7 @@ def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
         sampling = SamplingParams(temperature=temperature, seed=seed)
         expected = list(reference.generate(prompt, sampling, 12, frozenset()).token_ids)
         assert expected[: len(answer)] == answer
-        assert len(answer) == 12 or answer[-1] in TrainingTarget.load(str(target), "none", torch.float32).eos
+        assert len(answer) == 12 or answer[-1] in LocalTarget.load(str(target), "none", torch.float32).eos
 
 
 def test_a_quantised_target_in_half_precision(target: Path, data: Path, tmp_path: Path) -> None:
