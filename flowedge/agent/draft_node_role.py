@@ -114,6 +114,7 @@ class DraftNodeRole:
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
         if self._ready:
             device.stage_addresses.extend(request.stages)
+            device.stage_layers.extend(stage.num_layers for stage in self._stages)
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
 
