@@ -39,6 +39,7 @@ class ClusterTarget(TrainingTarget):
         self,
         node: EmbeddedDraftNode,
         checkpoint: Checkpoint,
+        taps: Taps,
         in_flight: int,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -48,7 +49,7 @@ class ClusterTarget(TrainingTarget):
         if torch.device(device) != head.weight.device:
             head = LMHead.load(checkpoint, dtype=dtype, device=device)
         embedding = load_embedding(checkpoint, dtype=dtype, device=device, shared_with=head)
-        super().__init__(checkpoint, head, embedding, models.tokenizer, models.eos)
+        super().__init__(checkpoint, head, embedding, models.tokenizer, models.eos, taps)
         self._node = node
         self._in_flight = in_flight
         self._names = (f"t{uuid.uuid4().hex[:8]}-{number}" for number in itertools.count())
@@ -137,7 +138,7 @@ def open_cluster_target(
         progress_s=PROGRESS_S,
     )
     with embedded_draft_node(role, settings, taps=taps, report=report) as node:
-        yield ClusterTarget(node, checkpoint, len(stages) + 1, device)
+        yield ClusterTarget(node, checkpoint, taps, len(stages) + 1, device)
 
 
 def _finish(running: deque[EmbeddedRequest], collect: Callable[[EmbeddedRequest], T]) -> T:

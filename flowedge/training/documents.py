@@ -78,30 +78,30 @@ def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The indices of an update's documents; is_last says whether the epoch ends with it."""
+class Update:
+    """The indices of its documents; is_last says whether the epoch ends with it."""
 
     documents: list[int]
     is_last: bool
 
 
-def batches_from(
+def updates_from(
     lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int, batch: int
-) -> Iterator[Batch]:
-    """The batches from a place on, epoch after epoch, without end; each epoch is shuffled anew.
+) -> Iterator[Update]:
+    """The updates from a place on, epoch after epoch, without end; each epoch is shuffled anew.
 
-    A batch has at most `batch_tokens` tokens, or one document. The batches depend on the arguments alone, so
+    One has at most `batch_tokens` tokens, or one document. They depend on the arguments alone, so
     that an interrupted training can be gone on with.
     """
     while True:
         batches = epoch_batches(lengths, batch_tokens, seed, epoch)
         for index in range(batch, len(batches)):
-            yield Batch(batches[index], index + 1 == len(batches))
+            yield Update(batches[index], index + 1 == len(batches))
         epoch, batch = epoch + 1, 0
 
 
 def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The documents' indices in the batches of one epoch; see batches_from."""
+    """The documents' indices in the batches of one epoch; see updates_from."""
     batches: list[list[int]] = []
     room = 0
     for index in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():

@@ -40,9 +40,8 @@ class LocalTarget(TrainingTarget):
         eos: frozenset[int],
         taps: Taps = (),
     ) -> None:
-        super().__init__(checkpoint, lm_head, embedding, tokenizer, eos)
+        super().__init__(checkpoint, lm_head, embedding, tokenizer, eos, taps)
         self._block = block
-        self._taps = taps
 
     @classmethod
     def load(
@@ -75,7 +74,7 @@ class LocalTarget(TrainingTarget):
         """See TrainingTarget."""
         for tokens in texts:
             ids = torch.from_numpy(tokens.astype(np.int64))
-            chunks = list(self._forward(ids, self._block.new_cache(len(ids)), 0, self._taps))
+            chunks = list(self._forward(ids, self._block.new_cache(len(ids)), 0, self.taps))
             # A copy, made outside of inference mode: autograd refuses to save tensors that were made in it.
             yield torch.cat([chunk.float() for chunk in chunks])
 

@@ -41,6 +41,7 @@ class TrainingTarget(ABC):
 
     Attributes:
         lm_head, embedding: on `device`, the trainer's own; tokenizer, eos: of the checkpoint.
+        taps: layers whose inputs are in the rows (see models/taps.py).
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class TrainingTarget(ABC):
         embedding: nn.Embedding,
         tokenizer: Any,
         eos: frozenset[int],
+        taps: Taps,
     ) -> None:
         self.checkpoint = checkpoint
         self.lm_head = lm_head
         self.embedding = embedding
         self.tokenizer = tokenizer
         self.eos = eos
+        self.taps = taps
 
     @property
     def context(self) -> int:
@@ -71,9 +74,9 @@ class TrainingTarget(ABC):
     def features(self, texts: Iterable[TokenIds]) -> Generator[Tensor, None, None]:
         """The rows of each text in turn, float32 [length, width] on `device`.
 
-        A row is the hidden state after the final norm, then what the target was opened to tap (see
-        models/taps.py). `texts` may be endless: it is read a few texts ahead, and closing the iterator calls
-        off what was begun. Raises DeviceLostError, which names the device, when one is lost.
+        A row is the hidden state after the final norm, then what is tapped. `texts` may be endless: it is
+        read a few texts ahead, and closing the iterator calls off what was begun. Raises DeviceLostError,
+        which names the device, when one is lost.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from flowedge.drafting.eagle_head import EagleHead
 from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.training.documents import Document, batches_from
+from flowedge.training.documents import Document, updates_from
 from flowedge.training.new_head import new_head
 from flowedge.training.recipe import (
     BETAS,
@@ -90,13 +90,13 @@ class Trainer:
         """Trains to the end; the trainer may be saved whenever it has yielded."""
         settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
-        batches, ahead = tee(batches_from(lengths, settings.batch_tokens, settings.seed, *place))
-        texts = (self._documents[index].tokens for batch in ahead for index in batch.documents)
+        updates, ahead = tee(updates_from(lengths, settings.batch_tokens, settings.seed, *place))
+        texts = (self._documents[index].tokens for update in ahead for index in update.documents)
         with closing(self._target.features(texts)) as features:
             while self.share < 1:
-                batch = next(batches)
-                report = self._step([self._documents[index] for index in batch.documents], features)
-                if batch.is_last:
+                update = next(updates)
+                report = self._step([self._documents[index] for index in update.documents], features)
+                if update.is_last:
                     self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
                 yield report
 
@@ -115,7 +115,8 @@ class Trainer:
         }
         try:
             self.head.load_state_dict(weights)
-            for name, parameter in self.head.named_parameters():
+            # Before the first update there is nothing that AdamW remembers.
+            for name, parameter in self.head.named_parameters() if saved.progress.step else ():
                 state = {key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"] for key in ("step", *_MOMENTS)}
                 # AdamW keeps the step on the CPU.
                 self._optimizer.state[parameter] = state | {

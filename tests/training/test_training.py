@@ -129,6 +129,18 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_a_training_that_was_interrupted_before_its_first_step_goes_on(
+    target: Path, data: Path, tmp_path: Path
+) -> None:
+    settings = TrainingSettings(steps=2, batch_tokens=128, max_length=48, evaluate=0)
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(str(target), data, tmp_path / "head", settings, Recorder(interrupt_after=0))
+    watcher = Recorder()
+    train_drafter(str(target), data, tmp_path / "head", settings, watcher)
+    assert "going on from step 0" in watcher.lines
+    assert list(watcher.losses) == [1, 2]
+
+
 def test_computing_in_pieces_changes_nothing(
     target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
