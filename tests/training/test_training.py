@@ -74,6 +74,11 @@ def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowedge.training.run.SAVE_EVERY_S", -1.0)
 
 
+@pytest.fixture(autouse=True)
+def evaluations_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.training.evaluation.NEW_TOKENS", 16)
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small_lm(tmp_path_factory.mktemp("target"), seed=2)
