@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from flowedge.errors import FlowEdgeError
-from flowedge.messages import StageReport
+from flowedge.messages import Payload, StageReport
 from flowedge.sampling import SamplingParams
 
 Noise: TypeAlias = Literal["plain", "shared"]
@@ -21,6 +21,8 @@ class Request:
         stop: strings at which generation ends; none of the string and nothing after it is put out.
         eos: token ids at which generation ends; the id itself is put out as a token, not as text.
         noise: whether drafts are ranked by the noise of the draws as well; at temperature 0 there is none.
+        rows_only: the prompt is computed, its rows are put out, and nothing is generated; the strategy, which
+            must not draft, and max_new_tokens say nothing then.
     """
 
     session: str
@@ -32,6 +34,7 @@ class Request:
     strategy: str = "flowspec"
     strategy_options: dict[str, float] = field(default_factory=dict)
     noise: Noise = "shared"
+    rows_only: bool = False
 
     @property
     def draft_noise(self) -> SamplingParams | None:
@@ -46,6 +49,18 @@ class Tokens:
     session: str
     token_ids: tuple[int, ...]
     text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the target made of the prompt's next rows, for a request that asks for rows only.
+
+    Attributes:
+        payload: [n, width], each row the final hidden state and what was tapped (see models/taps.py).
+    """
+
+    session: str
+    payload: Payload
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,7 @@ class DecodeCounters:
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length"."""
+    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out."""
 
     session: str
     reason: str
@@ -85,4 +100,4 @@ class Failed:
     error: FlowEdgeError
 
 
-Output: TypeAlias = Tokens | Finished | Failed
+Output: TypeAlias = Tokens | Rows | Finished | Failed
