@@ -112,17 +112,15 @@ class DraftNode:
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
 
-<<<<<<< HEAD
     def tell_time(self, now: float) -> None:
         """The time, in seconds, of what the driver does next; any steady clock will do."""
         self._now = now
         for session in self._sessions.values():
             session.now = now
-=======
+
     def draft_with(self, *, needs_features: bool) -> None:
         """Sessions that begin from now on can draft: the executor has been given a drafter."""
         self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
->>>>>>> main
 
     def cancel(self, name: str) -> None:
         """End a session without a result; does nothing when it has ended."""
