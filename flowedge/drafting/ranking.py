@@ -40,38 +40,40 @@ def ranked(
         positions: f absolute positions, of the tokens that are drawn after each node.
         ids: [columns], the target's ids of the columns; None where they are the same.
     """
-    scores = torch.log_softmax(logits, dim=-1)
-    if noise is not None:
-        scores = drawn_scores(scores, noise, positions, ids)
+    if noise is None:
+        scores = torch.log_softmax(logits, dim=-1)
+    else:
+        scores = drawn_scores(logits, noise, positions, ids)
     best = torch.topk(scores, min(width, scores.shape[-1]), dim=-1)
     columns: IntArray = best.indices.cpu().numpy()
     return DraftLayer(columns if ids is None else ids[columns], best.values.double().cpu().numpy())
 
 
 def drawn_scores(
-    log_probs: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: IntArray | None = None
+    logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: IntArray | None = None
 ) -> torch.Tensor:
-    """Log-probabilities that tokens are drawn, given the noise of the draws: [f, columns] as `log_probs`.
+    """Log-probabilities that tokens are drawn, given the noise of the draws: [f, columns] as `logits`.
 
     The target's logits are taken to be the drafter's plus independent Gumbel errors of scale s. Then, without
-    filters, token v is drawn with probability softmax((log q + T g) / s). A token that the filters would leave
-    out of q, its log q below f, that of the least likely token they keep, takes an error of f - log q to be
-    kept, and may then be drawn as easily as the best of the others, no more easily:
+    filters, token v is drawn with probability softmax((log q + T g) / s). A token that the filters would
+    leave out of q, its log q below f, that of the least likely token they keep, takes an error of f - log q
+    to be kept, and may then be drawn as easily as the best of the others, no more easily:
 
         (log q(v) - f + min(log q(v) + T g(v), best kept)) / s
 
     takes the place of (log q + T g) / s. So the first child is what is drawn if q is p.
     """
-    vocab = log_probs.shape[-1] if ids is None else int(ids.max()) + 1
-    per_row = torch.stack([_noise(noise.seed, position, vocab) for position in positions])
-    if ids is not None:
-        per_row = per_row[:, torch.from_numpy(ids)]
-    drawn = log_probs + min(noise.temperature, _NOISIEST) * per_row.to(log_probs.device)
+    vocab = logits.shape[-1] if ids is None else int(ids.max()) + 1
+    noises = {position: _noise(noise.seed, position, vocab) for position in positions}
+    # A layer of one depth has one position, and one noise for all rows.
+    rows = [noises[position] for position in (positions if len(noises) > 1 else noises)]
+    drawn = torch.stack(rows) if ids is None else torch.stack(rows)[:, torch.from_numpy(ids)]
+    drawn = torch.add(logits, drawn.to(logits.device), alpha=min(noise.temperature, _NOISIEST))
     if noise.top_k or noise.top_p < 1:
-        lacking = (_least_kept(log_probs, noise) - log_probs).clamp(min=0)
+        lacking = (_least_kept(logits, noise) - logits).clamp(min=0)
         best = torch.where(lacking == 0, drawn, -torch.inf).amax(dim=-1, keepdim=True)
         drawn = torch.minimum(drawn, best) - lacking
-    return torch.log_softmax(drawn / ERROR_SCALE, dim=-1)
+    return torch.log_softmax(drawn.div_(ERROR_SCALE), dim=-1)
 
 
 def best_drawn_of(
@@ -96,20 +98,20 @@ def best_drawn_of(
     return list(zip(tokens[first].tolist(), scores[first].tolist(), strict=True))
 
 
-def _least_kept(log_probs: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
-    """The log-probability [f, 1] of the least likely token that the filters keep of each row."""
-    most = log_probs.shape[-1]
+def _least_kept(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
+    """The logit [f, 1] of the least likely token that the filters keep of each row."""
+    most = logits.shape[-1]
     if noise.top_k:
         most = min(noise.top_k, most)
     if noise.top_p == 1:
-        return torch.topk(log_probs, most, dim=-1).values[:, -1:]
+        return torch.topk(logits, most, dim=-1).values[:, -1:]
     count = min(_FIRST_COUNT, most)
     temperature = max(noise.temperature, 1e-3)  # below, only the likeliest token is kept
-    total = torch.logsumexp(_most_likely(log_probs, most) / temperature, dim=-1, keepdim=True)
+    total = torch.logsumexp(_most_likely(logits, most) / temperature, dim=-1, keepdim=True)
     least = torch.empty_like(total)
-    rows = torch.arange(len(log_probs))
+    rows = torch.arange(len(logits))
     while len(rows):
-        best = torch.topk(log_probs[rows], count, dim=-1).values
+        best = torch.topk(logits[rows], count, dim=-1).values
         shares = torch.exp(best / temperature - total[rows])
         kept = shares.cumsum(dim=-1) - shares < noise.top_p  # by the mass of those that are likelier
         least[rows] = best.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
@@ -118,10 +120,10 @@ def _least_kept(log_probs: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
     return least
 
 
-def _most_likely(log_probs: torch.Tensor, count: int) -> torch.Tensor:
-    if count == log_probs.shape[-1]:
-        return log_probs
-    return torch.topk(log_probs, count, dim=-1).values
+def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
+    if count == logits.shape[-1]:
+        return logits
+    return torch.topk(logits, count, dim=-1).values
 
 
 @lru_cache(maxsize=_KEPT_NOISES)
