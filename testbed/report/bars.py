@@ -23,10 +23,9 @@ def plot_bars(entries: Sequence[Entry], path: Path) -> Path:
             mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
             _panel(axes[row, column], mine, datasets)
             axes[row, column].set_title(f"{profile}, temperature {temperature:g}", fontsize=10)
-    named = [panel.get_legend_handles_labels() for panel in axes.flat]
-    by_label = {
-        label: handle for handles, labels in named for handle, label in zip(handles, labels, strict=True)
-    }
+    by_label: dict[str, Any] = {}
+    for panel in axes.flat:
+        by_label |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     figure.legend(
         by_label.values(),
         by_label.keys(),

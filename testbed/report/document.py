@@ -71,8 +71,8 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
 
 def _origin_of_times(plan: Plan) -> list[str]:
     figures = (
-        "ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's with "
-        "plain drafting"
+        "ξ is tokens after the first over the decode time (prefill apart); "
+        "SR is its ratio to naive_pp's with plain drafting"
     )
     setup = plan.cells[0].case.setup
     if isinstance(setup, RealPipeline):
