@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import nn
 
-from flowedge.drafting.drafter import NO_TOKEN
 from flowedge.drafting.eagle3_head import Eagle3Head
 from flowedge.drafting.head_drafter import HeadDrafter
 from flowedge.models.head import LMHead
@@ -38,5 +39,6 @@ class Eagle3Drafter(HeadDrafter):
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         return self._own.logits(features)
 
-    def _target_ids(self, columns: IntArray) -> IntArray:
-        return np.where(columns == NO_TOKEN, NO_TOKEN, self._own.target_ids(columns))
+    @cached_property
+    def _ids(self) -> IntArray:
+        return self._own.target_ids(np.arange(self._own.lm_head.out_features))

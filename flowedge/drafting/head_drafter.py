@@ -16,7 +16,7 @@ from torch import nn
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.eagle_head import KeyValueViews
-from flowedge.drafting.ranking import best_drawn, likeliest
+from flowedge.drafting.ranking import ranked
 from flowedge.errors import CapacityError
 from flowedge.messages import Payload
 from flowedge.models.cache import head_size
@@ -104,9 +104,10 @@ class HeadDrafter(ABC):
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         """Logits [f, columns] after each predicted feature [f, hidden]."""
 
-    def _target_ids(self, columns: IntArray) -> IntArray:
-        """The target's tokens that columns of the logits stand for; NO_TOKEN for NO_TOKEN."""
-        return columns
+    @property
+    def _ids(self) -> IntArray | None:
+        """The target's tokens that the columns of the logits stand for; None where they are the same."""
+        return None
 
     @property
     def weight_bytes(self) -> int:
@@ -197,13 +198,8 @@ class HeadDrafter(ABC):
             self._expand(state, nodes, parents, tokens)
         asked = [state.nodes[node] for node in nodes]
         logits = self._logits(torch.stack([node.feature for node in asked]))
-        if state.noise is None:
-            layer = likeliest(logits, width)
-        else:
-            # Row t stands for token[t + 1], so what is drawn after it is token[t + 2].
-            drawn = [node.position + 2 for node in asked]
-            layer = best_drawn(logits, width, state.noise, drawn, self._target_ids)
-        return DraftLayer(self._target_ids(layer.tokens), layer.log_probs)
+        # Row t stands for token[t + 1], so what is drawn after it is token[t + 2].
+        return ranked(logits, width, state.noise, [node.position + 2 for node in asked], self._ids)
 
     def _expand(
         self, state: _Session, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
-from flowedge.drafting.ranking import best_drawn, likeliest
+from flowedge.drafting.ranking import ranked
 from flowedge.errors import CapacityError
 from flowedge.messages import CONTEXT, Payload
 from flowedge.models.block import LayerBlock
@@ -171,9 +171,7 @@ class LMDrafter:
         asked = [state.nodes[node] for node in nodes]
         hidden = torch.stack([node.hidden for node in asked])
         logits = self._lm_head.logits(hidden)[:, : self._vocab_size]
-        if state.noise is None:
-            return likeliest(logits, width)
-        return best_drawn(logits, width, state.noise, [state.cached + node.depth for node in asked])
+        return ranked(logits, width, state.noise, [state.cached + node.depth for node in asked])
 
     def _expand(self, state: _Session, fresh: Sequence[tuple[int, int, int]]) -> None:
         """Compute nodes that are given by name, parent's name and token."""

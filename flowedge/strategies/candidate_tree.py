@@ -133,7 +133,7 @@ class CandidateTree:
         return int(self.tree.depths[self.tree.rows != UNSENT].max(initial=0))
 
     def _admit(self, nodes: IntArray) -> None:
-        """Make nodes of the candidates below `nodes` that are likely enough, and score those that are nodes."""
+        """Make nodes of the candidates below `nodes` that are likely enough; score those that are nodes."""
         scores = self.tree.scores[nodes, None] + self._scores[nodes]
         rows, columns = np.nonzero(scores >= self._floor)
         parents = nodes[rows]
