@@ -92,5 +92,27 @@ class MicroBatchSettings(Settings):
             raise BadRequestError("strategy option decay is 0; the cut-off must come down in the end")
 
 
+@dataclass(frozen=True)
+class AutoSettings(Settings):
+    """What may be tuned of `auto`; the defaults were searched for by testbed/tune_auto.py."""
+
+    candidates: int = 16  # proposals that are kept below each node
+    draft_nodes: int = 32  # most nodes that are drafted below in one forward
+    segment_rows: int = 48  # most rows of a segment
+    max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
+    max_nodes: int = 600  # size of the tree beyond which nothing is drafted
+    row_price: float = 0.65  # least probability of a row, as a multiple of its share of a crossing
+    least_node: float = 0.001  # least probability of a node of the tree; above 0
+    stale_tokens: float = 2.0  # tokens after which the drafter begins at the root again
+    extra_segments: float = 0.0  # segments under way beyond one a stage
+    prior: float = 20.0  # proposals that the drafter's own probabilities count as; above 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("least_node", "prior"):
+            if getattr(self, name) == 0:
+                raise BadRequestError(f"strategy option {name} is 0; it must be above 0")
+
+
 def _is_count(default: object) -> bool:
     return isinstance(default, int)
