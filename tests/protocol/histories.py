@@ -53,7 +53,7 @@ class NoText:
 TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
 LEVELS = ("pipedec", "specpipe")
 OTHERS = ("autoregressive", "pipeinfer")
-ASYNCHRONOUS = ("flowspec",) * 6  # the one with the most freedom is drawn the most often
+ASYNCHRONOUS = ("auto", "flowspec") * 3  # those with the most freedom are drawn the most often
 
 
 def random_strategy(rng: np.random.Generator):
@@ -78,6 +78,18 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "recovery": float(rng.choice([0.0, 0.2, 0.4])),
             "decay": float(rng.choice([0.1, 0.3])),
             "max_draft_rows": int(rng.integers(1, 20)),
+        }
+    if name == "auto":
+        return {
+            "candidates": int(rng.integers(1, 4)),
+            "draft_nodes": int(rng.integers(1, 5)),
+            "segment_rows": int(rng.integers(1, 6)),
+            "max_draft_rows": int(rng.integers(1, 40)),
+            "max_nodes": int(rng.integers(1, 40)),
+            "least_node": float(rng.choice([0.001, 0.05, 0.4])),
+            "row_price": float(rng.choice([0.0, 0.65, 1e9])),
+            "stale_tokens": float(rng.choice([0, 1, 3, 1e9])),
+            "extra_segments": float(rng.choice([0, 1])),
         }
     if name not in TREES:
         return {}
