@@ -36,10 +36,10 @@ def generate(
     strategy: Annotated[
         str,
         typer.Option(
-            help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, "
-            "flowspec_paper, pipedec, specpipe, pipeinfer."
+            help="auto; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
+            "flowspec, pipedec, specpipe, pipeinfer."
         ),
-    ] = "flowspec",
+    ] = "auto",
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[
