@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowedge.drafting.eagle_head import save_eagle_head
-from flowedge.drafting.loading import TOKENIZER_FILES
+from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.errors import BadRequestError
 from flowedge.models.tensors import torch_dtype
 from flowedge.training.documents import Document, document_of, prompt_tokens
 from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
+from flowedge.training.kinds import head_taps, head_training
 from flowedge.training.recipe import default_learning_rate
 from flowedge.training.self_generation import self_generated
 from flowedge.training.settings import TrainingSettings
@@ -56,20 +56,26 @@ def train_drafter(
     are not those that the training in `out` was begun with, CheckpointError for a model that cannot be read.
     """
     _check_output(out, restart)
+    if settings.init:
+        drafter_directory(settings.init)
     training, held_out = split_held_out(read_examples(data), settings.evaluate)
     if not settings.self_generate and not any(example.has_answer for example in training):
         raise BadRequestError(
             f"{data}: no line to train on has an answer; give --self-generate N for the target's own"
         )
-    target = TrainingTarget.load(model, settings.quant, torch_dtype(settings.dtype))
+    target = TrainingTarget.load(
+        model, settings.quant, torch_dtype(settings.dtype), head_taps(settings, model)
+    )
     settings = _resolved(settings, target)
     identity = asdict(settings) | {"model": target.checkpoint.fingerprint, "data": data_digest(data)}
     if restart and (out / STATE_FOLDER).exists():
         shutil.rmtree(out / STATE_FOLDER)
     states = StateFolder(out / STATE_FOLDER, identity)
-    trainer = Trainer(target, _documents(target, training, settings, states.folder, watcher), settings)
+    documents = _documents(target, training, settings, states.folder, watcher)
+    head = head_training(target, documents, settings)
+    trainer = Trainer(target, head, documents, settings)
     _train(trainer, states, watcher)
-    save_eagle_head(trainer.head, out)
+    head.save(out)
     prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
     acceptance = evaluate(
         target,

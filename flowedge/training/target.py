@@ -18,6 +18,7 @@ from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead, load_embedding
 from flowedge.models.sampler import TokenSampler
+from flowedge.models.taps import Taps
 from flowedge.models.tokenizer import eos_token_ids, load_tokenizer
 from flowedge.sampling import SamplingParams
 
@@ -34,9 +35,10 @@ class TrainingTarget:
     embedding: nn.Embedding
     tokenizer: Any
     eos: frozenset[int]
+    taps: Taps = ()
 
     @classmethod
-    def load(cls, source: str, quant: str, dtype: torch.dtype) -> TrainingTarget:
+    def load(cls, source: str, quant: str, dtype: torch.dtype, taps: Taps = ()) -> TrainingTarget:
         """All layers of a directory, hub id or "bundled"; CheckpointError as in Checkpoint.open."""
         checkpoint = Checkpoint.open(source)
         tokenizer = load_tokenizer(checkpoint)
@@ -44,7 +46,8 @@ class TrainingTarget:
         block = LayerBlock.load(checkpoint, 0, layers, quant=quant, dtype=dtype)
         lm_head = LMHead.load(checkpoint, dtype=dtype)
         embedding = load_embedding(checkpoint, dtype=dtype, shared_with=lm_head)
-        return cls(checkpoint, block, lm_head, embedding, tokenizer, eos_token_ids(checkpoint, tokenizer))
+        eos = eos_token_ids(checkpoint, tokenizer)
+        return cls(checkpoint, block, lm_head, embedding, tokenizer, eos, taps)
 
     @property
     def context(self) -> int:
@@ -52,14 +55,17 @@ class TrainingTarget:
         return max_positions(self.checkpoint.config)
 
     def features(self, tokens: npt.NDArray[np.int32]) -> Tensor:
-        """Hidden states after the final norm, float32 [length, hidden], of tokens [length]."""
+        """The rows of a text of tokens [length], float32 [length, hidden * (1 + taps)].
+
+        A row is the hidden state after the final norm, then what is tapped (see models/taps.py).
+        """
         ids = torch.from_numpy(tokens.astype(np.int64))
-        chunks = list(self._forward(ids, self.block.new_cache(len(ids)), 0))
+        chunks = list(self._forward(ids, self.block.new_cache(len(ids)), 0, self.taps))
         # A copy, made outside of inference mode: autograd refuses to save tensors that were made in it.
         return torch.cat([chunk.float() for chunk in chunks])
 
     def embed(self, tokens: npt.NDArray[np.int32]) -> Tensor:
-        """The rows [length, hidden] of the embedding, float32, as EagleDrafter gives them to the head."""
+        """The embeddings [..., hidden] of tokens [...], float32, as drafters give them to their heads."""
         with torch.no_grad():
             embedded: Tensor = self.embedding(torch.from_numpy(tokens.astype(np.int64)))
         return embedded.float()
@@ -86,12 +92,12 @@ class TrainingTarget:
             pending = torch.tensor(answer[-1:], dtype=torch.int64)
         return answer
 
-    def _forward(self, ids: Tensor, cache: SessionCache, cached: int) -> Iterator[Tensor]:
-        """The final hidden states of ids [rows] that follow `cached` rows, some at a time."""
+    def _forward(self, ids: Tensor, cache: SessionCache, cached: int, taps: Taps = ()) -> Iterator[Tensor]:
+        """The rows of ids [rows] that follow `cached` rows, some at a time."""
         for chunk in torch.split(ids, CHUNK_ROWS):
             positions = np.arange(cached, cached + len(chunk))
             parents = np.append(-1, positions[:-1])
-            hidden = self.block.forward(chunk, positions, cache, cached, cached, parents, _never)
+            hidden = self.block.forward(chunk, positions, cache, cached, cached, parents, _never, taps)
             assert hidden is not None, "nothing aborts it"
             yield hidden
             cached += len(chunk)
