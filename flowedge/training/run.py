@@ -99,7 +99,7 @@ def _check_output(out: Path, restart: bool) -> None:
 
 def _resolved(settings: TrainingSettings, target: TrainingTarget) -> TrainingSettings:
     """The settings with what the model decides filled in."""
-    rate = settings.learning_rate or default_learning_rate(target.block.hidden_size)
+    rate = settings.learning_rate or default_learning_rate(target.lm_head.hidden_size)
     return replace(settings, learning_rate=rate, max_length=min(settings.max_length, target.context))
 
 

@@ -62,7 +62,7 @@ class Trainer:
         self._settings = settings
         self._training = training
         self.head = training.head
-        self._peak = settings.learning_rate or default_learning_rate(target.block.hidden_size)
+        self._peak = settings.learning_rate or default_learning_rate(target.lm_head.hidden_size)
         self._optimizer = AdamW(self.head.parameters(), lr=self._peak, betas=BETAS, weight_decay=WEIGHT_DECAY)
         self.progress = Progress()
 
@@ -141,7 +141,7 @@ class Trainer:
         for group in like_lengths([len(document) for document in documents]):
             chosen = [documents[index] for index in group]
             rows = [self._target.features(document.tokens) for document in chosen]
-            yield Batch.of(chosen, rows, self._target.block.hidden_size)
+            yield Batch.of(chosen, rows, self._target.lm_head.hidden_size)
 
 
 def _advanced(progress: Progress, report: StepReport, tokens: int, seconds: float) -> Progress:
