@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,9 @@ def write_head(
     directory.mkdir(parents=True, exist_ok=True)
     written = {**config.to_diff_dict(), "num_hidden_layers": 1, **settings}
     weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / "config.json.part"
-    contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-    save_file(contiguous, weights_part, metadata={"format": "pt"})
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     config_part.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(contiguous, weights_part, metadata={"format": "pt"})
+    shutil.copymode(config_part, weights_part)  # safetensors writes for the owner alone
     weights_part.replace(directory / SAFETENSORS_NAME)
     config_part.replace(directory / "config.json")

@@ -41,7 +41,7 @@ class Batch:
             pad_sequence(list(rows), batch_first=True),
             spread[:, None, None],
             pad_sequence(tokens, batch_first=True).numpy(),
-            pad_sequence(counted, batch_first=True),
+            pad_sequence(counted, batch_first=True).to(rows[0].device),
         )
 
 

@@ -26,10 +26,11 @@ class Eagle3Training(HeadTraining):
 
     def __init__(self, head: Eagle3Head, target: TrainingTarget, unroll: int, compute: torch.dtype) -> None:
         """unroll: steps that a row is trained through."""
-        super().__init__(head, compute)
+        super().__init__(head, target.device, compute)
         self._target = target
-        self._ids = head.d2t + torch.arange(len(head.d2t))  # the target's ids of the draft vocabulary
-        self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool)
+        # The target's ids of the draft vocabulary.
+        self._ids = head.d2t + torch.arange(len(head.d2t), device=target.device)
+        self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool, device=target.device)
         self._proposable[self._ids] = True
         weights = STEP_DECAY ** torch.arange(unroll)
         self._weights: list[float] = (weights / weights.sum()).tolist()
@@ -69,7 +70,7 @@ class Eagle3Training(HeadTraining):
 
         wanted: the target's distributions over the draft vocabulary, float32 [learned tokens, draft_vocab].
         """
-        place = torch.full(batch.counted.shape, -1)
+        place = torch.full(batch.counted.shape, -1, device=features.device)
         texts, at = batch.counted[:, 2:].nonzero(as_tuple=True)
         kept: list[Tensor] = []
         learned: list[Tensor] = []
@@ -78,9 +79,9 @@ class Eagle3Training(HeadTraining):
             proposable = self._proposable[logits.argmax(dim=-1)]
             learned.append(proposable)
             kept.append(logits[proposable][:, self._ids].softmax(dim=-1))
-        chosen = torch.cat(learned) if learned else torch.zeros(0, dtype=torch.bool)
-        place[texts[chosen], at[chosen] + 2] = torch.arange(int(chosen.sum()))
-        return place, torch.cat(kept) if kept else torch.zeros(0, len(self._ids))
+        chosen = torch.cat(learned)
+        place[texts[chosen], at[chosen] + 2] = torch.arange(int(chosen.sum()), device=features.device)
+        return place, torch.cat(kept)
 
     def _backward_logits(self, states: Tensor, wanted: Tensor, share: float, sums: Sums) -> None:
         with self.products(states):

@@ -23,7 +23,7 @@ class EagleTraining(HeadTraining):
     def __init__(
         self, head: EagleHead, target: TrainingTarget, cross_entropy_weight: float, compute: torch.dtype
     ) -> None:
-        super().__init__(head, compute)
+        super().__init__(head, target.device, compute)
         self._target = target
         self._weight = cross_entropy_weight
 

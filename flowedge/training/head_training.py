@@ -34,8 +34,8 @@ class HeadTraining(ABC):
         compute: dtype of its matrix products.
     """
 
-    def __init__(self, head: nn.Module, compute: torch.dtype) -> None:
-        self.head = head.requires_grad_().train()
+    def __init__(self, head: nn.Module, device: torch.device, compute: torch.dtype) -> None:
+        self.head = head.requires_grad_().train().to(device)
         self.compute = compute
 
     @abstractmethod

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from flowedge.drafting.eagle3_head import TAPPED_STATES, Eagle3Head, load_eagle3_head
 from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, drafter_directory
-from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.taps import Taps, eagle3_taps
 from flowedge.models.tensors import torch_dtype
 from flowedge.training.documents import Document
@@ -17,15 +17,13 @@ from flowedge.training.eagle3_training import Eagle3Training, draft_vocabulary
 from flowedge.training.eagle_training import EagleTraining
 from flowedge.training.head_training import HeadTraining
 from flowedge.training.new_head import new_eagle3_head, new_head
-from flowedge.training.settings import TrainingSettings
+from flowedge.training.settings import HeadKind, TrainingSettings
 from flowedge.training.target import TrainingTarget
 
 
-def head_taps(settings: TrainingSettings, model: str) -> Taps:
-    """What is tapped of a target to train a head on. Errors as in eagle3_taps and Checkpoint.open."""
-    if settings.kind == "eagle":
-        return ()
-    return eagle3_taps(int(Checkpoint.open(model).config.num_hidden_layers))
+def head_taps(kind: HeadKind, config: Any) -> Taps:
+    """What is tapped of a target of that config to train a head on. Errors as in eagle3_taps."""
+    return () if kind == "eagle" else eagle3_taps(int(config.num_hidden_layers))
 
 
 def head_training(
@@ -62,7 +60,7 @@ def _eagle3_head(
         size = min(settings.draft_vocab, int(config.vocab_size))
         ids = draft_vocabulary(documents, int(config.vocab_size), size)
         generator = torch.Generator().manual_seed(settings.seed)
-        return new_eagle3_head(config, ids, target.lm_head.weight.float(), generator)
+        return new_eagle3_head(config, ids, target.lm_head.weight.float().cpu(), generator)
     directory = drafter_directory(settings.init)
     head = load_eagle3_head(directory, torch.float32)
     check_sizes(head.fc.in_features // TAPPED_STATES, int(head.config.vocab_size), config, directory)

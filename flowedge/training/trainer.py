@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import tee
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from flowedge.errors import BadRequestError, CheckpointError
 from flowedge.training.batch import Batch, like_lengths
-from flowedge.training.documents import Document, epoch_batches
+from flowedge.training.documents import Document, updates_from
 from flowedge.training.head_training import HeadTraining, Sums
 from flowedge.training.recipe import (
     BETAS,
@@ -28,6 +31,7 @@ from flowedge.training.target import TrainingTarget
 LARGEST_NORM = 1.0  # of an update's gradients
 SMOOTHING = 0.98  # of the losses that are shown
 _HEAD, _OPTIMIZER = "head.", "optimizer."
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -76,16 +80,17 @@ class Trainer:
 
     def steps(self) -> Iterator[StepReport]:
         """Trains to the end; the trainer may be saved whenever it has yielded."""
+        settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
-        epoch, batches = -1, list[list[int]]()
-        while self.share < 1:
-            if epoch != self.progress.epoch:
-                epoch = self.progress.epoch
-                batches = epoch_batches(lengths, self._settings.batch_tokens, self._settings.seed, epoch)
-            report = self._step([self._documents[index] for index in batches[self.progress.batch]])
-            if self.progress.batch == len(batches):
-                self.progress = replace(self.progress, epoch=epoch + 1, batch=0)
-            yield report
+        updates, ahead = tee(updates_from(lengths, settings.batch_tokens, settings.seed, *place))
+        texts = (self._documents[index].tokens for update in ahead for index in update.documents)
+        with closing(self._target.features(texts)) as features:
+            while self.share < 1:
+                update = next(updates)
+                report = self._step([self._documents[index] for index in update.documents], features)
+                if update.is_last:
+                    self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
+                yield report
 
     def saved(self) -> Saved:
         """The state from which `restore` goes on."""
@@ -102,10 +107,12 @@ class Trainer:
         }
         try:
             self.head.load_state_dict(weights)
-            for name, parameter in self.head.named_parameters():
-                self._optimizer.state[parameter] = {
-                    key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"]
-                    for key in ("step", "exp_avg", "exp_avg_sq")
+            # Before the first update there is nothing that AdamW remembers.
+            for name, parameter in self.head.named_parameters() if saved.progress.step else ():
+                state = {key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"] for key in ("step", *_MOMENTS)}
+                # AdamW keeps the step on the CPU.
+                self._optimizer.state[parameter] = state | {
+                    key: state[key].to(parameter.device) for key in _MOMENTS
                 }
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
@@ -113,13 +120,22 @@ class Trainer:
             ) from error
         self.progress = saved.progress
 
-    def _step(self, batch: Sequence[Document]) -> StepReport:
+    def _step(self, batch: Sequence[Document], features: Iterator[Tensor]) -> StepReport:
+        """`features` gives those of the batch's documents next."""
         started = time.monotonic()
         # Keyed by the step, so that there is no state of it to keep.
-        noise = torch.Generator().manual_seed((self._settings.seed << 32) + self.progress.step)
+        noise = torch.Generator(self._target.device).manual_seed(
+            (self._settings.seed << 32) + self.progress.step
+        )
         rows = sum(int(document.rows.sum()) for document in batch)
         sums = Sums()
-        for texts in self._batches(batch):
+        given = [next(features) for _ in batch]
+        for alike in like_lengths([len(document) for document in batch]):
+            texts = Batch.of(
+                [batch[index] for index in alike],
+                [given[index] for index in alike],
+                self._target.lm_head.hidden_size,
+            )
             self._training.backward(texts, rows, noise, sums)
         clip_grad_norm_(self.head.parameters(), LARGEST_NORM)
         if not math.isfinite(sums.feature + sums.token):
@@ -135,13 +151,6 @@ class Trainer:
         report = StepReport(sums.feature / share, sums.token / share, sums.agreed / share)
         self.progress = _advanced(self.progress, report, sum(map(len, batch)), time.monotonic() - started)
         return report
-
-    def _batches(self, documents: Sequence[Document]) -> Iterator[Batch]:
-        """The documents of an update with their rows, those of like length together."""
-        for group in like_lengths([len(document) for document in documents]):
-            chosen = [documents[index] for index in group]
-            rows = [self._target.features(document.tokens) for document in chosen]
-            yield Batch.of(chosen, rows, self._target.lm_head.hidden_size)
 
 
 def _advanced(progress: Progress, report: StepReport, tokens: int, seconds: float) -> Progress:
