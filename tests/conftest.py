@@ -10,6 +10,9 @@ import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.local import LocalCluster
+from flowedge.models.libraries import import_libraries
+
+import_libraries()  # before the tests do
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,9 @@ def train_drafter(
         dtype=dtype.value,
         seed=seed,
     )
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     from flowedge.cli.train_screen import train_screen  # noqa: PLC0415
     from flowedge.training.run import train_drafter as train  # noqa: PLC0415
 
