@@ -37,8 +37,6 @@ LIVE: dict[str, Any] = {
     "report": {"tables": ["table1", "table2", "table3"], "plots": ["bars", "gantt"]},
 }
 
-pytestmark = pytest.mark.xdist_group("bench")
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
