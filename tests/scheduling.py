@@ -13,6 +13,7 @@ SHARING = {
     "tests/cli/test_eagle3.py": "clusters",
     "tests/cli/test_families.py": "clusters",
     "tests/cli/test_generate.py": "clusters",
+    "tests/cli/test_profile.py": "clusters",
     "tests/cluster/test_equality.py": "clusters",
 }
 # Files of long tests that share nothing.
