@@ -41,8 +41,6 @@ class Pair:
         loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
-        if loaded.taps:
-            raise BadRequestError(f"--drafter {drafter}: the testbed has no EAGLE-3 heads")
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter)
 
     @property

@@ -85,10 +85,9 @@ class DraftModels:
         return drafter.session_bytes(rows) if drafter is not None else 0
 
 
-def make_machine(device: str, models: DraftModels, num_stages: int) -> DraftNode:
-    """The state machine of a draft node with these models, in front of so many stages."""
+def make_machine(device: str, models: DraftModels, num_stages: int, taps: Taps) -> DraftNode:
+    """The state machine of a draft node with these models, in front of so many stages with these taps."""
     drafter = models.executor.drafter
-    taps = () if drafter is None else drafter.taps
     spec = DraftNodeSpec(
         width=row_width(int(models.config.hidden_size), taps, int(models.config.num_hidden_layers)),
         dtype=models.dtype,

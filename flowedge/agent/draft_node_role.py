@@ -23,6 +23,8 @@ from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
+    from flowedge.drafting.drafter import Drafter
+    from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
 Report = Callable[[str, str], Awaitable[None]]
@@ -38,14 +40,19 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        taps: Taps | None = None,
     ) -> None:
-        """`address_for` gives the address at which a stage, given by its own, reaches this device."""
+        """`address_for` gives the address at which a stage, given by its own, reaches this device.
+
+        taps: of the pipeline (see models/taps.py); those the drafter asks for by default.
+        """
         self.pipeline = request.pipeline
         self._device = device
         self._address_for = address_for
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._taps = taps
         self._stages: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
@@ -74,6 +81,19 @@ class DraftNodeRole:
             raise DeviceError(self._device, "its pipeline is still being set up")
         return self._live, self._models
 
+    def draft_with(self, drafter: Drafter) -> None:
+        """Give sessions that begin from now on a drafter; none that drafts may be open.
+
+        BadRequestError for one that asks for other taps than the pipeline has. DeviceError as `serving`.
+        """
+        live, models = self.serving()
+        if drafter.taps != self._taps:
+            raise BadRequestError(
+                f"the drafter taps the layers {list(drafter.taps)}, the pipeline {list(self._taps or ())}"
+            )
+        models.executor.drafter = drafter
+        live.draft_with(needs_features=drafter.needs_features)
+
     def streams(self) -> LiveDraftNode:
         """See Role."""
         if self._live is None:
@@ -94,6 +114,7 @@ class DraftNodeRole:
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
         if self._ready:
             device.stage_addresses.extend(request.stages)
+            device.stage_layers.extend(stage.num_layers for stage in self._stages)
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
 
@@ -133,13 +154,15 @@ class DraftNodeRole:
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
+        if self._taps is None:
+            self._taps = opened.taps
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,
             quant=request.quant,
             dtype=request.dtype,
             fingerprint=opened.fingerprint,
-            taps=opened.taps,
+            taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
         )
         self._stages = stages
@@ -163,7 +186,7 @@ class DraftNodeRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
         return LiveDraftNode(
-            make_machine(self._device, models, len(self._stages)),
+            make_machine(self._device, models, len(self._stages), self._taps or ()),
             models.executor,
             self._lane,
             progress_s=self._settings.progress_s,

@@ -31,6 +31,7 @@ class Device:
     pipeline: str
     drafter: str
     quant: str
+    stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -54,4 +55,5 @@ class Device:
             pipeline=reply.pipeline,
             drafter=reply.drafter,
             quant=reply.quant,
+            stage_layers=tuple(reply.stage_layers),
         )

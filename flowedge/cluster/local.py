@@ -24,7 +24,7 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 
 AgentCommand = Callable[[int, str], list[str]]
-"""The command that starts the agent of a name; 0 is the draft node, 1 the first stage, and so on."""
+"""The command that starts the agent of a name, by its place among the agents: the draft node first."""
 
 
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
@@ -59,7 +59,7 @@ class LocalCluster:
     stops when its standard input does.
 
     Attributes:
-        draft_node, stages: the agents, once started; they are `agents[0]` and `agents[1:]`.
+        draft_node, stages: the agents, once started; `agents` is all of them in this order.
     """
 
     def __init__(
@@ -67,11 +67,13 @@ class LocalCluster:
         stages: int,
         *,
         name: str = "local",
+        draft_node: bool = True,
         start_timeout_s: float = _START_TIMEOUT_S,
         command: AgentCommand = agent_command,
     ) -> None:
         """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet.
 
+        draft_node: whether there is an agent for one; without, this process is to be the draft node.
         command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
             standard input closes.
         """
@@ -80,7 +82,9 @@ class LocalCluster:
                 f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES} are possible"
             )
         token = uuid.uuid4().hex[:6]
-        self._names = [f"{name}-{token}-{role}" for role in ("d0", *(f"v{i + 1}" for i in range(stages)))]
+        roles = [*(["d0"] if draft_node else []), *(f"v{place + 1}" for place in range(stages))]
+        self._names = [f"{name}-{token}-{role}" for role in roles]
+        self._num_stages = stages
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._logs: tempfile.TemporaryDirectory[str] | None = None
@@ -92,7 +96,7 @@ class LocalCluster:
 
     @property
     def stages(self) -> list[LocalAgent]:
-        return self.agents[1:]
+        return self.agents[-self._num_stages :]
 
     def start(self) -> None:
         """Starts all agents at once and waits until they listen.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
@@ -27,7 +27,7 @@ from flowedge.messages import (
 from flowedge.runtime.draft_session import DraftSession
 from flowedge.runtime.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.runtime.outbox import Outbox
-from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
+from flowedge.runtime.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.runtime.stopping import TextStream
 from flowedge.sampling import Walk
 from flowedge.strategies import base
@@ -109,6 +109,10 @@ class DraftNode:
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0]))
         self._outbox.put(Open(name, session.capacity))
         self._send_prompt(session)
+
+    def draft_with(self, *, needs_features: bool) -> None:
+        """Sessions that begin from now on can draft: the executor has been given a drafter."""
+        self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
 
     def cancel(self, name: str) -> None:
         """End a session without a result; does nothing when it has ended."""
@@ -232,7 +236,17 @@ class DraftNode:
         session = self._sessions.get(segment.session)
         if session is not None:
             session.take_result(segment, self.spec)
-            self._report_empty(session)
+            if session.request.rows_only:
+                self._put_out_rows(session)
+            else:
+                self._report_empty(session)
+
+    def _put_out_rows(self, session: DraftSession) -> None:
+        while (rows := session.next_rows()) is not None:
+            self._outputs.append(Rows(session.name, rows))
+        if session.all_rows_returned:
+            session.finish_reason = "rows"
+            self._close(session)
 
     def _report_empty(self, session: DraftSession) -> None:
         """Tell the strategy of segments that came back without live rows, each when its turn has come."""

@@ -40,8 +40,8 @@ class Costs(Protocol):
     def latency(self, sender: int) -> float:
         """How long a message is under way after it has left."""
 
-    def message_bytes(self, message: Message) -> int:
-        """Size of a message on the wire."""
+    def message_bytes(self, sender: int, message: Message) -> int:
+        """Size of a message on the link out of `sender`."""
 
 
 class Observer(Protocol):
@@ -224,7 +224,7 @@ class VirtualPipeline:
         if message is None:
             return
         self._link_busy[sender] = True
-        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(message))
+        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(sender, message))
         left = self.now + self._costs.transfer(sender, message)
         receiver = sender + 1 if sender + 1 < len(self.stages) else DRAFT_NODE
         arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
