@@ -163,6 +163,9 @@ def _live_stage(
 
 def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     import torch  # noqa: PLC0415
 
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415

@@ -43,7 +43,10 @@ def bench(
     """
     from flowedge.cli.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge.runtime.request import NOISES, parse_noise  # noqa: PLC0415
+
+    import_libraries()
     from testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:

@@ -100,6 +100,9 @@ def train_drafter(
         seed=seed,
     )
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     from flowedge.cli.train_screen import train_screen  # noqa: PLC0415
     from flowedge.cli.train_target import open_target  # noqa: PLC0415
     from flowedge.training.run import train_drafter as train  # noqa: PLC0415

@@ -52,8 +52,8 @@ class Sequence:
             positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
         if len(tokens) != len(parents):
             raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
-        self.tokens = np.append(self.tokens, np.array(tokens, dtype=np.int64))
-        self.parents = np.append(self.parents, np.array(parents, dtype=np.int64))
+        self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
+        self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
@@ -63,7 +63,7 @@ class Sequence:
         Returns the message that has every stage do the same.
         """
         subtree = _EMPTY if root is None else self._subtree(root)
-        retained = np.append(np.array(accepted, dtype=np.int64), subtree)
+        retained = np.concatenate([np.array(accepted, dtype=np.int64), subtree])
         prune = Prune(
             session=self._session,
             epoch=self.epoch + 1,
