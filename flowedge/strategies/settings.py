@@ -103,9 +103,9 @@ class AutoSettings(Settings):
     max_nodes: int = 600  # size of the tree beyond which nothing is drafted
     row_price: float = 0.65  # least probability of a row, as a multiple of its share of a crossing
     least_node: float = 0.001  # least probability of a node of the tree; above 0
-    stale_tokens: float = 2.0  # tokens after which the drafter begins at the root again
+    stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
     extra_segments: float = 0.0  # segments under way beyond one a stage
-    prior: float = 20.0  # proposals that the drafter's own probabilities count as; above 0
+    prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
