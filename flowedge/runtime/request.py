@@ -46,6 +46,8 @@ class DecodeCounters:
     Attributes:
         accepted_per_segment: tokens put out after each returned segment that held live draft rows.
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
+        rollbacks: of a hierarchy of models, how often each verifier had those before it roll back, the
+            target last.
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -55,6 +57,7 @@ class DecodeCounters:
     prunes: int = 0
     draft_layers: int = 0
     draft_rows_sent: int = 0
+    rollbacks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
