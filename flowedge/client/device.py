@@ -31,6 +31,7 @@ class Device:
     pipeline: str
     drafter: str
     quant: str
+    middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -54,4 +55,5 @@ class Device:
             pipeline=reply.pipeline,
             drafter=reply.drafter,
             quant=reply.quant,
+            middles=tuple((middle.model, middle.address) for middle in reply.middles),
         )

@@ -24,7 +24,7 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 
 AgentCommand = Callable[[int, str], list[str]]
-"""The command that starts the agent of a name; 0 is the draft node, 1 the first stage, and so on."""
+"""The command that starts the agent of a name: 0 is the draft node, then come stages, then middle models."""
 
 
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
@@ -53,19 +53,20 @@ class LocalAgent:
 
 
 class LocalCluster:
-    """N stage agents and a draft node on loopback; a context manager that leaves no process behind.
+    """N stage agents, a draft node, and agents for middle models, on loopback; leaves no process behind.
 
     Each is a real agent process with one compute thread. They end with this process however it ends: an agent
     stops when its standard input does.
 
     Attributes:
-        draft_node, stages: the agents, once started; they are `agents[0]` and `agents[1:]`.
+        draft_node, stages, middles: the agents, once started; `agents` has them in this order.
     """
 
     def __init__(
         self,
         stages: int,
         *,
+        middles: int = 0,
         name: str = "local",
         start_timeout_s: float = _START_TIMEOUT_S,
         command: AgentCommand = agent_command,
@@ -75,12 +76,14 @@ class LocalCluster:
         command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
             standard input closes.
         """
-        if not 1 <= stages <= MAX_LOCAL_STAGES:
+        if not 1 <= stages <= MAX_LOCAL_STAGES - middles:
             raise BadRequestError(
-                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES} are possible"
+                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES - middles} are possible"
             )
         token = uuid.uuid4().hex[:6]
-        self._names = [f"{name}-{token}-{role}" for role in ("d0", *(f"v{i + 1}" for i in range(stages)))]
+        roles = ["d0", *(f"v{i + 1}" for i in range(stages)), *(f"m{i + 1}" for i in range(middles))]
+        self._names = [f"{name}-{token}-{role}" for role in roles]
+        self._num_stages = stages
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._logs: tempfile.TemporaryDirectory[str] | None = None
@@ -92,7 +95,11 @@ class LocalCluster:
 
     @property
     def stages(self) -> list[LocalAgent]:
-        return self.agents[1:]
+        return self.agents[1 : 1 + self._num_stages]
+
+    @property
+    def middles(self) -> list[LocalAgent]:
+        return self.agents[1 + self._num_stages :]
 
     def start(self) -> None:
         """Starts all agents at once and waits until they listen.

@@ -252,15 +252,21 @@ class DraftNode:
         session.reports[route] = close.reports
         if len(session.reports) == len(session.routes):
             del self._closing[close.session]
-            every = [report for route in session.routes for report in session.reports[route]]
-            self._finished(session, tuple(every))
+            middles = tuple(report for route in session.middles for report in session.reports[route])
+            self._finished(session, session.reports[TARGET], middles)
 
-    def _finished(self, session: DraftSession, reports: tuple[StageReport, ...]) -> None:
+    def _finished(
+        self,
+        session: DraftSession,
+        reports: tuple[StageReport, ...],
+        middles: tuple[StageReport, ...] = (),
+    ) -> None:
         """Put out the end of a session that was closed; one that was cancelled or failed has none."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
             counters = session.counters()
-            self._outputs.append(Finished(session.name, session.finish_reason, "", counters, (own, *reports)))
+            finished = Finished(session.name, session.finish_reason, "", counters, (own, *reports), middles)
+            self._outputs.append(finished)
 
     def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
         for command in commands:

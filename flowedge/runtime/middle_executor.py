@@ -16,6 +16,10 @@ class MiddleExecutor(BlockExecutor):
         super().__init__(model.block)
         self.model = model
 
+    @property
+    def weight_bytes(self) -> int:
+        return self.model.weight_bytes
+
     def run(self, job: StageJob) -> Payload | None:
         """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
         if not isinstance(job, Forward):

@@ -62,13 +62,18 @@ class DecodeCounters:
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length"."""
+    """The request ended well: reason "eos", "stop" or "length".
+
+    Attributes:
+        reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
+    """
 
     session: str
     reason: str
     text: str  # what had been held back and belongs to the output
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
+    middle_reports: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True)
