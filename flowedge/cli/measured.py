@@ -42,7 +42,7 @@ class Measured:
         itl_s: time between tokens, one fewer than tokens.
         accepted_per_segment: tokens put out after each returned segment that held live rows.
         accepted_per_round: tokens put out in each draft round; empty for autoregressive decoding.
-        middles: of a hierarchy, the devices of middle models; rollbacks: how often each verifier had the models
+        middles: of a hierarchy, the devices of middle models; rollbacks: how often each verifier had those
             before it roll back, the target last.
     """
 
