@@ -101,7 +101,7 @@ class ReplayClock:
 
     def __init__(self, pair: Pair, directory: Path) -> None:
         self._pair = pair
-        self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head)
+        self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head, pair.drafter.taps)
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         pair = self._pair

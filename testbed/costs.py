@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.runtime.virtual import DRAFT_NODE, route_of
+from testbed.drafter_weights import DrafterWeights
 from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.interpolation import read_off
 from testbed.measured_costs import (
@@ -26,7 +28,6 @@ from testbed.profiles.link import LinkProfile
 from testbed.profiles.model import (
     STORED_BYTES,
     UNPACKED,
-    EagleSize,
     LayerSize,
     NGramSize,
     Quantisation,
@@ -81,10 +82,10 @@ def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant
     return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
 
 
-def head_s(device: DeviceProfile, hidden: int, vocab: int, rows: int, stored_bytes: int) -> float:
+def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
     """Seconds of an LM head over `rows` rows: its weights are read once, its logits are written and read."""
     logits = 2 * LOGIT_BYTES * vocab * rows
-    return product_s(device, vocab * hidden, rows, "none", logits, stored_bytes) + device.layer_overhead_s
+    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_s
 
 
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
@@ -99,7 +100,9 @@ class ProfileCosts:
         self.emulation = emulation
         self._layer = LayerSize.of(emulation.model)
         self._stored = emulation.model.stored_bytes
-        self._row_bytes = emulation.model.hidden * self._stored
+        widths = [emulation.row_width(stage) for stage in range(emulation.num_stages)]
+        self._row_bytes = {stage: width * self._stored for stage, width in enumerate(widths)}
+        self._drafter = DrafterWeights.of(emulation.model, emulation.drafter)
         self._measured = stage_measurements(emulation)
         self._measured_head = head_measurement(emulation)
         self._measured_draft = draft_measurement(emulation)
@@ -151,7 +154,7 @@ class ProfileCosts:
 
     def transfer(self, sender: int, message: Message) -> float:
         """How long the message occupies the link out of `sender`."""
-        return self.message_bytes(message) / self._link(sender).bytes_per_s
+        return self.message_bytes(sender, message) / self._link(sender).bytes_per_s
 
     def latency(self, sender: int) -> float:
         """The link's latency, with jitter where it has some."""
@@ -160,11 +163,15 @@ class ProfileCosts:
         jitter = drawn.random() * link.jitter_ms if link.jitter_ms else 0.0
         return (link.latency_ms + jitter) / 1e3
 
-    def message_bytes(self, message: Message) -> int:
-        """Bytes on the wire, with hidden states of the emulated model's width and dtype."""
+    def row_bytes(self, sender: int) -> int:
+        """Bytes of a row of hidden states out of `sender`, of the emulated width; 0 if it sends none."""
+        return self._row_bytes.get(sender, 0)
+
+    def message_bytes(self, sender: int, message: Message) -> int:
+        """Bytes on the link out of `sender`."""
         match message:
             case Segment():
-                per_row = self._row_bytes if message.payload.ndim > 1 else TOKEN_BYTES
+                per_row = self._row_bytes[sender] if message.payload.ndim > 1 else TOKEN_BYTES
                 return HEADER_BYTES + message.num_rows * (per_row + INDEX_BYTES)
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
@@ -183,9 +190,8 @@ class ProfileCosts:
 
     def _middle_forward(self, middle: EmulatedMiddle, job: Forward) -> float:
         """All layers of a middle model, and its LM head, which answers every row."""
-        head = head_s(
-            middle.device, middle.size.hidden, middle.size.vocab, job.num_rows, stored_bytes=self._stored
-        )
+        size = middle.size
+        head = head_s(middle.device, size.vocab * size.hidden, size.vocab, job.num_rows, self._stored)
         return middle.size.layers * self._middle_layer(middle, job) + head
 
     def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
@@ -199,36 +205,30 @@ class ProfileCosts:
                 total += ProfileCosts(alone).draft_job(job)
         return total
 
-    @property
-    def _drafter_hidden(self) -> int:
-        drafter = self.emulation.drafter
-        return self.emulation.model.hidden if isinstance(drafter, EagleSize) else drafter.hidden
-
     def _draft(self, extended: int, grown: int, nodes: int) -> float:
         """A forward over `extended` true and `grown` draft rows, then the choice of `nodes`' children."""
         if self._measured_draft is not None:
-            return measured_draft_s(self._measured_draft, extended, grown, nodes, self._draft_forward)
-        forward = self._draft_forward(extended + grown) if extended + grown or not nodes else 0.0
-        return forward + (self._head(self._drafter_hidden, nodes) if nodes else 0.0)
+            forward_of_true = partial(self._draft_forward, grown=0)
+            return measured_draft_s(self._measured_draft, extended, grown, nodes, forward_of_true)
+        forward = self._draft_forward(extended, grown) if extended + grown or not nodes else 0.0
+        return forward + (self._head(self._drafter.lm_head, self._drafter.vocab, nodes) if nodes else 0.0)
 
     def _verify(self, rows: int) -> float:
         def roofline(rows: int) -> float:
-            return self._head(self.emulation.model.hidden, rows)
+            model = self.emulation.model
+            return self._head(model.vocab * model.hidden, model.vocab, rows)
 
         if self._measured_head is None:
             return roofline(rows)
         return read_off(self._measured_head.verify_ms, rows, roofline) / 1e3
 
-    def _draft_forward(self, rows: int) -> float:
-        drafter, device = self.emulation.drafter, self.emulation.draft_node
-        if not isinstance(drafter, EagleSize):
-            layer = LayerSize.of(drafter, self._stored)
-            return drafter.layers * layer_s(device, layer, rows, 0, "none")
-        fc = 2 * self.emulation.model.hidden**2
-        return product_s(device, fc, rows, stored_bytes=self._stored) + layer_s(
-            device, self._layer, rows, 0, "none"
-        )
+    def _draft_forward(self, extended: int, grown: int) -> float:
+        """The drafter's fc and layers over `extended` true and `grown` draft rows."""
+        drafter, device = self._drafter, self.emulation.draft_node
+        through_fc = extended + (grown if drafter.fc_for_draft_rows else 0)
+        fc = product_s(device, drafter.fc, through_fc, stored_bytes=self._stored) if through_fc else 0.0
+        return fc + drafter.layers * layer_s(device, drafter.layer, extended + grown, 0, "none")
 
-    def _head(self, hidden: int, rows: int) -> float:
+    def _head(self, weights: int, vocab: int, rows: int) -> float:
         """An LM head of the draft node over `rows` rows."""
-        return head_s(self.emulation.draft_node, hidden, self.emulation.model.vocab, rows, self._stored)
+        return head_s(self.emulation.draft_node, weights, vocab, rows, self._stored)

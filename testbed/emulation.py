@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.errors import BadRequestError
+from flowedge.models.taps import Taps, eagle3_taps, row_width
 from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import EagleSize, ModelProfile, NGramSize, Quantisation, SmallModelSize
+from testbed.profiles.model import (
+    DrafterSize,
+    Eagle3Size,
+    ModelProfile,
+    NGramSize,
+    Quantisation,
+    SmallModelSize,
+)
 
 
 @dataclass(frozen=True)
@@ -34,12 +42,12 @@ class Emulation:
 
     model: ModelProfile
     quant: Quantisation
-    drafter: EagleSize | SmallModelSize
+    drafter: DrafterSize
     draft_node: DeviceProfile
     stages: tuple[DeviceProfile, ...]
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
-    drafting: tuple[EagleSize | SmallModelSize | NGramSize, ...] = ()
+    drafting: tuple[DrafterSize | NGramSize, ...] = ()
     middles: tuple[EmulatedMiddle, ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,6 +74,24 @@ class Emulation:
     @property
     def num_stages(self) -> int:
         return len(self.stages)
+
+    @property
+    def drafters(self) -> tuple[DrafterSize | NGramSize, ...]:
+        """All that draft."""
+        return self.drafting or (self.drafter,)
+
+    @property
+    def taps(self) -> Taps:
+        """Layers of the model whose inputs ride along with its rows, for a drafter that needs them.
+
+        BadRequestError for a model that is too small for that drafter.
+        """
+        tapping = any(isinstance(size, Eagle3Size) for size in self.drafters)
+        return eagle3_taps(self.model.layers) if tapping else ()
+
+    def row_width(self, stage: int) -> int:
+        """Width of the rows that leave a stage: the hidden state, then what was tapped so far."""
+        return row_width(self.model.hidden, self.taps, sum(self.split[: stage + 1]))
 
     @property
     def mbps(self) -> float | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.errors import CapacityError
+from testbed.drafter_weights import DrafterWeights
 from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import EagleSize, LayerSize, NGramSize, weight_bytes
+from testbed.profiles.model import LayerSize, NGramSize, weight_bytes
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
 
@@ -22,7 +21,7 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
         * layer.weights
         * weight_bytes(emulation.quant, stored),
         f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
-        "activations": float(ACTIVATION_ROWS * model.intermediate * stored),
+        "activations": _activations(emulation, emulation.row_width(stage)),
     }
     if emulation.quant not in ("none", "int4"):
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
@@ -32,42 +31,26 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
 
 
 def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
-    """Bytes the draft node holds, by part."""
-    if emulation.drafting:
-        return _joint_parts(emulation, capacity)
-    model, drafter = emulation.model, emulation.drafter
-    table, stored = model.vocab * model.hidden, model.stored_bytes
-    if isinstance(drafter, EagleSize):
-        layer, layers, extra = LayerSize.of(model), 1, 2 * model.hidden**2 + table
-    else:
-        layer, layers, extra = (
-            LayerSize.of(drafter, stored),
-            drafter.layers,
-            2 * drafter.vocab * drafter.hidden,
-        )
-    return {
-        "LM head": float(table * stored),
-        "drafter": float((layers * layer.weights + extra) * stored),
-        f"drafter's KV of {capacity} rows": float(layers * layer.kv_bytes_per_row * capacity),
-        "activations": float(ACTIVATION_ROWS * model.intermediate * stored),
-    }
-
-
-def _joint_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
-    """The same with several drafters; what they share is counted once."""
-    parts = _without_drafter(draft_node_parts(replace(emulation, drafting=()), capacity))
-    for number, size in enumerate(emulation.drafting, start=1):
+    """Bytes the draft node holds, by part; what several drafters share is counted once."""
+    model, stored = emulation.model, emulation.model.stored_bytes
+    parts = {"LM head": float(model.vocab * model.hidden * stored)}
+    for number, size in enumerate(emulation.drafters, start=1):
         if isinstance(size, NGramSize):
             parts[f"n-grams of {capacity} tokens"] = float(NGramDrafter().session_bytes(capacity))
-        else:
-            alone = draft_node_parts(replace(emulation, drafter=size, drafting=()), capacity)
-            own = alone.keys() - _without_drafter(alone).keys()
-            parts |= {f"{name} ({number})": alone[name] for name in sorted(own)}
+            continue
+        drafter = DrafterWeights.of(model, size)
+        which = f" ({number})" if len(emulation.drafters) > 1 else ""
+        kv = drafter.layers * drafter.layer.kv_bytes_per_row * capacity
+        parts[f"drafter{which}"] = float(drafter.held * stored)
+        parts[f"drafter's KV of {capacity} rows{which}"] = float(kv)
+    parts["activations"] = _activations(emulation, emulation.row_width(emulation.num_stages - 1))
     return parts
 
 
-def _without_drafter(parts: dict[str, float]) -> dict[str, float]:
-    return {name: size for name, size in parts.items() if not name.startswith("drafter")}
+def _activations(emulation: Emulation, row_width: int) -> float:
+    """Bytes of the rows held at once, by the widest of what is computed and of what is sent."""
+    model = emulation.model
+    return float(ACTIVATION_ROWS * max(model.intermediate, row_width) * model.stored_bytes)
 
 
 def middle_parts(emulation: Emulation, middle: EmulatedMiddle, capacity: int) -> dict[str, float]:

@@ -49,8 +49,6 @@ class Pair:
         loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
-        if loaded.taps:
-            raise BadRequestError(f"--drafter {drafter}: the testbed has no EAGLE-3 heads")
         between = tuple(
             MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
             for middle in middles

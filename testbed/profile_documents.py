@@ -16,6 +16,7 @@ from testbed.profiles.model import DTYPE_BYTES, LayerSize, ModelProfile
 from testbed.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
 
 DIGITS = 4  # significant ones that are written
+DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
 STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
@@ -63,7 +64,7 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
 
 
 def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
-    """The sizes of the model that was measured, with an EAGLE head as its drafter."""
+    """The sizes of the model that was measured, with EAGLE heads as its drafters."""
     return ModelProfile.model_validate(
         {
             "title": times.model,
@@ -73,7 +74,10 @@ def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
             "vocab": times.vocab,
             "tied_embedding": times.tied_embedding,
             "dtype": dtype,
-            "drafters": {"eagle": {"kind": "eagle"}},
+            "drafters": {
+                "eagle": {"kind": "eagle"},
+                "eagle3": {"kind": "eagle3", "draft_vocab": min(DRAFT_VOCAB, times.vocab)},
+            },
         }
     )
 

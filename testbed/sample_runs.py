@@ -13,7 +13,7 @@ from testbed.pair import Pair
 from testbed.plan import Options, Run, Task, cases
 from testbed.prompts import dataset_files, read_dataset
 from testbed.record import RunRecord
-from testbed.scenario import read_scenario
+from testbed.scenario import PairNames, read_scenario
 
 SCENARIO = Path(__file__).parent / "scenarios" / "flowspec-table1.yaml"
 
@@ -27,7 +27,8 @@ class SampleRuns:
 
     def __init__(self, pair: Pair, dataset: str, data: Path, samples: int, directory: Path) -> None:
         """data: directory of the dataset's file; directory: receives the true paths."""
-        self._scenario = read_scenario(SCENARIO)
+        own = PairNames(model=pair.model, drafter=pair.drafter_name)
+        self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
         self._clock = make_clock("replay", pair, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))

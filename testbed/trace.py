@@ -91,7 +91,7 @@ class TraceObserver:
         self.trace.intervals.append(Interval(sender, TRANSFER, start, left, message_rows(message)))
 
     def expressed(self, stage: int, message: Message, start: float, arrives: float) -> None:  # noqa: ARG002
-        self.trace.express_bytes += self._costs.message_bytes(message)
+        self.trace.express_bytes += self._costs.message_bytes(DRAFT_NODE, message)
         if isinstance(message, Prune):
             self.trace.prunes.append(PruneMark(stage, arrives))
 

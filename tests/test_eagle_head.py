@@ -87,6 +87,14 @@ def test_layout_round_trip(tmp_path: Path, pickled: bool, own_embedding: bool) -
     assert not loaded.training
 
 
+def test_saved_files_have_the_mode_that_new_files_have(tmp_path: Path) -> None:
+    save_eagle_head(small_head(), tmp_path / "head")
+    (tmp_path / "new").touch()
+    assert {path.stat().st_mode for path in (tmp_path / "head").iterdir()} == {
+        (tmp_path / "new").stat().st_mode
+    }
+
+
 @pytest.mark.parametrize(("setting", "has_bias"), [(None, True), (True, True), (False, False)])
 def test_bias_key_of_the_config(tmp_path: Path, setting: bool | None, has_bias: bool) -> None:
     save_eagle_head(small_head(fc_bias=has_bias), tmp_path)

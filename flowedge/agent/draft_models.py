@@ -118,10 +118,14 @@ def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str
     ]
 
 
-def make_machine(device: str, models: DraftModels, num_stages: int, num_middles: int = 0) -> DraftNode:
-    """The state machine of a draft node with these models, in front of stages and middle models."""
+def make_machine(
+    device: str, models: DraftModels, num_stages: int, taps: Taps, num_middles: int = 0
+) -> DraftNode:
+    """The state machine of a draft node with these models, in front of stages with these taps.
+
+    num_middles: middle models beside them.
+    """
     drafter = models.executor.drafter
-    taps = () if drafter is None else drafter.taps
     spec = DraftNodeSpec(
         width=row_width(int(models.config.hidden_size), taps, int(models.config.num_hidden_layers)),
         dtype=models.dtype,

@@ -30,6 +30,8 @@ from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
+    from flowedge.drafting.drafter import Drafter
+    from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
 Report = Callable[[str, str], Awaitable[None]]
@@ -45,14 +47,19 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        taps: Taps | None = None,
     ) -> None:
-        """`address_for` gives the address at which a stage, given by its own, reaches this device."""
+        """`address_for` gives the address at which a stage, given by its own, reaches this device.
+
+        taps: of the pipeline (see models/taps.py); those the drafter asks for by default.
+        """
         self.pipeline = request.pipeline
         self._device = device
         self._address_for = address_for
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._taps = taps
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
@@ -82,6 +89,19 @@ class DraftNodeRole:
             raise DeviceError(self._device, "its pipeline is still being set up")
         return self._live, self._models
 
+    def draft_with(self, drafter: Drafter) -> None:
+        """Give sessions that begin from now on a drafter; none that drafts may be open.
+
+        BadRequestError for one that asks for other taps than the pipeline has. DeviceError as `serving`.
+        """
+        live, models = self.serving()
+        if drafter.taps != self._taps:
+            raise BadRequestError(
+                f"the drafter taps the layers {list(drafter.taps)}, the pipeline {list(self._taps or ())}"
+            )
+        models.executor.drafter = drafter
+        live.draft_with(needs_features=drafter.needs_features)
+
     def streams(self) -> LiveDraftNode:
         """See Role."""
         if self._live is None:
@@ -103,6 +123,7 @@ class DraftNodeRole:
         if self._ready:
             device.stage_addresses.extend(request.stages)
             device.middles.extend(request.middles)
+            device.stage_layers.extend(stage.num_layers for stage in self._stages)
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
 
@@ -145,13 +166,15 @@ class DraftNodeRole:
         )
         addresses = [middle.address for middle in request.middles]
         middles = await plan_middles(addresses, opened.middles, settings.link)
+        if self._taps is None:
+            self._taps = opened.taps
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,
             quant=request.quant,
             dtype=request.dtype,
             fingerprint=opened.fingerprint,
-            taps=opened.taps,
+            taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
             address_for=self._address_for,
         )
@@ -187,7 +210,7 @@ class DraftNodeRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
         return LiveDraftNode(
-            make_machine(self._device, models, len(self._stages), len(self._middles)),
+            make_machine(self._device, models, len(self._stages), self._taps or (), len(self._middles)),
             models.executor,
             self._lane,
             progress_s=self._settings.progress_s,

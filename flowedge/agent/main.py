@@ -43,7 +43,7 @@ async def run_agent(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = grpc.aio.server(options=settings.link.channel_options)
-    identity = Identity.of(settings, _bind(server, settings))
+    identity = Identity.of(settings, bind(server, settings))
     lane = ComputeLane(identity.name)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
@@ -79,7 +79,8 @@ def _announce(identity: Identity) -> None:
     print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
-def _bind(server: grpc.aio.Server, settings: AgentSettings) -> int:
+def bind(server: grpc.aio.Server, settings: AgentSettings) -> int:
+    """Has a server listen where the settings say; returns the port, DeviceError when it cannot."""
     address = join_address(settings.host or "0.0.0.0", settings.port)
     try:
         port = server.add_insecure_port(address)

@@ -156,15 +156,16 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
 
     block = executor.block
-    row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
+    cache_row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
+    sent_row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
     return StageSpec(
         is_first=block.is_first,
         width=executor.row_width,
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // row_bytes)),
-        padding_per_row=0 if pacing is None or request.route else pacing.padding_per_row,
+        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
+        padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
 

@@ -57,6 +57,7 @@ class Checker:
         from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
         from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+        from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
         from flowedge.models.reference import ReferenceModel  # noqa: PLC0415
         from flowedge.models.tokenizer import eos_token_ids  # noqa: PLC0415
 
@@ -65,7 +66,9 @@ class Checker:
         checkpoint = Checkpoint.open(model)
         self.required_bytes = ReferenceModel.required_bytes(checkpoint)
         self._eos = eos_token_ids(checkpoint)
-        self._reference: ReferenceModel = ReferenceModel.load(checkpoint, quant)
+        self._reference: ReferenceModel = ReferenceModel.load(
+            checkpoint, quant, quant_cache=QuantCache.configured()
+        )
         self._tolerance: Tolerance | None = None
 
     def judge(

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from flowedge.client import Client, Device
 from flowedge.client.assembly import PipelineSpec, Report, assemble
 from flowedge.client.device import IDLE
+from flowedge.cluster.address import is_loopback
 from flowedge.cluster.discovery import discover
 from flowedge.cluster.local import LocalCluster
 from flowedge.cluster.record import DeviceRecord
 from flowedge.cluster.split import split_counts
 from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-
-_LOOPBACK = ("127.", "[::1]", "localhost")
 
 
 @dataclass(frozen=True)
@@ -115,17 +114,25 @@ def _use_peers(request: PipelineRequest, peers: tuple[str, ...], report: Report)
     return peers[0]
 
 
-def _use_discovered(request: PipelineRequest, report: Report) -> str:
-    records = asyncio.run(discover(request.discover_s))
+def find_devices(discover_s: float, least: int) -> dict[str, Device]:
+    """The agents found on the network by address: of those on loopback, where fewer than `least` are not.
+
+    DeadlineError when none answers, ProtocolError for one of another version.
+    """
+    records = asyncio.run(discover(discover_s))
     if not records:
         raise DeadlineError(
-            f"no agent answered within {request.discover_s:g} s: start some with `flowedge agent`, name "
+            f"no agent answered within {discover_s:g} s: start some with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
         )
     for record in records:
         if record.mismatch:
             raise ProtocolError(record.mismatch)
-    devices = {record.address: describe(record.address) for record in _reachable(records)}
+    return {record.address: describe(record.address) for record in _reachable(records, least)}
+
+
+def _use_discovered(request: PipelineRequest, report: Report) -> str:
+    devices = find_devices(request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
@@ -169,10 +176,10 @@ def _needs(middles: int) -> str:
     )
 
 
-def _reachable(records: list[DeviceRecord]) -> list[DeviceRecord]:
-    """Devices that can reach each other: those on the network, or, with fewer than two, those on loopback."""
-    networked = [record for record in records if not record.address.startswith(_LOOPBACK)]
-    return networked if len(networked) > 1 else [record for record in records if record not in networked]
+def _reachable(records: list[DeviceRecord], least: int) -> list[DeviceRecord]:
+    """Devices that can reach each other: those on the network, or, if they are too few, those on loopback."""
+    networked = [record for record in records if not is_loopback(record.address)]
+    return networked if len(networked) >= least else [record for record in records if record not in networked]
 
 
 def describe(address: str) -> Device:

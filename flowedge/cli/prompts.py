@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
+from flowedge.json_lines import read_json_lines
 
 
 def read_prompts(prompt: str | None, file: Path | None, limit: int | None) -> list[str]:
@@ -20,28 +20,10 @@ def read_prompts(prompt: str | None, file: Path | None, limit: int | None) -> li
     if prompt is not None:
         return [_usable(prompt, "--prompt")]
     assert file is not None
-    prompts = _read_file(file)
+    prompts = [_usable(_prompt_of(entry, where), where) for where, entry in read_json_lines(file)]
     if not prompts:
         raise BadRequestError(f"{file}: there is no prompt in it")
     return prompts[:limit]
-
-
-def _read_file(file: Path) -> list[str]:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{file}: cannot be read: {error}") from error
-    return [_read_line(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _read_line(line: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise BadRequestError(f"{where}: not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise BadRequestError(f"{where}: not a JSON object")
-    return _usable(_prompt_of(entry, where), where)
 
 
 def _prompt_of(entry: dict[str, Any], where: str) -> Any:

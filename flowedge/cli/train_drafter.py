@@ -37,10 +37,30 @@ def train_drafter(
     evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the target's layers.")] = Quant.NONE,
     dtype: Annotated[Dtype, typer.Option(help="Of the target's other weights.")] = Dtype.FLOAT32,
+    stages: Annotated[
+        int | None, typer.Option(min=1, help="Have the layers on so many agents started here, for this run.")
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="Have the layers on these agents, host:port,..., in layer order.")
+    ] = None,
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Have the layers on the idle agents found on the network.")
+    ] = False,
+    split: Annotated[
+        str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda: where the head is trained, and the layers that are here.")
+    ] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the head's first weights, the noise and the order.")] = 0,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
 ) -> None:
-    """Train an EAGLE head for a target; given again after an interruption, the command goes on."""
+    """Train an EAGLE head for a target; given again after an interruption, the command goes on.
+
+    The target's layers are in this process, or on agents with --stages, --peers or --devices.
+    """
+    from flowedge.cli.options import local_path, split_peers  # noqa: PLC0415
+    from flowedge.cli.stages import StagesRequest  # noqa: PLC0415
     from flowedge.training.settings import TrainingSettings  # noqa: PLC0415
 
     settings = TrainingSettings(
@@ -57,11 +77,16 @@ def train_drafter(
         dtype=dtype.value,
         seed=seed,
     )
+    agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
     from flowedge.cli.train_screen import train_screen  # noqa: PLC0415
+    from flowedge.cli.train_target import open_target  # noqa: PLC0415
     from flowedge.training.run import train_drafter as train  # noqa: PLC0415
 
     with train_screen(out) as screen:
-        acceptance = train(model, data, out, settings, screen, restart=restart)
+        opener = open_target(agents, device, lambda name, doing: screen.say(f"{name}: {doing}"))
+        acceptance = train(
+            local_path(model), data, out, settings, screen, open_target=opener, restart=restart
+        )
     print(f"the head is in {out}: give it as --drafter {out}")
     if acceptance.cycles:
         print(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from flowedge.errors import DeadlineError, DeviceError
 from flowedge.training.run import Watcher
 from flowedge.training.state import Progress
 
@@ -56,7 +57,10 @@ class _Screen(Watcher):
 
 @contextmanager
 def train_screen(out: Path) -> Iterator[Watcher]:
-    """A progress bar with the losses and the time left, on standard error; an interruption is explained."""
+    """A progress bar with the losses and the time left, on standard error.
+
+    It says what is kept when the training is interrupted or a device is lost.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
@@ -69,8 +73,12 @@ def train_screen(out: Path) -> Iterator[Watcher]:
         screen = _Screen(bar)
         try:
             yield screen
-        except KeyboardInterrupt:
-            kept = "nothing is trained yet" if screen.kept is None else f"step {screen.kept} is kept in {out}"
+        except (KeyboardInterrupt, DeviceError, DeadlineError):
+            kept = (
+                "this run has trained nothing"
+                if screen.kept is None
+                else f"step {screen.kept} is kept in {out}"
+            )
             screen.say(
                 f"stopped; {kept}. The same command goes on from there, with --restart it begins anew."
             )

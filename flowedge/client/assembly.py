@@ -53,11 +53,11 @@ class PipelineSpec:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent takes one role")
 
     def is_served_by(self, device: Device) -> bool:
-        """Whether the device is the draft node of just this pipeline; one with a split of its own is not."""
+        """Whether the device is the draft node of just this pipeline, of any split where none is given."""
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
             and (device.model, device.drafter, device.quant) == (self.model, self.drafter, self.quant)
-            and not self.split
+            and self.split in ((), device.stage_layers)
         )
 
 

@@ -32,6 +32,7 @@ class Device:
     drafter: str
     quant: str
     middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
+    stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -56,4 +57,5 @@ class Device:
             drafter=reply.drafter,
             quant=reply.quant,
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
+            stage_layers=tuple(reply.stage_layers),
         )

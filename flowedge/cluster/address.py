@@ -22,6 +22,15 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(address: str) -> bool:
+    """Whether "host:port" is reached from its own machine alone. Errors as split_address."""
+    host, _ = split_address(address)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:  # a name
+        return False
+
+
 def host_ip(host: str) -> str:
     """An address to listen on as an IP address; BadRequestError when it is a name other than localhost."""
     try:

@@ -24,7 +24,7 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 
 AgentCommand = Callable[[int, str], list[str]]
-"""The command that starts the agent of a name: 0 is the draft node, then come stages, then middle models."""
+"""The command that starts the agent of a name, by its place among the agents: the draft node first."""
 
 
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
@@ -59,7 +59,7 @@ class LocalCluster:
     stops when its standard input does.
 
     Attributes:
-        draft_node, stages, middles: the agents, once started; `agents` has them in this order.
+        draft_node, stages, middles: the agents, once started; `agents` is all of them in this order.
     """
 
     def __init__(
@@ -68,11 +68,13 @@ class LocalCluster:
         *,
         middles: int = 0,
         name: str = "local",
+        draft_node: bool = True,
         start_timeout_s: float = _START_TIMEOUT_S,
         command: AgentCommand = agent_command,
     ) -> None:
         """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet.
 
+        draft_node: whether there is an agent for one; without, this process is to be the draft node.
         command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
             standard input closes.
         """
@@ -81,9 +83,13 @@ class LocalCluster:
                 f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES - middles} are possible"
             )
         token = uuid.uuid4().hex[:6]
-        roles = ["d0", *(f"v{i + 1}" for i in range(stages)), *(f"m{i + 1}" for i in range(middles))]
+        roles = [
+            *(["d0"] if draft_node else []),
+            *(f"v{place + 1}" for place in range(stages)),
+            *(f"m{number + 1}" for number in range(middles)),
+        ]
         self._names = [f"{name}-{token}-{role}" for role in roles]
-        self._num_stages = stages
+        self._first_stage, self._num_stages = int(draft_node), stages
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._logs: tempfile.TemporaryDirectory[str] | None = None
@@ -95,11 +101,11 @@ class LocalCluster:
 
     @property
     def stages(self) -> list[LocalAgent]:
-        return self.agents[1 : 1 + self._num_stages]
+        return self.agents[self._first_stage : self._first_stage + self._num_stages]
 
     @property
     def middles(self) -> list[LocalAgent]:
-        return self.agents[1 + self._num_stages :]
+        return self.agents[self._first_stage + self._num_stages :]
 
     def start(self) -> None:
         """Starts all agents at once and waits until they listen.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,7 +165,8 @@ def save_eagle_head(head: EagleHead, directory: Path) -> None:
         "dtype": str(head.fc.weight.dtype).removeprefix("torch."),
     }
     weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / "config.json.part"
-    save_file(tensors, weights_part, metadata={"format": "pt"})
     config_part.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(tensors, weights_part, metadata={"format": "pt"})
+    shutil.copymode(config_part, weights_part)  # safetensors writes for the owner alone
     weights_part.replace(directory / SAFETENSORS_NAME)
     config_part.replace(directory / "config.json")

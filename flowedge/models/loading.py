@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from flowedge.models.families import layer_prefix
 from flowedge.models.prequantised import resolve_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.registry import backend_of
-from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor, update_digest
+from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor, content_digest
 from flowedge.models.quantize import check_quant, linear_bytes
 
 CHUNK_BYTES = 16 << 20  # that are held of a tensor as it is stored, while it is read
@@ -155,18 +154,12 @@ def _encode(
     source = SourceTensor.of(path, str(part))
     content = quant_cache.content(source, lambda: _content(checkpoint, name))
     key = CacheKey(content, "" if exact else str(dtype), quant, backend.format)
-    tensors = quant_cache.get(key)
-    if tensors is None:
-        tensors = backend.encode(rows)
-        quant_cache.put(key, tensors)
-    return tensors
+    return quant_cache.encoded(key, lambda: backend.encode(rows))
 
 
 def _content(checkpoint: Checkpoint, name: str) -> str:
-    digest = hashlib.sha256(f"{checkpoint.dtype(name)} {list(checkpoint.shape(name))}\0".encode())
-    for _, rows in _stored_rows(checkpoint, name):
-        update_digest(digest, rows)
-    return digest.hexdigest()
+    chunks = (rows for _, rows in _stored_rows(checkpoint, name))
+    return content_digest(checkpoint.dtype(name), checkpoint.shape(name), chunks)
 
 
 def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch.Tensor]]:

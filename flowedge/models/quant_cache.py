@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -152,6 +152,14 @@ class QuantCache:
         _touch(path)
         return tensors
 
+    def encoded(self, key: CacheKey, encode: Callable[[], Tensors]) -> Tensors:
+        """The encoded weight: what is stored, or what `encode` gives, which is stored then."""
+        tensors = self.get(key)
+        if tensors is None:
+            tensors = encode()
+            self.put(key, tensors)
+        return tensors
+
     def put(self, key: CacheKey, tensors: Tensors) -> None:
         """Stores an encoded weight, and drops what was not used for longest when there is too much."""
         if not self._enabled:
@@ -206,6 +214,14 @@ def tensors_digest(tensors: Tensors) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
         update_digest(digest, tensor)
+    return digest.hexdigest()
+
+
+def content_digest(dtype: torch.dtype, shape: Sequence[int], chunks: Iterable[torch.Tensor]) -> str:
+    """The content of a CacheKey: of a weight [shape] of `dtype` that comes some rows at a time, in order."""
+    digest = hashlib.sha256(f"{dtype} {list(shape)}\0".encode())
+    for rows in chunks:
+        update_digest(digest, rows)
     return digest.hexdigest()
 
 

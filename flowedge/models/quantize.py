@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import nn
 
-from flowedge.models.quant.backend import WeightRows
+from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.registry import QUANTISATIONS, backend_of, check_available, check_quant
 
 __all__ = [
@@ -19,10 +22,20 @@ __all__ = [
 ]
 
 
-def quantize_linear(linear: nn.Linear, quant: str, compute_dtype: torch.dtype | None = None) -> nn.Module:
+Encode = Callable[[str, torch.Tensor], Tensors]
+"""The quantised weight of a linear layer, given its path in the module that is quantised and its weight."""
+
+
+def quantize_linear(
+    linear: nn.Linear,
+    quant: str,
+    compute_dtype: torch.dtype | None = None,
+    encode: Callable[[torch.Tensor], Tensors] | None = None,
+) -> nn.Module:
     """The linear layer with its weight quantised, on the same device; the layer itself for "none".
 
     compute_dtype: the dtype 4-bit layers of bitsandbytes multiply in, the weight's own when not given.
+    encode: gives the quantised weight; that of the quantisation when not given.
     BadRequestError when the quantisation does not exist or cannot be run on the device.
     """
     if check_quant(quant) == "none":
@@ -30,17 +43,20 @@ def quantize_linear(linear: nn.Linear, quant: str, compute_dtype: torch.dtype | 
     device = linear.weight.device
     check_available(quant, device)
     backend = backend_of(quant)
-    encoded = backend.encode(WeightRows.of(linear.weight))
+    encoded = backend.encode(WeightRows.of(linear.weight)) if encode is None else encode(linear.weight)
     return backend.build(encoded, linear, compute_dtype or linear.weight.dtype, device)
 
 
-def quantize_block(module: nn.Module, quant: str, compute_dtype: torch.dtype | None = None) -> nn.Module:
+def quantize_block(
+    module: nn.Module, quant: str, compute_dtype: torch.dtype | None = None, encode: Encode | None = None
+) -> nn.Module:
     """Replaces every linear layer inside `module`, one after the other, and returns `module`."""
     if check_quant(quant) == "none":
         return module
     for path, child in list(module.named_modules()):
         if isinstance(child, nn.Linear):
-            module.set_submodule(path, quantize_linear(child, quant, compute_dtype))
+            own = None if encode is None else partial(encode, path)
+            module.set_submodule(path, quantize_linear(child, quant, compute_dtype, own))
     return module
 
 

@@ -24,12 +24,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from flowedge.errors import BadRequestError, CapacityError
 from flowedge.models.block import LayerBlock
+from flowedge.models.cached_encoding import cached_encoding
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.experts import split_experts
 from flowedge.models.families import LM_HEAD
 from flowedge.models.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.bitsandbytes import settle
+from flowedge.models.quant_cache import QuantCache
 from flowedge.models.quantize import check_quant, quantize_block
 from flowedge.sampling import SamplingParams, gumbel_noise
 
@@ -55,9 +57,11 @@ class ReferenceModel:
         quant: str = "none",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        quant_cache: QuantCache | None = None,
     ) -> ReferenceModel:
         """Loads the whole model; the layers' linear weights are quantised as a block's are.
 
+        quant_cache: where quantised weights are taken from, by what transformers has read, and put.
         CapacityError when it would not fit the memory available now, CheckpointError as for Checkpoint.
         """
         check_quant(quant)
@@ -83,7 +87,8 @@ class ReferenceModel:
         else:
             model.to(device)
             if quant != "none":
-                quantize_block(split_experts(model.model.layers), quant)
+                encode = None if quant_cache is None else cached_encoding(checkpoint, quant, quant_cache)
+                quantize_block(split_experts(model.model.layers), quant, encode=encode)
         # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
         # are drawn by.
         model.generation_config = _generation_config()

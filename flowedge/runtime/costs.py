@@ -47,13 +47,13 @@ class FixedCosts:
             case _:
                 return 0.0
 
-    def transfer(self, _sender: int, message: Message) -> float:
-        return self.message_bytes(message) / self.bytes_per_s
+    def transfer(self, sender: int, message: Message) -> float:
+        return self.message_bytes(sender, message) / self.bytes_per_s
 
     def latency(self, _sender: int) -> float:
         return self.latency_s
 
-    def message_bytes(self, message: Message) -> int:
+    def message_bytes(self, _sender: int, message: Message) -> int:
         match message:
             case Segment():
                 per_row = self.row_bytes if message.payload.ndim > 1 else 4

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
@@ -28,7 +29,7 @@ from flowedge.runtime.draft_node_spec import DraftNodeSpec
 from flowedge.runtime.draft_session import DraftSession
 from flowedge.runtime.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.runtime.outbox import Outgoing
-from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
+from flowedge.runtime.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.runtime.stopping import TextStream
 from flowedge.sampling import Walk
 from flowedge.strategies import base
@@ -102,6 +103,10 @@ class DraftNode:
         if not isinstance(strategy, HierarchicalStrategy):
             return range(0)
         return self.routes[1:][max(self.spec.num_middles - strategy.max_middles, 0) :]
+
+    def draft_with(self, *, needs_features: bool) -> None:
+        """Sessions that begin from now on can draft: the executor has been given a drafter."""
+        self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
 
     def cancel(self, name: str) -> None:
         """End a session without a result; does nothing when it has ended."""
@@ -233,12 +238,22 @@ class DraftNode:
             return
         if route == TARGET:
             session.take_result(segment, self.spec)
-            self._report_empty(session)
+            if session.request.rows_only:
+                self._put_out_rows(session)
+            else:
+                self._report_empty(session)
             return
         predicted = session.middle(route).take_result(segment)
         if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
             self._carry_out(session, session.strategy.handle(predicted))
         self._grant(session, route)
+
+    def _put_out_rows(self, session: DraftSession) -> None:
+        while (rows := session.next_rows()) is not None:
+            self._outputs.append(Rows(session.name, rows))
+        if session.all_rows_returned:
+            session.finish_reason = "rows"
+            self._close(session)
 
     def _report_empty(self, session: DraftSession) -> None:
         """Tell the strategy of segments that came back without live rows, each when its turn has come."""

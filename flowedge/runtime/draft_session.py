@@ -53,18 +53,19 @@ class DraftSession:
         """
         if not request.prompt:
             raise BadRequestError("the prompt has no tokens")
-        if request.max_new_tokens < 1:
+        if request.max_new_tokens < 1 and not request.rows_only:
             raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
-        wanted = len(request.prompt) + request.max_new_tokens
+        new_tokens = 0 if request.rows_only else request.max_new_tokens
+        wanted = len(request.prompt) + new_tokens
         if wanted > max_positions:
             raise CapacityError(
-                f"{len(request.prompt)} prompt tokens and {request.max_new_tokens} new ones make {wanted}; "
+                f"{len(request.prompt)} prompt tokens and {new_tokens} new ones make {wanted}; "
                 f"the model takes {max_positions}: shorten the prompt or lower max_new_tokens"
             )
         self.name = request.session
         self.request = request
         self.strategy = strategy
-        self.capacity = wanted + strategy.max_draft_rows
+        self.capacity = wanted + (0 if request.rows_only else strategy.max_draft_rows)
         self.output = OutputText(request, text)
         self.middles = {
             route: MiddleSession(self.name, route, request.prompt, self.capacity, vocab_size)
@@ -154,6 +155,15 @@ class DraftSession:
             self._incomplete = segment
         else:
             self._results.append(segment)
+
+    def next_rows(self) -> Payload | None:
+        """The payload of the next returned segment of a request for rows only."""
+        return self._results.popleft().payload if self.request.rows_only and self._results else None
+
+    @property
+    def all_rows_returned(self) -> bool:
+        """Whether every row of the prompt was sent and has come back."""
+        return self._flight.all_returned and self._sequence.context >= len(self.request.prompt)
 
     def take_empty(self) -> bool:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""

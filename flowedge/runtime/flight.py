@@ -32,6 +32,11 @@ class Flight:
         self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
         self._returned = 0
 
+    @property
+    def all_returned(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._in_flight
+
     def next_prompt_segment(self, rows: int) -> Segment | None:
         """The next chunk of the prompt, when there is one and a credit for it."""
         start = self.sequence.context

@@ -125,6 +125,10 @@ class LiveDraftNode:
             pump.start()
         self._watch = asyncio.create_task(self._watch_progress())
 
+    def draft_with(self, *, needs_features: bool) -> None:
+        """See DraftNode.draft_with."""
+        self._machine.draft_with(needs_features=needs_features)
+
     def generate(self, request: Request, arrived: float | None = None) -> Generation:
         """Begin to serve a request; end it with `end`.
 
@@ -149,7 +153,7 @@ class LiveDraftNode:
 
     async def stop(self, reason: str) -> None:
         """End all sessions and links."""
-        self._on_lost(DeviceLostError(self.device, reason))
+        self._end(DeviceLostError(self.device, reason))
         if self._watch is not None:
             self._watch.cancel()
         await self._compute_pump.stop()
@@ -301,10 +305,14 @@ class LiveDraftNode:
         self._on_lost(DeviceLostError(self.device, f"internal error: {type(error).__name__}: {error}"))
 
     def _on_lost(self, error: DeviceLostError) -> None:
+        if self.lost is None:
+            _log.warning("the pipeline of %s is broken: %s", self.device, error)
+            self._end(error)
+
+    def _end(self, error: DeviceLostError) -> None:
         if self.lost is not None:
             return
         self.lost = error
-        _log.warning("the pipeline of %s is broken: %s", self.device, error)
         self._machine.device_lost(error)
         self._changed()
         self._closing = asyncio.ensure_future(self._close_links())

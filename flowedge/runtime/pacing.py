@@ -67,11 +67,11 @@ class Pacing(Protocol):
     """What one emulated device takes for its work, and its links for its messages.
 
     Attributes:
-        padding_per_row: bytes sent along with each row of hidden states, so that it has the emulated size.
+        row_bytes: of each row of hidden states that it sends on, which is padded to them; 0 if it sends none.
         shaped: whether the network takes the time of a transfer itself; otherwise the sender waits for it.
     """
 
-    padding_per_row: int
+    row_bytes: int
     shaped: bool
 
     def stage_job(self, job: StageJob) -> float:

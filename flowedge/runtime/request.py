@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from flowedge.errors import FlowEdgeError
-from flowedge.messages import StageReport
+from flowedge.messages import Payload, StageReport
 from flowedge.sampling import SamplingParams
 
 
@@ -18,6 +18,8 @@ class Request:
         prompt: token ids, at least one.
         stop: strings at which generation ends; none of the string and nothing after it is put out.
         eos: token ids at which generation ends; the id itself is put out as a token, not as text.
+        rows_only: the prompt is computed, its rows are put out, and nothing is generated; the strategy, which
+            must not draft, and max_new_tokens say nothing then.
     """
 
     session: str
@@ -28,6 +30,7 @@ class Request:
     stop: tuple[str, ...] = ()
     strategy: str = "flowspec"
     strategy_options: dict[str, float] = field(default_factory=dict)
+    rows_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,18 @@ class Tokens:
     session: str
     token_ids: tuple[int, ...]
     text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the target made of the prompt's next rows, for a request that asks for rows only.
+
+    Attributes:
+        payload: [n, width], each row the final hidden state and what was tapped (see models/taps.py).
+    """
+
+    session: str
+    payload: Payload
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class DecodeCounters:
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length".
+    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out.
 
     Attributes:
         reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
@@ -84,4 +99,4 @@ class Failed:
     error: FlowEdgeError
 
 
-Output: TypeAlias = Tokens | Finished | Failed
+Output: TypeAlias = Tokens | Rows | Finished | Failed

@@ -52,8 +52,8 @@ class Costs(Protocol):
     def latency(self, sender: int) -> float:
         """How long a message is under way after it has left."""
 
-    def message_bytes(self, message: Message) -> int:
-        """Size of a message on the wire."""
+    def message_bytes(self, sender: int, message: Message) -> int:
+        """Size of a message on the link out of `sender`."""
 
 
 class Observer(Protocol):
@@ -248,7 +248,7 @@ class VirtualPipeline:
             return
         self._link_busy[sender] = True
         machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
-        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(message))
+        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(sender, message))
         left = self.now + self._costs.transfer(sender, message)
         arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,31 @@ def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:
     return _encode_prompt(tokenizer, example.opening)
 
 
-def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The documents' indices, shuffled, in batches of at most `batch_tokens` tokens or of one document.
+@dataclass(frozen=True)
+class Update:
+    """The indices of its documents; is_last says whether the epoch ends with it."""
 
-    It depends on the arguments alone, so that an interrupted epoch can be gone on with.
+    documents: list[int]
+    is_last: bool
+
+
+def updates_from(
+    lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int, batch: int
+) -> Iterator[Update]:
+    """The updates from a place on, epoch after epoch, without end; each epoch is shuffled anew.
+
+    One has at most `batch_tokens` tokens, or one document. They depend on the arguments alone, so
+    that an interrupted training can be gone on with.
     """
+    while True:
+        batches = epoch_batches(lengths, batch_tokens, seed, epoch)
+        for index in range(batch, len(batches)):
+            yield Update(batches[index], index + 1 == len(batches))
+        epoch, batch = epoch + 1, 0
+
+
+def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """The documents' indices in the batches of one epoch; see updates_from."""
     batches: list[list[int]] = []
     room = 0
     for index in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():

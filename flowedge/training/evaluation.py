@@ -1,4 +1,4 @@
-"""How much a head foresees: the acceptance length, by the whole machinery in one process."""
+"""How much a head foresees: the acceptance length, by the whole machinery."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.drafting.loading import Target, load_drafter
-from flowedge.models.tokenizer import StreamDecoder
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Request
 from flowedge.sampling import SamplingParams
-from flowedge.training.target import TrainingTarget
+from flowedge.training.target import Question, TrainingTarget
 
 NEW_TOKENS = 64  # of each answer
 STRATEGY = "naive_pp"
@@ -37,28 +32,12 @@ def evaluate(
 ) -> Acceptance:
     """The acceptance of a saved head on prompts of token ids, at temperature 0.
 
-    `advance` is told how many prompts are done, and of how many. Errors as in load_drafter.
+    `advance` is told how many prompts are done, and of how many. Errors as in TrainingTarget.decode.
     """
-    drafter = load_drafter(
-        str(head), Target(target.checkpoint, target.lm_head, target.tokenizer, target.block.dtype)
-    )
+    questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in prompts]
     tokens = cycles = 0
-    for index, prompt in enumerate(prompts):
-        pipeline = virtual_pipeline(
-            target.checkpoint,
-            [target.block.num_layers],
-            FixedCosts(),
-            drafter=drafter,
-            head=target.lm_head,
-            make_text=lambda: StreamDecoder(target.tokenizer),
-            blocks=[target.block],
-        )
-        request = Request(
-            f"e{index}", tuple(prompt), SamplingParams(), NEW_TOKENS, target.eos, strategy=STRATEGY
-        )
-        for timed in pipeline.generate(request):
-            if isinstance(timed.output, Finished):
-                rounds = timed.output.counters.accepted_per_round
-                tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
-        advance(index + 1, len(prompts))
+    for done, counters in enumerate(target.decode(head, questions, STRATEGY), 1):
+        rounds = counters.accepted_per_round
+        tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
+        advance(done, len(prompts))
     return Acceptance(len(prompts), tokens, cycles)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
+from flowedge.json_lines import read_json_lines
 
 ROLES = ("system", "user", "assistant")
 
@@ -55,14 +56,7 @@ def read_examples(file: Path) -> list[Example]:
     `turns` (user messages without answers, of which the first is used), or with `text`. BadRequestError names
     the file and the line that is none of these.
     """
-    examples: list[Example] = []
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    examples.append(_read_line(line, f"{file}:{number}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{file}: cannot be read: {error}") from error
+    examples = [_example(entry, where) for where, entry in read_json_lines(file)]
     if not examples:
         raise BadRequestError(f"{file}: there is no example in it")
     return examples
@@ -93,13 +87,7 @@ def split_held_out(examples: Sequence[Example], count: int) -> tuple[list[Exampl
     return training, [held_out[key] for key in sorted(held_out)]
 
 
-def _read_line(line: str, where: str) -> Example:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise BadRequestError(f"{where}: not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise BadRequestError(f"{where}: not a JSON object")
+def _example(entry: dict[str, Any], where: str) -> Example:
     if "messages" in entry:
         return Example(messages=_messages(entry["messages"], where))
     if "prompt" in entry:

@@ -14,16 +14,19 @@ import numpy as np
 
 from flowedge.drafting.eagle_head import save_eagle_head
 from flowedge.drafting.loading import TOKENIZER_FILES
-from flowedge.errors import BadRequestError
+from flowedge.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.features import max_positions
 from flowedge.models.tensors import torch_dtype
 from flowedge.training.documents import Document, document_of, prompt_tokens
 from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
+from flowedge.training.local_target import open_local_target
 from flowedge.training.recipe import default_learning_rate
 from flowedge.training.self_generation import self_generated
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress, StateFolder
-from flowedge.training.target import TrainingTarget
+from flowedge.training.target import OpenTarget, TrainingTarget
 from flowedge.training.trainer import Trainer
 
 STATE_FOLDER = ".training"
@@ -47,13 +50,21 @@ class Watcher(Protocol):
 
 
 def train_drafter(
-    model: str, data: Path, out: Path, settings: TrainingSettings, watcher: Watcher, *, restart: bool = False
+    model: str,
+    data: Path,
+    out: Path,
+    settings: TrainingSettings,
+    watcher: Watcher,
+    *,
+    open_target: OpenTarget = open_local_target,
+    restart: bool = False,
 ) -> Acceptance:
     """Trains a head, or goes on where the same call was interrupted, and evaluates it.
 
     `out` gets config.json and model.safetensors in the published layout, training.json with settings and
     results, and the checkpoints in .training. BadRequestError for data and settings that cannot be used or
-    are not those that the training in `out` was begun with, CheckpointError for a model that cannot be read.
+    are not those that the training in `out` was begun with, CheckpointError for a model that cannot be read,
+    and what `open_target` and its target raise; what was trained before a device was lost is kept.
     """
     _check_output(out, restart)
     training, held_out = split_held_out(read_examples(data), settings.evaluate)
@@ -61,22 +72,23 @@ def train_drafter(
         raise BadRequestError(
             f"{data}: no line to train on has an answer; give --self-generate N for the target's own"
         )
-    target = TrainingTarget.load(model, settings.quant, torch_dtype(settings.dtype))
-    settings = _resolved(settings, target)
-    identity = asdict(settings) | {"model": target.checkpoint.fingerprint, "data": data_digest(data)}
+    checkpoint = Checkpoint.open(model)
+    settings = _resolved(settings, checkpoint.config)
+    identity = asdict(settings) | {"model": checkpoint.fingerprint, "data": data_digest(data)}
     if restart and (out / STATE_FOLDER).exists():
         shutil.rmtree(out / STATE_FOLDER)
     states = StateFolder(out / STATE_FOLDER, identity)
-    trainer = Trainer(target, _documents(target, training, settings, states.folder, watcher), settings)
-    _train(trainer, states, watcher)
-    save_eagle_head(trainer.head, out)
-    prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
-    acceptance = evaluate(
-        target,
-        out,
-        [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context],
-        lambda done, total: watcher.advance("evaluating", done, total),
-    )
+    with open_target(model, settings.quant, torch_dtype(settings.dtype), ()) as target:
+        trainer = Trainer(target, _documents(target, training, settings, states.folder, watcher), settings)
+        _train(trainer, states, watcher)
+        save_eagle_head(trainer.head, out)
+        prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
+        acceptance = evaluate(
+            target,
+            out,
+            [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context],
+            lambda done, total: watcher.advance("evaluating", done, total),
+        )
     _write_report(out, model, identity, trainer.progress, acceptance)
     return acceptance
 
@@ -91,10 +103,10 @@ def _check_output(out: Path, restart: bool) -> None:
         raise BadRequestError(f"--out {out}: there is a model in it; --restart replaces it")
 
 
-def _resolved(settings: TrainingSettings, target: TrainingTarget) -> TrainingSettings:
-    """The settings with what the model decides filled in."""
-    rate = settings.learning_rate or default_learning_rate(target.block.hidden_size)
-    return replace(settings, learning_rate=rate, max_length=min(settings.max_length, target.context))
+def _resolved(settings: TrainingSettings, config: Any) -> TrainingSettings:
+    """The settings with what the model's config decides filled in."""
+    rate = settings.learning_rate or default_learning_rate(int(config.hidden_size))
+    return replace(settings, learning_rate=rate, max_length=min(settings.max_length, max_positions(config)))
 
 
 def _documents(
@@ -154,12 +166,17 @@ def _train(trainer: Trainer, states: StateFolder, watcher: Watcher) -> None:
         states.save(trainer.saved())
     watcher.saved(trainer.progress.step)
     last = time.monotonic()
-    for _ in trainer.steps():
-        watcher.step(trainer.progress, trainer.share)
-        if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
-            states.save(trainer.saved())
-            watcher.saved(trainer.progress.step)
-            last = time.monotonic()
+    try:
+        for _ in trainer.steps():
+            watcher.step(trainer.progress, trainer.share)
+            if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
+                states.save(trainer.saved())
+                watcher.saved(trainer.progress.step)
+                last = time.monotonic()
+    except (DeviceError, DeadlineError):
+        states.save(trainer.saved())  # of the last whole step: features are what fails
+        watcher.saved(trainer.progress.step)
+        raise
 
 
 def _write_report(

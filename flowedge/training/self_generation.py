@@ -11,7 +11,7 @@ from flowedge.errors import CheckpointError
 from flowedge.sampling import SamplingParams
 from flowedge.training.documents import Document, answered
 from flowedge.training.looping import is_looping
-from flowedge.training.target import TrainingTarget
+from flowedge.training.target import Question, TrainingTarget
 
 TEMPERATURES = (0.0, 1.0)
 
@@ -44,11 +44,16 @@ def self_generated(
         for answer in answers:
             lines.write(_line(answer))
         advance(len(answers), total)
-        for job in range(len(answers), total):
-            prompt = prompts[job // len(TEMPERATURES)]
-            sampling = SamplingParams(temperature=TEMPERATURES[job % len(TEMPERATURES)], seed=seed + job)
-            tokens = target.answer(prompt, sampling, max_new_tokens)
-            answers.append(_Answer(len(prompt), [*prompt, *tokens]))
+        questions = [
+            Question(
+                prompts[job // len(TEMPERATURES)],
+                SamplingParams(temperature=TEMPERATURES[job % len(TEMPERATURES)], seed=seed + job),
+                max_new_tokens,
+            )
+            for job in range(len(answers), total)
+        ]
+        for question, tokens in zip(questions, target.answers(questions), strict=True):
+            answers.append(_Answer(len(question.prompt), [*question.prompt, *tokens]))
             lines.write(_line(answers[-1]))
             lines.flush()
             advance(len(answers), total)

@@ -1,9 +1,12 @@
-"""The frozen target, as training needs it: features, logits and embeddings."""
+"""The frozen target, as training needs it: features streamed text by text, logits, embeddings and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,91 +14,124 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from flowedge.errors import CapacityError
-from flowedge.models.block import LayerBlock
-from flowedge.models.cache import SessionCache
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.loading import Target, load_drafter
+from flowedge.errors import BadRequestError, CapacityError
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
-from flowedge.models.head import LMHead, load_embedding
-from flowedge.models.sampler import TokenSampler
-from flowedge.models.tokenizer import eos_token_ids, load_tokenizer
+from flowedge.models.head import LMHead
+from flowedge.models.taps import Taps
+from flowedge.runtime.request import DecodeCounters
 from flowedge.sampling import SamplingParams
 
-CHUNK_ROWS = 256  # rows of one forward: the bound of the memory of activations
+TokenIds = npt.NDArray[np.int32]  # [length]
 
 
 @dataclass(frozen=True)
-class TrainingTarget:
-    """A target whose weights are loaded."""
+class Question:
+    """A prompt of token ids that the target is to answer, within its context."""
 
-    checkpoint: Checkpoint
-    block: LayerBlock
-    lm_head: LMHead
-    embedding: nn.Embedding
-    tokenizer: Any
-    eos: frozenset[int]
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    max_new_tokens: int
 
-    @classmethod
-    def load(cls, source: str, quant: str, dtype: torch.dtype) -> TrainingTarget:
-        """All layers of a directory, hub id or "bundled"; CheckpointError as in Checkpoint.open."""
-        checkpoint = Checkpoint.open(source)
-        tokenizer = load_tokenizer(checkpoint)
-        layers = checkpoint.config.num_hidden_layers
-        block = LayerBlock.load(checkpoint, 0, layers, quant=quant, dtype=dtype)
-        lm_head = LMHead.load(checkpoint, dtype=dtype)
-        embedding = load_embedding(checkpoint, dtype=dtype, shared_with=lm_head)
-        return cls(checkpoint, block, lm_head, embedding, tokenizer, eos_token_ids(checkpoint, tokenizer))
+
+class TrainingTarget(ABC):
+    """A target whose weights are loaded, here or on other devices.
+
+    Attributes:
+        lm_head, embedding: on `device`, the trainer's own; tokenizer, eos: of the checkpoint.
+        taps: layers whose inputs are in the rows (see models/taps.py).
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        lm_head: LMHead,
+        embedding: nn.Embedding,
+        tokenizer: Any,
+        eos: frozenset[int],
+        taps: Taps,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.lm_head = lm_head
+        self.embedding = embedding
+        self.tokenizer = tokenizer
+        self.eos = eos
+        self.taps = taps
 
     @property
     def context(self) -> int:
         """The longest text it takes, in tokens."""
         return max_positions(self.checkpoint.config)
 
-    def features(self, tokens: npt.NDArray[np.int32]) -> Tensor:
-        """Hidden states after the final norm, float32 [length, hidden], of tokens [length]."""
-        ids = torch.from_numpy(tokens.astype(np.int64))
-        chunks = list(self._forward(ids, self.block.new_cache(len(ids)), 0))
-        # A copy, made outside of inference mode: autograd refuses to save tensors that were made in it.
-        return torch.cat([chunk.float() for chunk in chunks])
+    @property
+    def device(self) -> torch.device:
+        """Where features and logits are, and the head is trained."""
+        return self.lm_head.weight.device
 
-    def embed(self, tokens: npt.NDArray[np.int32]) -> Tensor:
+    @abstractmethod
+    def features(self, texts: Iterable[TokenIds]) -> Generator[Tensor, None, None]:
+        """The rows of each text in turn, float32 [length, width] on `device`.
+
+        A row is the hidden state after the final norm, then what is tapped. `texts` may be endless: it is
+        read a few texts ahead, and closing the iterator calls off what was begun. Raises DeviceLostError,
+        which names the device, when one is lost.
+        """
+
+    @abstractmethod
+    def answers(self, questions: Iterable[Question]) -> Iterator[list[int]]:
+        """What the target answers to each question in turn, its eos included.
+
+        CapacityError for a prompt that leaves no room in the context; others as in `features`.
+        """
+
+    @abstractmethod
+    def decode(self, head: Path, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
+        """What it takes to answer each question in turn with a saved head as the drafter.
+
+        Errors as in load_drafter and `features`.
+        """
+
+    def embed(self, tokens: TokenIds) -> Tensor:
         """The rows [length, hidden] of the embedding, float32, as EagleDrafter gives them to the head."""
         with torch.no_grad():
-            embedded: Tensor = self.embedding(torch.from_numpy(tokens.astype(np.int64)))
+            ids = torch.from_numpy(tokens.astype(np.int64)).to(self.device)
+            embedded: Tensor = self.embedding(ids)
         return embedded.float()
 
-    def answer(self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int) -> list[int]:
-        """What the target answers to a prompt of token ids, its eos included.
-
-        CapacityError when the prompt leaves no room in the context.
-        """
-        room = min(max_new_tokens, self.context - len(prompt))
+    def room(self, question: Question) -> int:
+        """How many tokens the answer may have. CapacityError when there is no room for one."""
+        room = min(question.max_new_tokens, self.context - len(question.prompt))
         if room < 1:
             raise CapacityError(
-                f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.context}"
+                f"a prompt of {len(question.prompt)} tokens leaves no room in a context of {self.context}"
             )
-        sampler = TokenSampler(sampling, self.block.vocab_size)
-        cache = self.block.new_cache(len(prompt) + room)
-        pending, cached = torch.tensor(prompt, dtype=torch.int64), 0
-        answer: list[int] = []
-        while len(answer) < room and not (answer and answer[-1] in self.eos):
-            for chunk in self._forward(pending, cache, cached):
-                last = chunk[-1:]
-            cached += len(pending)
-            answer.append(sampler.draw(self.lm_head.logits(last)[0], cached))
-            pending = torch.tensor(answer[-1:], dtype=torch.int64)
-        return answer
+        return room
 
-    def _forward(self, ids: Tensor, cache: SessionCache, cached: int) -> Iterator[Tensor]:
-        """The final hidden states of ids [rows] that follow `cached` rows, some at a time."""
-        for chunk in torch.split(ids, CHUNK_ROWS):
-            positions = np.arange(cached, cached + len(chunk))
-            parents = np.append(-1, positions[:-1])
-            hidden = self.block.forward(chunk, positions, cache, cached, cached, parents, _never)
-            assert hidden is not None, "nothing aborts it"
-            yield hidden
-            cached += len(chunk)
+    def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
+        """A saved head as a drafter with an LM head on the CPU. Errors as in flowedge.drafting.loading."""
+        choice = Target(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
+        drafter = load_drafter(str(head), choice)
+        assert drafter is not None, "a folder is named"
+        return drafter
 
 
-def _never() -> bool:
-    return False
+OpenTarget = Callable[[str, str, torch.dtype, Taps], AbstractContextManager[TrainingTarget]]
+"""Opens a target: its source, the quantisation of its layers, the dtype of its other weights, its taps."""
+
+
+def check_device(name: str) -> torch.device:
+    """The device of that name; BadRequestError when torch cannot compute on it here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise BadRequestError(f"--device {name}: no such device: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise BadRequestError(f"--device {name}: give cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadRequestError(
+            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; "
+            "install one that is built for the machine's GPU, or give --device cpu"
+        )
+    return device

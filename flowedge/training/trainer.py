@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import tee
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch.optim import AdamW
 
 from flowedge.drafting.eagle_head import EagleHead
 from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.training.documents import Document, epoch_batches
+from flowedge.training.documents import Document, updates_from
 from flowedge.training.new_head import new_head
 from flowedge.training.recipe import (
     BETAS,
@@ -32,6 +34,7 @@ LOGIT_ROWS = 256  # rows whose logits over the vocabulary are held at once
 LARGEST_NORM = 1.0  # of an update's gradients
 SMOOTHING = 0.98  # of the losses that are shown
 _HEAD, _OPTIMIZER = "head.", "optimizer."
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ class Trainer:
         self._documents = documents
         self._settings = settings
         generator = torch.Generator().manual_seed(settings.seed)
-        self.head: EagleHead = new_head(target.checkpoint.config, generator).train()
-        self._peak = settings.learning_rate or default_learning_rate(target.block.hidden_size)
+        self.head: EagleHead = new_head(target.checkpoint.config, generator).train().to(target.device)
+        self._peak = settings.learning_rate or default_learning_rate(target.lm_head.hidden_size)
         self._optimizer = AdamW(self.head.parameters(), lr=self._peak, betas=BETAS, weight_decay=WEIGHT_DECAY)
         self.progress = Progress()
 
@@ -85,16 +88,17 @@ class Trainer:
 
     def steps(self) -> Iterator[StepReport]:
         """Trains to the end; the trainer may be saved whenever it has yielded."""
+        settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
-        epoch, batches = -1, list[list[int]]()
-        while self.share < 1:
-            if epoch != self.progress.epoch:
-                epoch = self.progress.epoch
-                batches = epoch_batches(lengths, self._settings.batch_tokens, self._settings.seed, epoch)
-            report = self._step([self._documents[index] for index in batches[self.progress.batch]])
-            if self.progress.batch == len(batches):
-                self.progress = replace(self.progress, epoch=epoch + 1, batch=0)
-            yield report
+        updates, ahead = tee(updates_from(lengths, settings.batch_tokens, settings.seed, *place))
+        texts = (self._documents[index].tokens for update in ahead for index in update.documents)
+        with closing(self._target.features(texts)) as features:
+            while self.share < 1:
+                update = next(updates)
+                report = self._step([self._documents[index] for index in update.documents], features)
+                if update.is_last:
+                    self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
+                yield report
 
     def saved(self) -> Saved:
         """The state from which `restore` goes on."""
@@ -111,10 +115,12 @@ class Trainer:
         }
         try:
             self.head.load_state_dict(weights)
-            for name, parameter in self.head.named_parameters():
-                self._optimizer.state[parameter] = {
-                    key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"]
-                    for key in ("step", "exp_avg", "exp_avg_sq")
+            # Before the first update there is nothing that AdamW remembers.
+            for name, parameter in self.head.named_parameters() if saved.progress.step else ():
+                state = {key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"] for key in ("step", *_MOMENTS)}
+                # AdamW keeps the step on the CPU.
+                self._optimizer.state[parameter] = state | {
+                    key: state[key].to(parameter.device) for key in _MOMENTS
                 }
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
@@ -122,14 +128,17 @@ class Trainer:
             ) from error
         self.progress = saved.progress
 
-    def _step(self, batch: Sequence[Document]) -> StepReport:
+    def _step(self, batch: Sequence[Document], features: Iterator[Tensor]) -> StepReport:
+        """`features` gives those of the batch's documents next."""
         started = time.monotonic()
         # Keyed by the step, so that there is no state of it to keep.
-        noise = torch.Generator().manual_seed((self._settings.seed << 32) + self.progress.step)
+        noise = torch.Generator(self._target.device).manual_seed(
+            (self._settings.seed << 32) + self.progress.step
+        )
         rows = sum(int(document.rows.sum()) for document in batch)
         sums = _Sums()
         for document in batch:
-            self._backward(document, rows, noise, sums)
+            self._backward(document, next(features), rows, noise, sums)
         clip_grad_norm_(self.head.parameters(), LARGEST_NORM)
         if not math.isfinite(sums.feature + sums.token):
             raise BadRequestError(
@@ -144,12 +153,18 @@ class Trainer:
         self.progress = _advanced(self.progress, report, sum(map(len, batch)), time.monotonic() - started)
         return report
 
-    def _backward(self, document: Document, batch_rows: int, noise: torch.Generator, sums: _Sums) -> None:
+    def _backward(
+        self,
+        document: Document,
+        features: Tensor,
+        batch_rows: int,
+        noise: torch.Generator,
+        sums: _Sums,
+    ) -> None:
         """Adds the gradients and the losses of one document, each row weighing 1 / batch_rows."""
-        features = self._target.features(document.tokens)
         given = with_noise(features[:-1], features.std(), noise)
         embedded = self._target.embed(document.tokens[1:])
-        rows = torch.from_numpy(document.rows)
+        rows = torch.from_numpy(document.rows).to(features.device)
         predicted = self.head.forward_causal(embedded[None], given[None])[0][rows]
         wanted = features[1:][rows]
         # Backwards in two parts, so that few rows have their logits in memory.

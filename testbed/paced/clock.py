@@ -87,7 +87,7 @@ class PacedClock:
         if self._assembled is not None and self._spec is not None:
             release([self._spec.draft_node], self._pipeline)
         self._assembled = None
-        cluster.emulate(emulation, run.link_seed, self._pair.checkpoint.config.hidden_size)
+        cluster.emulate(emulation, run.link_seed)
         spec = PipelineSpec(
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),

@@ -54,14 +54,14 @@ class PacedCluster:
         """Stop the agents and take their network down."""
         self._stack.close()
 
-    def emulate(self, emulation: Emulation, seed: int, real_width: int) -> None:
+    def emulate(self, emulation: Emulation, seed: int) -> None:
         """Have the pipeline that is assembled next take the time of `emulation`, on its first agents.
 
-        seed: of the links' jitter; real_width: size of the real model's hidden states.
+        seed: of the links' jitter.
         """
         if len(emulation.stages) > len(self.stages):
             raise BadRequestError(f"{len(emulation.stages)} stages, but {len(self.stages)} agents for them")
-        PacedPipeline(emulation, seed, self._network is not None, real_width).write(self._pipeline)
+        PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
         if self._network is not None:
             for place in range(DRAFT_NODE, len(emulation.stages)):
                 self._network.limit(place + 1, emulation.links[place].mbps)

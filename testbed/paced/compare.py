@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of both results")
     parser.add_argument("--clock", choices=("replay", "virtual"), default="replay", help="the other clock")
     parser.add_argument("--strategies", help="methods, separated by commas")
+    parser.add_argument("--drafter", help="as in flowedge generate")
     parser.add_argument("--samples", type=int, help="prompts of each dataset")
     parser.add_argument("--data", type=Path, help="directory of the datasets' files")
     arguments = parser.parse_args()
@@ -98,6 +99,7 @@ def main() -> None:
             clock=clock,
             strategies=tuple(arguments.strategies.split(",")) if arguments.strategies else None,
             samples=arguments.samples,
+            drafter=arguments.drafter,
             data=arguments.data,
             processes=1,
         )

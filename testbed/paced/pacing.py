@@ -15,7 +15,6 @@ from flowedge.runtime.virtual import DRAFT_NODE
 from testbed.costs import ProfileCosts
 from testbed.emulation import Emulation
 from testbed.paced.timings import TimingLog
-from testbed.profiles.model import STORED_BYTES
 
 FIRST_STAGE = 0
 
@@ -27,14 +26,11 @@ class PacedPipeline:
     Attributes:
         seed: added to that of each link's jitter.
         shaped: whether the network holds messages to the links' rates.
-        real_width: size of a hidden state of the real model; real_bytes: of one of its elements.
     """
 
     emulation: Emulation
     seed: int
     shaped: bool
-    real_width: int
-    real_bytes: int = 4
 
     def write(self, path: Path) -> None:
         """Put it in a file, whole or not at all."""
@@ -59,9 +55,8 @@ class DevicePacing:
 
     def __init__(self, pipeline: PacedPipeline, place: int, log: TimingLog) -> None:
         self.shaped = pipeline.shaped
-        emulated = pipeline.emulation.model.hidden * STORED_BYTES
-        self.padding_per_row = max(emulated - pipeline.real_width * pipeline.real_bytes, 0)
         self._costs = ProfileCosts(pipeline.emulation, pipeline.seed)
+        self.row_bytes = self._costs.row_bytes(place)
         self._place = place
         self._log = log
         last = len(pipeline.emulation.stages) - 1

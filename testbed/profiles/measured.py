@@ -8,11 +8,11 @@ from pydantic import Field
 
 from testbed.profiles.document import Document
 from testbed.profiles.model import (
+    DrafterSize,
     EagleSize,
     LayerSize,
     ModelProfile,
     Quantisation,
-    SmallModelSize,
     StoredDtype,
 )
 
@@ -66,7 +66,7 @@ class Measured(Document):
         """Whether the model's LM head, which is never quantised, is of the sizes and the dtype measured."""
         return (self.hidden, self.vocab, self.dtype) == (model.hidden, model.vocab, model.dtype)
 
-    def holds_for_drafter(self, model: ModelProfile, drafter: EagleSize | SmallModelSize) -> bool:
-        """Whether the drafter is an EAGLE head of the model measured."""
+    def holds_for_drafter(self, model: ModelProfile, drafter: DrafterSize) -> bool:
+        """Whether the drafter is an EAGLE-1/2 head of the model measured."""
         sizes = self.holds_for_layers(model, self.quant) and self.holds_for_head(model)
         return self.draft is not None and isinstance(drafter, EagleSize) and sizes

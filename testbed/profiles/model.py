@@ -38,6 +38,17 @@ class EagleSize(Document):
     kind: Literal["eagle"]
 
 
+class Eagle3Size(Document):
+    """An EAGLE-3 head: fc over three hidden states, one decoder layer, and an LM head of its own.
+
+    Attributes:
+        draft_vocab: tokens that it can propose.
+    """
+
+    kind: Literal["eagle3"]
+    draft_vocab: int = Field(ge=1)
+
+
 class SmallModelSize(Document):
     """A small language model that drafts, with an LM head of its own."""
 
@@ -54,6 +65,9 @@ class NGramSize(Document):
     """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
 
     kind: Literal["ngram"]
+
+
+DrafterSize = EagleSize | Eagle3Size | SmallModelSize
 
 
 class ModelProfile(Document):
@@ -74,7 +88,7 @@ class ModelProfile(Document):
     vocab: int = Field(ge=2)
     tied_embedding: bool = False
     dtype: StoredDtype = "float16"
-    drafters: dict[str, EagleSize | SmallModelSize] = Field(min_length=1)
+    drafters: dict[str, DrafterSize] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelProfile:
@@ -91,13 +105,18 @@ class ModelProfile(Document):
 
 
 class LayerSize(Document):
-    """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile."""
+    """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile.
+
+    Attributes:
+        attended: vectors as wide as `hidden` that q, k and v are made from; an EAGLE-3 head's layer has two.
+    """
 
     hidden: int
     intermediate: int
     heads: int
     kv_heads: int
     stored_bytes: int = STORED_BYTES
+    attended: int = 1
 
     @classmethod
     def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
@@ -118,8 +137,8 @@ class LayerSize(Document):
     @property
     def weights(self) -> int:
         """Weights of q, k, v, o and of the three MLP matrices."""
-        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_width
-        return attention + 3 * self.hidden * self.intermediate
+        inputs = self.attended * self.hidden * (self.hidden + 2 * self.kv_width)
+        return inputs + self.hidden * self.hidden + 3 * self.hidden * self.intermediate
 
     @property
     def kv_bytes_per_row(self) -> int:

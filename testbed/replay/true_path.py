@@ -22,6 +22,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.head import LMHead
 from flowedge.models.sampler import TokenSampler
+from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray, SamplingParams
 
 FORMAT = 1
@@ -35,8 +36,8 @@ class TruePath:
 
     Attributes:
         prompt_tokens: how many of `tokens` are the prompt's.
-        tokens: int64 [t], the prompt and what was drawn; features: float32 [t - 1, hidden], the final hidden
-            state of every row but the last token's, which was never needed.
+        tokens: int64 [t], the prompt and what was drawn; features: float32 [t - 1, width], of every row but
+            the last token's, which was never needed: the final hidden state, then what was tapped.
     """
 
     prompt_tokens: int
@@ -56,6 +57,7 @@ def compute_path(
     sampling: SamplingParams,
     max_new_tokens: int,
     eos: frozenset[int],
+    taps: Taps = (),
 ) -> TruePath:
     """Decode alone, one token at a time, over one block that holds all layers."""
     tokens = list(prompt)
@@ -69,13 +71,13 @@ def compute_path(
         parents = rows - 1
         parents[:1] = CONTEXT
         ids = torch.tensor(chunk, dtype=torch.int64)
-        hidden = block.forward(ids, rows, cache, done, done, parents, lambda: False)
+        hidden = block.forward(ids, rows, cache, done, done, parents, lambda: False, taps)
         assert hidden is not None
         features.append(hidden)
         done += len(chunk)
         if done < len(tokens):
             continue
-        token = sampler.draw(head.logits(hidden[-1:])[0], done)
+        token = sampler.draw(head.logits(hidden[-1:, : head.hidden_size])[0], done)
         tokens.append(token)
         if token in eos or len(tokens) - len(prompt) == max_new_tokens:
             stacked: npt.NDArray[np.float32] = torch.cat(features).float().numpy()
@@ -85,7 +87,9 @@ def compute_path(
 class PathStore:
     """True paths on disk, by the content of what determines them."""
 
-    def __init__(self, directory: Path, checkpoint: Checkpoint, head: LMHead) -> None:
+    def __init__(self, directory: Path, checkpoint: Checkpoint, head: LMHead, taps: Taps) -> None:
+        """taps: layers whose inputs are kept with the hidden states (see models/taps.py)."""
+        self._taps = taps
         self._directory = directory
         self._checkpoint = checkpoint
         self._head = head
@@ -99,7 +103,7 @@ class PathStore:
         if file.is_file():
             with np.load(file, allow_pickle=False) as stored:
                 return TruePath(int(stored["prompt_tokens"]), stored["tokens"], stored["features"])
-        path = compute_path(self._whole(), self._head, prompt, sampling, max_new_tokens, eos)
+        path = compute_path(self._whole(), self._head, prompt, sampling, max_new_tokens, eos, self._taps)
         self._directory.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.stem}.{os.getpid()}.part.npz")
         np.savez(part, prompt_tokens=path.prompt_tokens, tokens=path.tokens, features=path.features)
@@ -123,5 +127,6 @@ class PathStore:
             "sampling": asdict(sampling),
             "max_new_tokens": max_new_tokens,
             "eos": sorted(eos),
+            "taps": self._taps,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -95,6 +95,30 @@ def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch)
     assert found.assembled == []
 
 
+@pytest.mark.parametrize(
+    ("split", "layers", "served"),
+    [
+        (None, (5, 3), True),
+        ("5,3", (5, 3), True),
+        ("3,5", (5, 3), False),
+    ],
+)
+def test_a_pipeline_is_recognised_by_its_split(
+    split: str | None, layers: tuple[int, ...], served: bool
+) -> None:
+    device = replace(
+        IDLE,
+        role="draft node",
+        model="bundled",
+        drafter="bundled",
+        quant="none",
+        stage_addresses=("10.0.0.1:1", "10.0.0.3:1"),
+        stage_layers=layers,
+    )
+    spec = replace(REQUEST, split=split).spec("10.0.0.2:1", ("10.0.0.1:1", "10.0.0.3:1"))
+    assert spec.is_served_by(device) is served
+
+
 def test_a_pipeline_of_another_model_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1")
     found.devices["10.0.0.1:1"] = replace(IDLE, name="kitchen", role="stage")

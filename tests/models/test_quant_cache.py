@@ -18,6 +18,7 @@ from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor
+from flowedge.models.reference import ReferenceModel
 from tests.models.conftest import Make
 
 KEY = CacheKey("content", "", "int4", "1")
@@ -72,6 +73,24 @@ def test_the_second_start_does_not_quantise(
     again = load(directory, QuantCache(cache.directory, cache.max_bytes))
     assert len(encoded) == MATRICES
     assert same(first, again) and same(first, load(directory, cache))
+
+
+def test_the_reference_takes_what_blocks_have_quantised(
+    directory: Path, cache: QuantCache, encoded: list[WeightRows]
+) -> None:
+    """And the other way round: what --check has quantised is there for a block."""
+    checkpoint = Checkpoint.open(str(directory))
+    load(directory, cache)
+    encoded.clear()
+    cached = ReferenceModel.load(checkpoint, "int4", quant_cache=cache).model
+    layers = checkpoint.config.num_hidden_layers
+    assert len(encoded) == MATRICES * (layers - 1)
+    plain = ReferenceModel.load(checkpoint, "int4").model
+    ids = torch.arange(3, 20)[None]
+    assert torch.equal(cached(ids).logits, plain(ids).logits)
+    encoded.clear()
+    LayerBlock.load(checkpoint, 0, layers, quant="int4", quant_cache=cache)
+    assert encoded == []
 
 
 @pytest.mark.parametrize("quant", ["nf4", "fp4-dq", "int8"])

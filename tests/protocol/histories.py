@@ -41,7 +41,7 @@ class RandomCosts:
     def latency(self, sender):
         return self._draw(3)
 
-    def message_bytes(self, message):
+    def message_bytes(self, _sender, message):
         return 1
 
 

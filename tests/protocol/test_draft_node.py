@@ -21,10 +21,10 @@ from flowedge.errors import (
 from flowedge.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.jobs import DropCache, GrowDraft, OpenDraft, Verify
-from flowedge.runtime.request import Failed, Finished, Output, Request, Tokens
+from flowedge.runtime.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
-from tests.protocol.exact_model import ExactHead, PlainModel
+from tests.protocol.exact_model import ExactHead, PlainModel, token_of
 from tests.protocol.histories import NoText
 from tests.protocol.rig import Rig
 
@@ -145,6 +145,24 @@ def test_the_loop_generates_what_the_plain_model_does(strategy, prompt):
     finished = loop.of("s")[-1]
     assert finished.reason == "length"
     assert [report.device for report in finished.reports] == ["d0", "v0"]
+    loop.check_empty()
+
+
+@pytest.mark.parametrize("prompt", [(1,), (1, 2, 3), (3, 2, 1, 0, 3, 2, 1)])
+def test_a_request_for_rows_gets_those_of_its_prompt_alone(prompt):
+    loop = Loop(max_positions=len(prompt))
+    loop.node.start(request(strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
+    loop.node.start(request("t", strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
+    loop.run()
+    for session in "st":
+        *rows, finished = loop.of(session)
+        assert finished.reason == "rows"
+        assert all(isinstance(each, Rows) for each in rows)
+        hidden = np.concatenate([each.payload for each in rows])[:, 0]
+        drawn = [token_of(int(row), length, VOCAB) for length, row in enumerate(hidden, 1)]
+        expected = [PlainModel(1, VOCAB).generate(prompt[:n], 1)[0] for n in range(1, len(prompt) + 1)]
+        assert drawn == expected
+    assert not loop.jobs
     loop.check_empty()
 
 

@@ -95,7 +95,7 @@ async def live_pipeline(
             executor = StuckExecutor(block, at_forward)
             stages.append(LiveStage(Stage(name, spec), executor, lane(name), lambda reason: None))
             await serve(name, stages[-1])
-        machine = make_machine("d0", models.draft, STAGES)
+        machine = make_machine("d0", models.draft, STAGES, ())
         node = LiveDraftNode(
             machine,
             models.draft.executor,

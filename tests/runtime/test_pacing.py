@@ -70,7 +70,7 @@ class Given:
     transfer_s: float = 0.0
     latencies: list[float] = field(default_factory=list)
     shaped: bool = False
-    padding_per_row: int = 0
+    row_bytes: int = 0
     timings: list[JobTiming] = field(default_factory=list)
 
     def stage_job(self, job: StageJob) -> float:

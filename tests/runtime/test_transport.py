@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -269,6 +270,26 @@ def test_a_silent_peer_is_lost_even_while_a_send_waits_for_it() -> None:
             assert asyncio.get_running_loop().time() - started < 10 * BRISK.silence_s
             assert [error.device for error in client.lost] == ["deaf"]
             await link.close()
+
+    run(test)
+
+
+def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
+    def is_sending() -> bool:
+        return any("OutLink.send" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    async def test() -> None:
+        complaints: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        async with serving(Owner()) as address:
+            link = await open_link(address, Client())
+            async with link._writing:
+                await until(is_sending)
+                await link.close()
+            await until(lambda: not is_sending())
+        gc.collect()
+        assert complaints == []
 
     run(test)
 

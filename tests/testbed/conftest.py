@@ -72,11 +72,12 @@ class Said(Progress):
 
 @pytest.fixture
 def bench(pair: Pair) -> Callable[..., Said]:
-    """Runs a scenario in this process."""
+    """Runs a scenario in this process, on the bundled pair or with the drafter that is named."""
 
     def run(scenario: Path, out: Path, **options: Any) -> Said:
         said = Said()
-        run_bench(BenchOptions(scenario=scenario, out=out, processes=1, **options), said, pair)
+        loaded = None if "drafter" in options else pair
+        run_bench(BenchOptions(scenario=scenario, out=out, processes=1, **options), said, loaded)
         return said
 
     return run

@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flowedge.errors import BadRequestError
 from flowedge.messages import Credit, Prune, Segment
 from flowedge.runtime.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
+from flowedge.runtime.virtual import DRAFT_NODE
 from flowedge.sampling import SamplingParams
 from testbed.costs import HEADER_BYTES, ProfileCosts
 from testbed.emulation import Emulation
 from testbed.profiles.device import DeviceProfile
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import EagleSize, ModelProfile, SmallModelSize
+from testbed.profiles.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
 
 # A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.
 MODEL = ModelProfile(
@@ -95,8 +97,8 @@ def grow(nodes: list[int], extended: int | None) -> GrowDraft:
     )  # fmt: skip
 
 
-def head(rows: int) -> float:
-    return (50 * 4 * 2 + 2 * 4 * 50 * rows) / BYTES_PER_S + OVERHEAD
+def head(rows: int, vocab: int = 50) -> float:
+    return (vocab * 4 * 2 + 2 * 4 * vocab * rows) / BYTES_PER_S + OVERHEAD
 
 
 def eagle() -> float:
@@ -118,6 +120,30 @@ def test_drafting_and_verifying_with_an_eagle_head() -> None:
     assert costs.draft_job(DropCache("s")) == 0
 
 
+def test_drafting_with_an_eagle3_head() -> None:
+    fc = 3 * 4 * 4 * 2 / BYTES_PER_S
+    # q, k and v take the token's embedding beside the state, so they are twice as large.
+    layer = (2 * 4 * 4 + 2 * 2 * 4 * 2 + 4 * 4 + 3 * 4 * 10) * 2 / BYTES_PER_S + OVERHEAD
+    costs = ProfileCosts(eight_layers((4, 4)))
+    extend = ExtendDraft("s", np.zeros((3, 16)), np.zeros(3, dtype=np.int64))
+    assert costs.draft_job(extend) == pytest.approx(fc + layer)
+    assert costs.draft_job(grow([0], 2)) == pytest.approx(fc + layer + head(1, vocab=20))
+    assert costs.draft_job(grow([4, 5], None)) == pytest.approx(layer + head(2, vocab=20)), "no fc below them"
+    rows = np.zeros(3, dtype=np.int64)
+    verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
+    assert costs.draft_job(verify) == pytest.approx(head(3)), "over the target's vocabulary"
+
+
+def eight_layers(split: tuple[int, ...], **changes: object) -> Emulation:
+    """Of a model whose taps are the layers 2, 4 and 5."""
+    stages = len(split)
+    base = emulation(
+        model=MODEL.model_copy(update={"layers": 8}), split=split, stages=(DEVICE,) * stages,
+        links=(LINK,) * (stages + 1), drafter=Eagle3Size(kind="eagle3", draft_vocab=20),
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
 def test_a_small_model_drafts_with_all_its_layers() -> None:
     small = SmallModelSize(kind="small_lm", layers=2, hidden=2, intermediate=4, heads=1, kv_heads=1, vocab=50)
     weights = 4 * 2 * 2 + 3 * 2 * 4
@@ -136,13 +162,42 @@ def segment(rows: int, hidden: bool) -> Segment:
 
 def test_links_carry_rows_of_the_emulated_width() -> None:
     costs = ProfileCosts(emulation())
-    assert costs.message_bytes(segment(5, hidden=False)) == HEADER_BYTES + 5 * 8
-    assert costs.message_bytes(segment(5, hidden=True)) == HEADER_BYTES + 5 * (4 * 2 + 4)
-    assert costs.message_bytes(segment(0, hidden=True)) == HEADER_BYTES
-    assert costs.message_bytes(Prune("s", 1, 9, 3, 1, np.arange(3, 6))) == HEADER_BYTES + 12
-    assert costs.message_bytes(Credit("s")) == HEADER_BYTES
+    assert costs.message_bytes(DRAFT_NODE, segment(5, hidden=False)) == HEADER_BYTES + 5 * 8
+    for stage in (0, 1):
+        assert costs.message_bytes(stage, segment(5, hidden=True)) == HEADER_BYTES + 5 * (4 * 2 + 4)
+    assert costs.message_bytes(0, segment(0, hidden=True)) == HEADER_BYTES
+    assert costs.message_bytes(DRAFT_NODE, Prune("s", 1, 9, 3, 1, np.arange(3, 6))) == HEADER_BYTES + 12
+    assert costs.message_bytes(0, Credit("s")) == HEADER_BYTES
     assert costs.transfer(0, Credit("s")) == pytest.approx(HEADER_BYTES / 1000)
     assert costs.latency(-1) == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    ("split", "widths"),
+    [
+        ((8,), [4]),
+        ((6, 2), [4, 4]),  # all taps on the first
+        ((2, 6), [1, 4]),  # and on the last
+        ((2, 3, 3), [1, 3, 4]),
+        ((3, 1, 1, 3), [2, 2, 3, 4]),
+    ],
+    ids=str,
+)
+def test_rows_widen_where_the_emulated_model_is_tapped(split: tuple[int, ...], widths: list[int]) -> None:
+    costs = ProfileCosts(eight_layers(split))
+    sent = [costs.message_bytes(stage, segment(5, hidden=True)) for stage in range(len(split))]
+    assert sent == [HEADER_BYTES + 5 * (width * 4 * 2 + 4) for width in widths]
+    assert costs.transfer(0, segment(5, hidden=True)) == pytest.approx(sent[0] / 1000)
+    assert costs.message_bytes(DRAFT_NODE, segment(5, hidden=False)) == HEADER_BYTES + 5 * 8
+
+
+def test_rows_are_tapped_for_whatever_drafts() -> None:
+    eagle3, lookup = Eagle3Size(kind="eagle3", draft_vocab=20), NGramSize(kind="ngram")
+    eagle = EagleSize(kind="eagle")
+    assert eight_layers((8,), drafter=eagle, drafting=(lookup, eagle3)).taps == (2, 4, 5)
+    assert eight_layers((8,), drafter=eagle3, drafting=(lookup,)).taps == ()
+    with pytest.raises(BadRequestError, match="7 layers or more; this one has 4"):
+        ProfileCosts(emulation(drafter=eagle3))
 
 
 def test_jitter_is_seeded() -> None:

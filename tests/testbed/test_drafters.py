@@ -18,16 +18,16 @@ from testbed.bench import BenchOptions, Progress, run_bench
 from testbed.costs import LOOKUP_S, ProfileCosts
 from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation
-from testbed.memory import draft_node_parts
-from testbed.pair import Pair
+from testbed.memory import draft_node_parts, stage_parts
 from testbed.plan import cases
 from testbed.profiles import library
-from testbed.profiles.model import EagleSize, NGramSize, SmallModelSize
+from testbed.profiles.model import Eagle3Size, EagleSize, NGramSize, SmallModelSize
 from testbed.scenario import read_scenario
 from tests.drafting.eagle3_files import save_eagle3_head
 
 ITSELF = str(Path(flowedge.__file__).parent / "bundled" / "model")  # a language model with the same tokenizer
 ScenarioFile = Callable[..., Path]
+NO_CHARTS = {"tables": ["table1"], "plots": ["bars"]}  # which would run methods again
 
 
 def runs(scenario: Path, out: Path, clock: str, drafter: str) -> list[dict[str, Any]]:
@@ -46,12 +46,35 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     scenario_file: ScenarioFile, tmp_path: Path, drafter: str, temperature: float
 ) -> None:
     strategies = ["naive_pp", "flowspec", "pipedec", "pipeinfer"]
-    scenario = scenario_file(strategies=strategies, temperatures=[temperature])
+    scenario = scenario_file(strategies=strategies, temperatures=[temperature], report=NO_CHARTS)
     replayed, computed = [runs(scenario, tmp_path / clock, clock, drafter) for clock in ("replay", "virtual")]
     assert replayed == computed
     if drafter == ITSELF:
         lengths = {run["method"]: run["acceptance_length"] for run in replayed}
         assert lengths["naive_pp"] > 4, "a drafter that is the target is right in all it proposes"
+
+
+def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: ScenarioFile, tmp_path: Path) -> None:
+    agx = "agx-orin-64gb"
+    scenario = scenario_file(
+        strategies=["autoregressive", "flowspec"],
+        sweep={"stages": [1, 2, 4]},
+        devices={"draft_node": agx, "stages": {"device": agx, "count": 1}},
+        report=NO_CHARTS,
+    )
+    drafter = f"{head(tmp_path)}+ngram"
+    replayed, computed = [runs(scenario, tmp_path / clock, clock, drafter) for clock in ("replay", "virtual")]
+    assert replayed == computed
+    found = [run["link_bytes"] for run in replayed if run["method"] == "autoregressive"]
+    # Of 32 layers 2, 16 and 29 are tapped; the 8 that supply the tokens have their taps elsewhere.
+    wider = [[sent[f"v{i + 1}"] / sent["v1"] for i in range(len(sent) - 2)] for sent in found]
+    for ratios, expected in zip(wider, ([1], [1, 4 / 2], [1, 1, 3 / 2, 4 / 2]), strict=True):
+        assert ratios == pytest.approx(expected, rel=0.01)
+
+
+def head(directory: Path) -> Path:
+    """A random EAGLE-3 head for the bundled model."""
+    return save_eagle3_head(directory / "head", hidden=256, vocab=4096, draft_vocab=1000)
 
 
 def emulation(scenario_file: ScenarioFile) -> Emulation:
@@ -105,9 +128,26 @@ def test_a_pair_is_priced_by_its_kinds(tmp_path: Path) -> None:
         emulated_drafter(bare, None, ITSELF)
 
 
-def test_an_eagle3_head_has_no_price(scenario_file: ScenarioFile, tmp_path: Path) -> None:
-    save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=100)
-    with pytest.raises(BadRequestError, match="have no price in the testbed"):
-        emulated_drafter(emulation(scenario_file).model, None, f"ngram+{tmp_path / 'head'}")
-    with pytest.raises(BadRequestError, match="the testbed has no EAGLE-3 heads"):
-        Pair.load("bundled", str(tmp_path / "head"))
+def test_an_eagle3_head_is_priced_as_one(tmp_path: Path) -> None:
+    model, drafter = library.model("llama3.1-70b"), str(head(tmp_path))
+    eagle, eagle3 = model.drafters["eagle"], model.drafters["eagle3"]
+    assert emulated_drafter(model, None, drafter) == (eagle3, ())
+    assert emulated_drafter(model, "eagle", drafter) == (eagle3, ()), "no other has its rows"
+    assert emulated_drafter(model, "eagle", f"{drafter}+ngram") == (eagle, (eagle3, NGramSize(kind="ngram")))
+    bare = model.model_copy(update={"drafters": {"eagle": eagle}})
+    with pytest.raises(BadRequestError, match="no eagle3 among its drafters"):
+        emulated_drafter(bare, None, drafter)
+
+
+def test_memory_of_an_eagle3_head(scenario_file: ScenarioFile) -> None:
+    base = emulation(scenario_file)
+    eagle3 = Eagle3Size(kind="eagle3", draft_vocab=1000)
+    with_eagle, with_eagle3 = (
+        draft_node_parts(made, 1000) for made in (base, replace(base, drafting=(eagle3,)))
+    )
+    # One more hidden state for fc, twice the inputs of q, k and v, and an LM head of its own; fp16.
+    more = 4096 * (4096 + 3 * 4096 + 1000) * 2
+    assert with_eagle3["drafter"] - with_eagle["drafter"] == more
+    assert with_eagle3["activations"] == 512 * 4 * 4096 * 2, "rows are wider than what is computed"
+    stages = [stage_parts(replace(base, drafter=eagle3), stage, 1000)["activations"] for stage in range(4)]
+    assert stages == [512 * width * 2 for width in (11008, 11008, 3 * 4096, 4 * 4096)]

@@ -44,6 +44,9 @@ def test_slow_links_make_levels_narrow(table1: Emulation) -> None:
     some = rates(w8=0.85, w64=0.9)
     assert level_width(at_rate(table1, 1000), some) == 64
     assert level_width(at_rate(table1, 10), some) == 8
+    assert level_width(at_rate(table1, 200), some) == 64
+    tapped = replace(table1, drafter=table1.model.drafters["eagle3"])
+    assert level_width(at_rate(tapped, 200), some) == 8, "four times the bytes on the last link"
 
 
 def test_the_bundled_pair_has_its_hit_rates(pair: Pair) -> None:

@@ -100,8 +100,8 @@ def test_float32_takes_four_bytes_on_the_wire_and_in_memory() -> None:
     none = np.zeros(3, dtype=np.int64)
     segment = Segment("s", 1, 0, False, 0, none, none, np.zeros((3, 4), dtype=np.float32))
     single, half = emulation(model=SINGLE), emulation()
-    assert ProfileCosts(single).message_bytes(segment) == HEADER_BYTES + 3 * (4 * 4 + INDEX_BYTES)
-    assert ProfileCosts(half).message_bytes(segment) == HEADER_BYTES + 3 * (4 * 2 + INDEX_BYTES)
+    assert ProfileCosts(single).message_bytes(0, segment) == HEADER_BYTES + 3 * (4 * 4 + INDEX_BYTES)
+    assert ProfileCosts(half).message_bytes(0, segment) == HEADER_BYTES + 3 * (4 * 2 + INDEX_BYTES)
     assert single.format_name == "fp32"
     assert sum(stage_parts(single, 0, 10).values()) == 2 * sum(stage_parts(half, 0, 10).values())
     assert sum(draft_node_parts(single, 10).values()) == 2 * sum(draft_node_parts(half, 10).values())

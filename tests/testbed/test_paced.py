@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from testbed.paced.timings import Kept, TimingLog, TimingReader
 from testbed.profiles import library
 from testbed.profiles.model import LayerSize, ModelProfile
 from testbed.workers import read_record
+from tests.drafting.eagle3_files import save_eagle3_head
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -43,7 +45,7 @@ MODEL = {
     "heads": 16,
     "kv_heads": 16,
     "vocab": 32000,
-    "drafters": {"eagle": {"kind": "eagle"}},
+    "drafters": {"eagle": {"kind": "eagle"}, "eagle3": {"kind": "eagle3", "draft_vocab": 32000}},
 }
 
 
@@ -75,22 +77,24 @@ def log(tmp_path: Path) -> TimingLog:
 def test_a_message_is_late_by_the_link_it_came_over(
     log: TimingLog, place: int, in_band_ms: float, reply_ms: float
 ) -> None:
-    pacing = DevicePacing(PacedPipeline(emulation(), 0, False, 256), place, log)
+    pacing = DevicePacing(PacedPipeline(emulation(), 0, False), place, log)
     assert pacing.latency(Way.IN_BAND) == pytest.approx(in_band_ms / 1e3)
     assert pacing.latency(Way.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
     assert pacing.latency(Way.REPLY) == pytest.approx(reply_ms / 1e3)
 
 
-def test_rows_are_padded_to_the_emulated_size(log: TimingLog) -> None:
-    def padding(width: int) -> int:
-        return DevicePacing(PacedPipeline(emulation(), 0, False, width), 0, log).padding_per_row
-
-    assert padding(256) == 4096 * 2 - 256 * 4
-    assert padding(4096) == 0, "the real row is larger than the emulated one"
+@pytest.mark.parametrize(("drafter", "widths"), [("eagle", (1, 1, 1)), ("eagle3", (2, 3, 4))])
+def test_rows_have_the_emulated_size(log: TimingLog, drafter: str, widths: tuple[int, ...]) -> None:
+    single = library.model("llama2-7b").model_copy(update={"dtype": "float32"})
+    for model, element in ((library.model("llama2-7b"), 2), (single, 4)):
+        made = replace(emulation(), model=model, drafter=model.drafters[drafter])
+        pipeline = PacedPipeline(made, 0, False)
+        sent = [DevicePacing(pipeline, place, log).row_bytes for place in range(3)]
+        assert sent == [width * 4096 * element for width in widths]
 
 
 def test_what_agents_are_told_survives_the_file(tmp_path: Path) -> None:
-    pipeline = PacedPipeline(emulation(jitter_ms=0.5), 7, True, 256)
+    pipeline = PacedPipeline(emulation(jitter_ms=0.5), 7, True)
     pipeline.write(tmp_path / "pipeline.json")
     assert PacedPipeline.read(tmp_path / "pipeline.json") == pipeline
     with pytest.raises(BadRequestError, match=r"absent\.json"):
@@ -136,7 +140,7 @@ def test_the_table_has_the_ratio_of_what_both_ran() -> None:
 def scenario(scenario_file: ScenarioFile, tmp_path: Path) -> Path:
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(MODEL), encoding="utf-8")
     return scenario_file(
-        emulated=[{"model": "model.yaml"}],
+        emulated=[{"model": "model.yaml", "split": [2, 6]}],  # the real pair's is [4, 4]
         devices={"draft_node": "orin-nano-8gb", "stages": {"device": "orin-nano-8gb", "count": 2}},
         report={},
     )
@@ -159,10 +163,12 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("on_loopback")
 def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     before = children()
-    said = bench(scenario, tmp_path / "paced", clock="paced")
+    head = save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=1000)
+    drafter = f"{head}+ngram"
+    said = bench(scenario, tmp_path / "paced", clock="paced", drafter=drafter)
     assert any("loopback" in line and "the test wants none" in line for line in said.lines)
     assert any("jobs" in line for line in said.lines)
-    check_same_tokens(scenario, bench, tmp_path)
+    check_same_tokens(scenario, bench, tmp_path, drafter=drafter)
     facts = json.loads((tmp_path / "paced" / "run.json").read_text())
     assert facts["network"] == {"kind": "loopback", "because": "the test wants none"}
     assert facts["schedule"]["jobs"] > 0
@@ -181,12 +187,12 @@ def test_agents_in_namespaces_give_the_tokens_of_replay(scenario: Path, bench: B
     assert children() <= before[1]
 
 
-def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
+def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path, **options: str) -> None:
     """By the paced clock and by replay; and no quicker than one forward of each stage for each round."""
-    bench(scenario, tmp_path / "replay", clock="replay")
+    bench(scenario, tmp_path / "replay", clock="replay", **options)
     found, sent = {}, {}
     nano = library.device("orin-nano-8gb")
-    forward = 4 * layer_s(nano, LayerSize.of(ModelProfile.model_validate(MODEL)), 1, 0, "none")
+    forward = 2 * layer_s(nano, LayerSize.of(ModelProfile.model_validate(MODEL)), 1, 0, "none")
     for clock in ("paced", "replay"):
         results = json.loads((tmp_path / clock / "results.json").read_text())
         assert results["outputs_differ"] == []
@@ -195,7 +201,7 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path) -> None:
         assert all(records)
         found[clock] = {record.output for record in records if record is not None}
         plain = [record for record in records if record is not None and not record.draft_layers]
-        sent[clock] = sum(stage.bytes_sent for record in plain for stage in record.stages)
+        sent[clock] = [stage.bytes_sent for record in plain for stage in record.stages]
         for record in records:
             assert record is not None
             forwards = record.segments - record.empty_segments

@@ -24,10 +24,10 @@ from flowedge.runtime.costs import FixedCosts
 from flowedge.runtime.in_process import virtual_pipeline
 from flowedge.runtime.request import Request, Tokens
 from flowedge.sampling import SamplingParams
+from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import Watcher, train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress
-from flowedge.training.target import TrainingTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.models.tiny_families import make_tiny
 from tests.protocol.histories import NoText
@@ -72,6 +72,11 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowedge.training.run.SAVE_EVERY_S", -1.0)
+
+
+@pytest.fixture(autouse=True)
+def evaluations_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.training.evaluation.NEW_TOKENS", 16)
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +134,25 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_a_training_that_was_interrupted_before_its_first_step_goes_on(
+    target: Path, data: Path, tmp_path: Path
+) -> None:
+    settings = TrainingSettings(steps=2, batch_tokens=128, max_length=48, evaluate=0)
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(str(target), data, tmp_path / "head", settings, Recorder(interrupt_after=0))
+    watcher = Recorder()
+    train_drafter(str(target), data, tmp_path / "head", settings, watcher)
+    assert "going on from step 0" in watcher.lines
+    assert list(watcher.losses) == [1, 2]
+
+
 def test_computing_in_pieces_changes_nothing(
     target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, pieces = Recorder(), Recorder()
     train_drafter(str(target), data, tmp_path / "whole", TRAINING, whole)
     monkeypatch.setattr("flowedge.training.trainer.LOGIT_ROWS", 5)
-    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     train_drafter(str(target), data, tmp_path / "pieces", TRAINING, pieces)
     assert len(pieces.losses) == 20
     for step, losses in pieces.losses.items():
@@ -143,12 +160,12 @@ def test_computing_in_pieces_changes_nothing(
 
 
 def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     tokens = np.arange(5, 35, dtype=np.int32)
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.no_grad():
         expected = model.model(torch.from_numpy(tokens.astype(np.int64))[None]).last_hidden_state[0]
-    features = TrainingTarget.load(str(target), "none", torch.float32).features(tokens)
+    (features,) = LocalTarget.load(str(target), "none", torch.float32).features([tokens])
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -193,7 +210,7 @@ def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
         sampling = SamplingParams(temperature=temperature, seed=seed)
         expected = list(reference.generate(prompt, sampling, 12, frozenset()).token_ids)
         assert expected[: len(answer)] == answer
-        assert len(answer) == 12 or answer[-1] in TrainingTarget.load(str(target), "none", torch.float32).eos
+        assert len(answer) == 12 or answer[-1] in LocalTarget.load(str(target), "none", torch.float32).eos
 
 
 def test_a_quantised_target_in_half_precision(target: Path, data: Path, tmp_path: Path) -> None:
@@ -231,6 +248,11 @@ def test_every_kind_of_family_gets_a_head(family: str, data: Path, tmp_path: Pat
         (["--lr", "0"], "--lr"),
         (["--batch-tokens", "0"], "--batch-tokens"),
         (["--quant", "int3"], "nf4"),
+        (["--stages", "2", "--devices"], "give one of --stages, --peers and --devices"),
+        (["--stages", "2", "--split", "2,3,3"], "for 3 stages, but there are 2"),
+        (["--split", "4,4"], "--split is for the stages"),
+        (["--peers", "127.0.0.1:1,127.0.0.1:1"], "named twice"),
+        (["--device", "mps"], "give cpu or cuda"),
         (["--data", "missing.jsonl"], "missing.jsonl"),
         (["--out", "/dev/null"], "not a directory"),
         (["--out", str(BUNDLED_MODEL), "--restart"], "tokenizer"),

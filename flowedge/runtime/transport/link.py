@@ -190,7 +190,13 @@ class OutLink:
     async def _send_heartbeat(self, sequence: int) -> None:
         # With a deadline, so that a peer that stopped reading does not stop the watch as well.
         sending = asyncio.ensure_future(self.send(Heartbeat(sequence)))
-        done, _ = await asyncio.wait({sending}, timeout=self._settings.silence_s)
+        try:
+            done, _ = await asyncio.wait({sending}, timeout=self._settings.silence_s)
+        except asyncio.CancelledError:
+            # The link is being closed: what the sending ends with is nobody's any more.
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            raise
         if not done:
             self._lose(f"it took no heartbeat for {self._settings.silence_s:g} s")
         with contextlib.suppress(DeviceLostError):  # _lose has told the owner

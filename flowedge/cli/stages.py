@@ -1,0 +1,82 @@
+"""Which agents hold the layers, for a command that is the draft node itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flowedge.cli.pipelines import find_devices
+from flowedge.client.assembly import Report
+from flowedge.client.device import IDLE
+from flowedge.cluster.local import LocalCluster
+from flowedge.cluster.split import split_counts
+from flowedge.errors import BadRequestError, FlowEdgeError
+
+
+@dataclass(frozen=True)
+class StagesRequest:
+    """What the command line asks for; at most one of the first three is given.
+
+    Attributes:
+        stages: number of local agents to start for the run; peers: addresses in the order of the layers.
+        discovered: whether to take the idle agents on the network; discover_s: how long to look for them.
+    """
+
+    stages: int | None = None
+    peers: tuple[str, ...] | None = None
+    discovered: bool = False
+    split: str | None = None
+    discover_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        """BadRequestError for what cannot be asked for together."""
+        given = (self.stages is not None, self.peers is not None, self.discovered)
+        if sum(given) > 1:
+            raise BadRequestError("give one of --stages, --peers and --devices")
+        if self.split is not None:
+            count = self.stages if self.peers is None else len(self.peers)
+            if not any(given):
+                raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
+            if count is not None and len(self.counts) != count:
+                raise BadRequestError(
+                    f"--split {self.split} is for {len(self.counts)} stages, but there are {count}"
+                )
+        if self.peers is not None and len(set(self.peers)) < len(self.peers):
+            raise BadRequestError("an agent is named twice in --peers; each holds one run of layers")
+
+    @property
+    def any_asked(self) -> bool:
+        """Whether the layers are to be on agents at all."""
+        return self.stages is not None or self.peers is not None or self.discovered
+
+    @property
+    def counts(self) -> list[int]:
+        """Layers of each stage; empty for as even as possible."""
+        return [] if self.split is None else split_counts(self.split)
+
+
+@contextmanager
+def open_stages(request: StagesRequest, report: Report) -> Iterator[list[str]]:
+    """The addresses of the agents, in the order of the layers; those started for it end with the context."""
+    if request.stages is not None:
+        report("this machine", f"starting {request.stages} stage agents")
+        with LocalCluster(request.stages, draft_node=False) as cluster:
+            yield [agent.address for agent in cluster.stages]
+    elif request.peers is not None:
+        yield list(request.peers)
+    else:
+        yield _idle(request)
+
+
+def _idle(request: StagesRequest) -> list[str]:
+    devices = find_devices(request.discover_s, least=1)
+    idle = [address for address, device in devices.items() if device.role == IDLE]
+    wanted = len(request.counts) or len(idle)
+    if not idle or wanted > len(idle):
+        busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
+        raise FlowEdgeError(
+            f"{max(1, wanted)} idle agents are needed and {len(idle)} found"
+            + (f", besides {', '.join(busy)}; free them with flowedge release" if busy else "")
+        )
+    return idle[:wanted]
