@@ -237,6 +237,9 @@ class DraftNodeRole:
 
 def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     """Runs in the compute lane."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415

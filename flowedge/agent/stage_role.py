@@ -202,6 +202,9 @@ def _require_memory(what: str, needed: int) -> None:
 
 def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     import torch  # noqa: PLC0415
 
     from flowedge.models.block import LayerBlock  # noqa: PLC0415

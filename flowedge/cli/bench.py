@@ -40,6 +40,9 @@ def bench(
     """
     from flowedge.cli.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     from testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:

@@ -70,7 +70,7 @@ def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
 def local_path(source: str) -> str:
     """A model's source with a path of this machine made absolute; anything else as it is."""
     path = Path(source).expanduser()
-    return str(path.resolve()) if source != BUNDLED and path.is_dir() else source
+    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
 
 
 def local_drafter(drafter: str) -> str:

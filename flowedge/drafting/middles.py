@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of
+from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.errors import BadRequestError
 from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.tokenizer import load_tokenizer
 
 
 def open_middle(source: str) -> Checkpoint:
@@ -28,5 +27,5 @@ def open_middle(source: str) -> Checkpoint:
 def check_middle(source: str, tokenizer: Any) -> Checkpoint:
     """The same, held against the target's tokenizer; CheckpointError with the first token that differs."""
     checkpoint = open_middle(source)
-    check_same_tokenizer(tokenizer, load_tokenizer(checkpoint), checkpoint.directory, "middle model")
+    check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.directory, "middle model")
     return checkpoint

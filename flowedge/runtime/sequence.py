@@ -52,8 +52,8 @@ class Sequence:
             positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
         if len(tokens) != len(parents):
             raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
-        self.tokens = np.append(self.tokens, np.array(tokens, dtype=np.int64))
-        self.parents = np.append(self.parents, np.array(parents, dtype=np.int64))
+        self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
+        self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
@@ -80,7 +80,7 @@ class Sequence:
             source_len=self.length,
             context=self.context,
             accepted=len(accepted),
-            retained=np.append(accepted, draft),
+            retained=np.concatenate([accepted, draft]),
         )
         offsets = draft - self.context
         self.tokens = self.tokens[offsets]

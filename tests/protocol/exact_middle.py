@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -11,13 +12,12 @@ from flowedge.runtime.jobs import Forward, StageJob
 from flowedge.strategies.base import Command, Event, Predicted, Prefilled
 from flowedge.strategies.pipespec import PipeSpec
 from flowedge.strategies.settings import HierarchySettings
-from tests.protocol.exact_model import U64, ExactStage, attend, mix, row_kv, token_of
+from tests.protocol.exact_model import ExactStage, attend, mix, row_kv, token_of
 
 
 def answer(hidden: int, position: int, vocab: int, doubt: int) -> int:
     """What a middle model goes on with: the target's token, but for one place in `doubt`."""
-    shift = int(mix(np.array([hidden], dtype=U64))[0] % U64(doubt) == 0)
-    return (token_of(hidden, position, vocab) + shift) % vocab
+    return (token_of(hidden, position, vocab) + (mix(hidden) % doubt == 0)) % vocab
 
 
 class ExactMiddle:
@@ -47,10 +47,11 @@ class ExactMiddle:
 
     def alone(self, tokens: Sequence[int]) -> list[int]:
         """What it answers to each row of a text that it reads from the start, with no cache to go wrong."""
-        inputs, positions = np.array(tokens, dtype=U64), np.arange(len(tokens))
+        inputs = list(tokens)
         for stage in range(self.num_stages):
-            inputs = attend(inputs, np.cumsum(mix(row_kv(stage, inputs, positions)), dtype=U64))
-        return [answer(h, p + 1, self.vocab, self.doubt) for p, h in enumerate(inputs.tolist())]
+            seen = accumulate(row_kv(stage, value, position) for position, value in enumerate(inputs))
+            inputs = list(map(attend, inputs, seen))
+        return [answer(hidden, p + 1, self.vocab, self.doubt) for p, hidden in enumerate(inputs)]
 
 
 class CheckedPipeSpec(PipeSpec):

@@ -234,8 +234,8 @@ def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
             assert tail.cached <= sequence.length, "a cache is a prefix of the draft node's sequence"
             if draft > 0:
                 assert tail.context == sequence.context
-                assert np.array_equal(tail.parents, sequence.parents[:draft])
-                assert np.array_equal(tail.positions, sequence.positions[:draft])
+                assert tail.parents.tolist() == sequence.parents[:draft].tolist()
+                assert tail.positions.tolist() == sequence.positions[:draft].tolist()
         for stage in stages:
             held = stage._sessions.get(name)
             if held is not None:

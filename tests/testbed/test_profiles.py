@@ -25,9 +25,6 @@ ScenarioFile = Callable[..., Path]
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_are_valid_and_fit(path: Path) -> None:
     scenario = read_scenario(path)
-    if scenario.devices is not None and scenario.devices.middles:  # whose models --middle names
-        named = scenario.pair.model_copy(update={"middles": ["DIR"] * len(scenario.devices.middles)})
-        scenario = scenario.model_copy(update={"pair": named})
     for case in cases(scenario, path.parent):
         if scenario.clock != "real":
             require_fit(case.emulation, 2048)
