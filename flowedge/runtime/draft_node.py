@@ -305,6 +305,7 @@ class DraftNode:
                     session.grow(command)
                 case base.Cancel():
                     session.grow(None)
+        session.note_rollbacks()
 
     def _emit(self, session: DraftSession, emit: base.Emit) -> bool:
         """Put out certain tokens; says whether the generation ends with them."""

@@ -279,11 +279,14 @@ class DraftSession:
             self._per_round[-1] += count
         self._first_emitted = True
 
+    def note_rollbacks(self) -> None:
+        """What the strategy said was carried out; a rollback that the end of the answer forestalls is none."""
+        self._counters = replace(self._counters, rollbacks=self.strategy.rollbacks)
+
     def counters(self) -> DecodeCounters:
         """What was counted so far."""
         return replace(
             self._counters,
             accepted_per_segment=tuple(self._per_segment),
             accepted_per_round=tuple(self._per_round),
-            rollbacks=self.strategy.rollbacks,
         )
