@@ -17,7 +17,7 @@ def generate(
         str | None,
         typer.Option(
             help="EAGLE head or small language model: directory or hub id; ngram; none; or two joined by +, "
-            "such as bundled+ngram. The bundled model has one of its own."
+            "such as bundled+ngram. The bundled model has bundled, bundled-small and bundled-eagle3."
         ),
     ] = None,
     stages: Annotated[

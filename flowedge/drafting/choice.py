@@ -11,7 +11,8 @@ NO_DRAFTER = "none"
 NGRAM = "ngram"
 BUNDLED = "bundled"
 BUNDLED_SMALL = "bundled-small"
-BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small"}  # of flowedge/bundled
+BUNDLED_EAGLE3 = "bundled-eagle3"
+BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
 WORDS = (NO_DRAFTER, NGRAM, *BUNDLED_FOLDERS)
 
 

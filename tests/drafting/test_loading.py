@@ -87,7 +87,9 @@ def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
     assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("bundled", "eagle"), ("bundled-small", "lm")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("bundled", "eagle"), ("bundled-small", "lm"), ("bundled-eagle3", "eagle3")]
+)
 def test_the_bundled_ones_are_loaded_by_name(target: Target, name: str, kind: str) -> None:
     assert drafter_kinds(name) == (kind,)
     loaded = load_drafter(name, target)
