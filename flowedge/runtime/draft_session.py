@@ -280,7 +280,7 @@ class DraftSession:
         self._first_emitted = True
 
     def note_rollbacks(self) -> None:
-        """What the strategy said was carried out; a rollback that the end of the answer forestalls is none."""
+        """The strategy was obeyed; a rollback that the end of the answer forestalls is none."""
         self._counters = replace(self._counters, rollbacks=self.strategy.rollbacks)
 
     def counters(self) -> DecodeCounters:
