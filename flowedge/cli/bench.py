@@ -34,6 +34,9 @@ def bench(
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
     drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
+    middle: Annotated[
+        str | None, typer.Option(help="Middle models of pipespec, DIR,..., smallest first.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
 ) -> None:
@@ -68,6 +71,7 @@ def bench(
         samples=samples,
         model=model,
         drafter=drafter,
+        middles=words(middle),
         data=data,
         processes=processes,
     )

@@ -69,14 +69,14 @@ def drafter_taps(choice: str, num_layers: int) -> Taps:
 
 
 def _kind(source: str) -> DrafterKind:
-    return "ngram" if source == NGRAM else _kind_of(drafter_directory(source))
+    return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
 
 
 def _load(source: str, target: Target) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     directory = drafter_directory(source)
-    kind = _kind_of(directory)
+    kind = kind_of(directory)
     if kind == "lm":
         return _load_lm(directory, target)
     return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target)
@@ -93,8 +93,10 @@ def drafter_directory(source: str) -> Path:
     return find_model(source)
 
 
-def _kind_of(directory: Path) -> DrafterKind:
-    """An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
+def kind_of(directory: Path) -> DrafterKind:
+    """What is in a directory, by its config; CheckpointError when that cannot be read.
+
+    An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
 
     An EAGLE-3 head has a draft vocabulary, which nothing else has. The config of a head says
     "LlamaForCausalLM" like that of a language model.
@@ -152,11 +154,7 @@ def check_sizes(hidden: int, vocab: int, config: Any, directory: Path) -> None:
 
 def _load_lm(directory: Path, target: Target) -> LMDrafter:
     checkpoint = Checkpoint(directory)
-    # The bundled one's tokenizer lies beside the bundled target alone.
-    own = (
-        Checkpoint.open(BUNDLED) if directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL] else checkpoint
-    )
-    _check_same_tokenizer(target.tokenizer, load_tokenizer(own), directory)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
     block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
     head = LMHead.load(checkpoint, dtype=target.dtype)
     if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
@@ -164,16 +162,22 @@ def _load_lm(directory: Path, target: Target) -> LMDrafter:
     return LMDrafter(block, head, target.vocab_size, checkpoint.fingerprint)
 
 
-def _check_same_tokenizer(target: Any, drafter: Any, directory: Path) -> None:
-    """CheckpointError with the first token that differs.
+def tokenizer_of(checkpoint: Checkpoint) -> Any:
+    """A small model's tokenizer; the bundled one's lies beside the bundled target alone."""
+    bundled = checkpoint.directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL]
+    return load_tokenizer(Checkpoint.open(BUNDLED) if bundled else checkpoint)
+
+
+def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "drafter") -> None:
+    """CheckpointError with the first token that differs; `what` is what the other model is to be.
 
     The padding of the models' vocabularies is not looked at: no tokenizer has tokens for it.
     """
-    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, drafter))
+    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, other))
     for id_ in sorted(ours.keys() | theirs.keys()):
         if ours.get(id_) != theirs.get(id_):
             raise CheckpointError(
-                f"drafter {directory} has another tokenizer than the model: token {id_} is "
+                f"{what} {directory} has another tokenizer than the model: token {id_} is "
                 f"{_shown(theirs, id_)} there and {_shown(ours, id_)} in the model's; "
                 "a language model drafts for models with its own tokenizer alone"
             )

@@ -48,6 +48,7 @@ class StageSpec:
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_sessions: most sessions open at once.
         padding_per_row: bytes sent along with each row, for emulated models.
+        answers: gives a token id for each row, int32 [n], in place of a hidden state.
     """
 
     is_first: bool
@@ -59,6 +60,7 @@ class StageSpec:
     max_sessions: int = 64
     padding_per_row: int = 0
     added_width: int = 0
+    answers: bool = False
 
 
 @dataclass
@@ -330,6 +332,8 @@ class Stage:
         return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
 
     def _no_output(self) -> Payload:
+        if self.spec.answers:
+            return np.zeros(0, dtype=np.int32)
         return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
 
     def _receive_close(self, close: Close, express: bool) -> None:

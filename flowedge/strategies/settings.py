@@ -114,5 +114,27 @@ class AutoSettings(Settings):
                 raise BadRequestError(f"strategy option {name} is 0; it must be above 0")
 
 
+@dataclass(frozen=True)
+class HierarchySettings(Settings):
+    """How many models PipeSpec works with, and how far they run ahead (pipespec, section 3)."""
+
+    models: int = 16  # K + 1: most models of the hierarchy, the drafter and the target among them; 2 or more
+    max_draft_rows: int = 128  # most tokens ahead of the last drawn one, itself included
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.models < 2:
+            raise BadRequestError(
+                f"strategy option models is {self.models}; a drafter and the target are 2 models"
+            )
+
+
+@dataclass(frozen=True)
+class LookaheadSettings(Settings):
+    """Plain speculative decoding: a chain is drafted, then verified (pipespec, section 4.4)."""
+
+    lookahead: int = 8  # tokens of a chain
+
+
 def _is_count(default: object) -> bool:
     return isinstance(default, int)
