@@ -84,7 +84,7 @@ class DraftSession:
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
-        self._verified_number = 0  # of it
+        self._verified_number = 0  # of the segment whose verification began last
         self._keeps_features = keeps_features
         self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
         self._counters = DecodeCounters()
@@ -186,9 +186,9 @@ class DraftSession:
         """Verification of the next returned segment; prompt chunks before the last need none."""
         while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
+            self._verified_number = segment.number
             if not segment.committed:
                 self._verifying = True
-                self._verified_number = segment.number
                 return self._verify_draft(segment)
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
