@@ -61,7 +61,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
     drafts = any(run.draft_layers for run in runs)
     per_round = [count for run in runs for count in run.accepted_per_round if drafts and count]
     tokens = sum(run.new_tokens for run in runs)
-    devices = [[run.draft_node, *run.stages] for run in runs]
+    devices = [run.devices for run in runs]
     setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
@@ -94,6 +94,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
         "prunes": sum(run.prunes for run in runs),
         "draft_layers": sum(run.draft_layers for run in runs),
         "draft_rows_sent": sum(run.draft_rows_sent for run in runs),
+        "rollbacks": [sum(counts) for counts in zip(*(run.rollbacks for run in runs), strict=True)],
         "rows_computed": sum(stage.rows_computed for run in runs for stage in run.stages),
         "rows_for_nothing": sum(stage.for_nothing for run in runs for stage in run.stages),
         "rows_trimmed": sum(stage.rows_trimmed for run in runs for stage in run.stages),

@@ -33,6 +33,7 @@ class WorkerSettings:
     clock: str
     directory: Path
     traced: frozenset[str] = frozenset()
+    middles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Worker:
 
         torch.set_num_threads(1)
         self._settings = settings
-        loaded = Pair.load(settings.model, settings.drafter) if pair is None else pair
+        loaded = Pair.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
         self._clock: Clock = make_clock(settings.clock, loaded, settings.directory)
 
     def carry_out(self, task: Task) -> Done:

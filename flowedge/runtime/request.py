@@ -85,6 +85,8 @@ class DecodeCounters:
     Attributes:
         accepted_per_segment: tokens put out after each returned segment that held live draft rows.
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
+        rollbacks: of a hierarchy of models, how often each verifier had those before it roll back, the
+            target last.
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -94,17 +96,23 @@ class DecodeCounters:
     prunes: int = 0
     draft_layers: int = 0
     draft_rows_sent: int = 0
+    rollbacks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out."""
+    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out.
+
+    Attributes:
+        reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
+    """
 
     session: str
     reason: str
     text: str  # what had been held back and belongs to the output
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
+    middle_reports: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True)

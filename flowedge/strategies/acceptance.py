@@ -18,8 +18,9 @@ class Acceptance:
     """The share of proposals that come true, by what each of the joined drafters says of them.
 
     Proposals below a token of the true path are counted in classes of their log-probability, drafter by
-    drafter. Each class starts with the drafter's own word, worth `prior` proposals. In between, the logarithm
-    of the share is linear in the log-probability; it never falls as that rises.
+    drafter, the likeliest of a node apart from the others: it comes true more often than another token of the
+    same probability. Each class starts with the drafter's own word, worth `prior` proposals. In between, the
+    logarithm of the share is linear in the log-probability; it never falls as that rises.
 
     Of several drafters a token is drawn unless each of them is wrong, which would be the product if they were
     independent; how far that is off is learnt for each combination of classes. What the proposals below one
@@ -40,9 +41,7 @@ class Acceptance:
         if accepted is not None:
             self._drawn[combinations[accepted]] += 1.0
         for k, drafter in enumerate(self._drafters):
-            proposed = np.isfinite(log_probs[:, k])
-            hit = None if accepted is None or not proposed[accepted] else float(log_probs[accepted, k])
-            drafter.observe(log_probs[proposed, k], hit)
+            drafter.observe(log_probs[:, k], accepted)
 
     def log_share(self, log_probs: FloatArray) -> FloatArray:
         """Log of the probability that each proposal is drawn, if its parent was.
@@ -83,22 +82,49 @@ class Acceptance:
 
 
 class _Shares:
-    """The shares of one drafter."""
+    """The shares of one drafter: of the likeliest proposals of their nodes, and of the others."""
+
+    def __init__(self, prior: float) -> None:
+        self._likeliest = _Curve(prior)
+        self._others = _Curve(prior)
+
+    def observe(self, log_probs: FloatArray, accepted: int | None) -> None:
+        """Count the proposals [c] below one token; -inf is none."""
+        if not len(log_probs):
+            return
+        first = int(np.argmax(log_probs))
+        is_first = np.arange(len(log_probs)) == first
+        for curve, mine in ((self._likeliest, is_first), (self._others, ~is_first)):
+            proposed = mine & np.isfinite(log_probs)
+            drawn = accepted is not None and bool(proposed[accepted])
+            curve.observe(log_probs[proposed], float(log_probs[accepted]) if drawn else None)
+
+    def share(self, log_probs: FloatArray) -> FloatArray:
+        """Of each proposal [..., c]; 0 for -inf."""
+        shares = self._others.share(log_probs)
+        if log_probs.shape[-1]:
+            first = np.argmax(log_probs, axis=-1, keepdims=True)
+            likeliest = self._likeliest.share(np.take_along_axis(log_probs, first, axis=-1))
+            np.put_along_axis(shares, first, likeliest, axis=-1)
+        return shares
+
+
+class _Curve:
+    """Shares by log-probability."""
 
     def __init__(self, prior: float) -> None:
         self._proposed: FloatArray = np.full(len(_CENTRES), prior)
         self._accepted: FloatArray = prior * np.exp(_CENTRES)
         self._log_share: FloatArray = _CENTRES.copy()
 
-    def observe(self, log_probs: FloatArray, accepted: float | None) -> None:
-        np.add.at(self._proposed, np.digitize(log_probs, _BOUNDS), 1.0)
+    def observe(self, proposed: FloatArray, accepted: float | None) -> None:
+        np.add.at(self._proposed, np.digitize(proposed, _BOUNDS), 1.0)
         if accepted is not None:
             self._accepted[np.digitize(accepted, _BOUNDS)] += 1.0
         share = np.clip(self._accepted / self._proposed, _LEAST, 1.0)
         self._log_share = np.log(np.maximum.accumulate(share))
 
     def share(self, log_probs: FloatArray) -> FloatArray:
-        """0 for -inf."""
         known = np.append(self._log_share, 0.0)  # certainty is certain
         share: FloatArray = np.interp(log_probs, np.append(_CENTRES, 0.0), known)
         below = np.minimum(log_probs - _CENTRES[0], 0.0)

@@ -69,7 +69,7 @@ class CandidateTree:
         last = path[-1]
         found = self.tree.child(last, token)
         if found is None:
-            hits = np.flatnonzero(self._tokens[last] == token)
+            hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self._tokens[last] == token))
             if len(hits):
                 score = float(self.tree.scores[last] + self._scores[last, hits[0]])
                 found = self._put([last], [token], [score])[0]

@@ -67,7 +67,7 @@ def test_shares_are_those_counted():
     for accepted in (0, 1, 1, None):
         acceptance.observe(np.log([[0.42], [0.17]]), accepted)
     assert shares(acceptance, (0.42,), (0.17,)) == pytest.approx([5.2 / 14, 3.7 / 14])
-    between = math.sqrt(5.2 * 3.7) / 14  # the logarithm is linear from class to class
+    between = math.sqrt(5.2 / 14 * 0.17)  # linear in the logarithm, and none of 0.17 was the likeliest
     assert shares(acceptance, (math.sqrt(0.42 * 0.17),)) == pytest.approx([between])
 
 
@@ -75,7 +75,7 @@ def test_a_share_never_falls_as_the_drafter_is_surer():
     acceptance = Acceptance(1.0)
     for _ in range(30):
         acceptance.observe(np.log([[0.42], [0.17]]), 1)
-    likely, unlikely = shares(acceptance, (0.42,), (0.17,))
+    _, likely, unlikely = shares(acceptance, (0.43,), (0.42,), (0.17,))
     assert likely == unlikely == pytest.approx(30.17 / 31)
 
 

@@ -184,7 +184,8 @@ def test_models_of_the_same_size_share_their_runs(
 
 def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said = bench(scenario_file(seeds=[0, 1], temperatures=[0, 1]), out)
+    asked = {"tables": ["table1", "table2", "table3"], "plots": ["bars", "gantt"]}
+    said = bench(scenario_file(seeds=[0, 1], temperatures=[0, 1], report=asked), out)
     report = (out / "report.md").read_text()
     assert "| llama2-7b-fp16 | flowspec |" in report
     assert "| llama2-7b-fp16 | flowspec, shared noise |" in report
@@ -316,7 +317,7 @@ def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     # Many runs are left when the first have ended.
-    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=48, repeats=8)
+    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=48, repeats=4)
     out = tmp_path / "out"
     # A shell that runs the tests in the background has them ignore Ctrl-C.
     python = ["env", "--default-signal=INT", sys.executable]
@@ -339,7 +340,7 @@ def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     assert gone(process.pid, timeout_s=10), "a process is left behind"
     kept = len(list((out / "runs").glob("*.json")))
     assert not (out / "results.json").exists()
-    assert bench(scenario, out).begun == [(96, kept)]
+    assert bench(scenario, out).begun == [(48, kept)]
     bench(scenario, tmp_path / "whole")
     whole, resumed = [(tmp_path / name / "results.json").read_bytes() for name in ("whole", "out")]
     assert whole == resumed
