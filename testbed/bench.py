@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.errors import BadRequestError
+from flowedge.runtime.request import Noise
 from testbed.clocks import LIVE, check_clock
 from testbed.paced.clock import why_loopback
 from testbed.paced.timings import Kept
@@ -42,6 +43,7 @@ class BenchOptions:
     strategies: tuple[str, ...] | None = None
     datasets: tuple[str, ...] | None = None
     temperatures: tuple[float, ...] | None = None
+    noise: tuple[Noise, ...] | None = None
     samples: int | None = None
     model: str | None = None
     drafter: str | None = None
@@ -78,6 +80,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
         "clock": options.clock,
         "strategies": options.strategies,
         "temperatures": options.temperatures,
+        "noise": options.noise,
         "samples": options.samples,
     }
     content.update({name: value for name, value in given.items() if value is not None})

@@ -11,7 +11,7 @@ from flowedge.runtime.draft_node import DraftNodeSpec
 from flowedge.runtime.in_process import machine_pipeline, virtual_pipeline
 from flowedge.runtime.jobs import StageExecutor
 from flowedge.runtime.middle_executor import MiddleExecutor
-from flowedge.runtime.request import Request
+from flowedge.runtime.request import Noise, Request, draft_noise
 from flowedge.runtime.virtual import VirtualPipeline
 from testbed.costs import ProfileCosts
 from testbed.emulation import even_split
@@ -106,15 +106,19 @@ class ReplayClock:
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         pair = self._pair
         path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, pair.eos)
-        drafter = PathDrafter(pair.drafter, path, "replay")
+        drafters: dict[Noise, PathDrafter] = {}
         try:
             for run in task.runs:
+                if run.noise not in drafters:
+                    noise = draft_noise(task.sampling, run.noise)
+                    drafters[run.noise] = PathDrafter(pair.drafter, path, f"replay-{run.noise}", noise)
                 costs = ProfileCosts(run.emulation, run.link_seed)
                 observer = TraceObserver(costs)
-                pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafter))
+                pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafters[run.noise]))
                 yield run, *_finish(task, run, pair.eos, pipeline, observer.trace)
         finally:
-            drafter.close()
+            for drafter in drafters.values():
+                drafter.close()
 
     def facts(self) -> dict[str, Any]:
         """See Clock."""
@@ -180,6 +184,7 @@ def _finish(
         eos=eos,
         strategy=run.strategy,
         strategy_options=dict(run.options),
+        noise=run.noise,
     )
     outputs = pipeline.generate(request)
     return record_of(request, outputs, trace, run.emulation.watts), trace

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from flowedge.errors import BadRequestError
+from flowedge.runtime.request import Noise
 from flowedge.sampling import SamplingParams
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.specpipe import SpecPipe
@@ -63,6 +64,7 @@ class Run:
     setup: Setup
     link_seed: int
     prefill_rows: int
+    noise: Noise = "plain"
 
     @property
     def emulation(self) -> Emulation:
@@ -89,13 +91,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that one entry of the results is made of: a method on a case, a dataset and a temperature."""
+    """Runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting."""
 
     case: Case
     strategy: str
     options: Options
     dataset: str
     temperature: float
+    noise: Noise
     keys: tuple[str, ...]  # seed by seed
     seeds: int
 
@@ -205,11 +208,12 @@ def make_plan(
     _check_memory(scenario, all_cases, datasets, choose)
     planner = _Planner(scenario, base, choose)
     cells = [
-        planner.cell(case, strategy, dataset, temperature)
+        planner.cell(case, strategy, dataset, temperature, noise)
         for case in all_cases
         for dataset in datasets
         for temperature in scenario.temperatures
         for strategy in scenario.strategies
+        for noise in scenario.noises(strategy, temperature)
     ]
     return Plan(tuple(planner.tasks()), tuple(cells))
 
@@ -254,18 +258,18 @@ class _Planner:
         self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
         self._sizes: dict[int, dict[str, Any]] = {}
 
-    def cell(self, case: Case, strategy: str, dataset: Dataset, temperature: float) -> Cell:
+    def cell(self, case: Case, strategy: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
         options = self._choose(case, strategy)
         keys: list[str] = []
         for seed in self._scenario.seeds:
             for index, prompt in enumerate(dataset.prompts):
                 sampling = SamplingParams(temperature=temperature, seed=seed * 1_000_003 + index)
                 for repeat in range(self._scenario.repeats):
-                    run = self._run(case, strategy, options, prompt, sampling, repeat)
+                    run = self._run(case, strategy, options, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
         return Cell(
-            case, strategy, options, dataset.name, temperature, tuple(keys), len(self._scenario.seeds)
+            case, strategy, options, dataset.name, temperature, noise, tuple(keys), len(self._scenario.seeds)
         )
 
     def tasks(self) -> Iterator[Task]:
@@ -279,6 +283,7 @@ class _Planner:
         options: Options,
         prompt: tuple[int, ...],
         sampling: SamplingParams,
+        noise: Noise,
         repeat: int,
     ) -> Run:
         scenario = self._scenario
@@ -289,12 +294,13 @@ class _Planner:
             "emulation": self._setup(case),
             "prompt": prompt,
             "sampling": [sampling.temperature, sampling.seed],
+            "noise": noise,
             "max_new_tokens": scenario.max_new_tokens,
             "prefill_rows": scenario.prefill_rows,
             "repeat": repeat,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return Run(digest[:24], strategy, options, case.setup, repeat * 7919, scenario.prefill_rows)
+        return Run(digest[:24], strategy, options, case.setup, repeat * 7919, scenario.prefill_rows, noise)
 
     def _setup(self, case: Case) -> dict[str, Any]:
         if id(case) not in self._sizes:

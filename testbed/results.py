@@ -21,12 +21,15 @@ BASELINES = ("naive_pp", "autoregressive")
 
 
 def entries(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[dict[str, Any]]:
-    """One object for each method on a case, a dataset and a temperature."""
+    """One object for each method on a case, a dataset, a temperature and a kind of drafting.
+
+    Speedups are over the baseline with plain drafting; None where that was not run.
+    """
     found = [_entry(cell, [records[key] for key in cell.keys]) for cell in cells]
-    by_place = {(_place(entry), entry["method"]): entry for entry in found}
+    plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
     for entry in found:
         for baseline in BASELINES:
-            other = by_place.get((_place(entry), baseline))
+            other = plain.get((_place(entry), baseline))
             entry[f"speedup_vs_{baseline}"] = (
                 rounded(entry["tokens_per_s"] / other["tokens_per_s"])
                 if other is not None and other["tokens_per_s"] > 0
@@ -73,6 +76,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
         "point": dict(cell.case.point),
         "dataset": cell.dataset,
         "temperature": cell.temperature,
+        "noise": cell.noise,
         "requests": len(runs),
         "tokens": tokens,
         "tokens_per_s": _speed(runs),

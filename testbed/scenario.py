@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from flowedge.errors import BadRequestError
+from flowedge.runtime.request import NOISES, Noise
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 from testbed.profiles.document import Document, explain, read_document
 from testbed.profiles.model import Quantisation
@@ -123,6 +124,7 @@ class Scenario(Document):
         strategy_options: options by strategy.
         datasets: JSON-lines files by name, in the directory of --data or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
+        noise: kinds of drafting, all of which every method that drafts is run with above temperature 0.
         samples: prompts of each dataset; repeats: runs of each with another seed of the links' jitter.
     """
 
@@ -138,6 +140,7 @@ class Scenario(Document):
     strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
     datasets: dict[str, str] = Field(min_length=1)
     temperatures: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    noise: list[Noise] = Field(default=list(NOISES), min_length=1)
     samples: Count = 20
     max_new_tokens: Count = 128
     prefill_rows: Count = 128
@@ -168,6 +171,11 @@ class Scenario(Document):
             raise BadRequestError(f"{where}: {explain(error)}") from error
         scenario.check_options()
         return scenario
+
+    def noises(self, strategy: str, temperature: float) -> list[Noise]:
+        """The kinds of drafting that a method is run with; plain where there is no noise or no draft."""
+        drafts = make_strategy(strategy, self.strategy_options.get(strategy, {})).needs_drafter
+        return list(dict.fromkeys(self.noise)) if drafts and temperature > 0 else ["plain"]
 
     def check_options(self) -> None:
         """Raises BadRequestError for strategy options that do not exist or are out of range."""

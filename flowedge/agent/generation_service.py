@@ -13,7 +13,7 @@ from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError
-from flowedge.runtime.request import Failed, Finished, Request, Tokens
+from flowedge.runtime.request import Failed, Finished, Request, Tokens, parse_noise
 from flowedge.runtime.statistics import RequestClock
 from flowedge.runtime.transport.status import abort
 from flowedge.sampling import SamplingParams
@@ -27,6 +27,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_STRATEGY = "flowspec"
+DEFAULT_NOISE = "shared"
 
 
 class GenerationService(rpc.GenerationServicer):
@@ -116,6 +117,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
         stop=tuple(message.stop),
         strategy=message.strategy or (DEFAULT_STRATEGY if has_drafter else AUTOREGRESSIVE),
         strategy_options=dict(message.strategy_options),
+        noise=parse_noise(message.noise or DEFAULT_NOISE),
     )
 
 

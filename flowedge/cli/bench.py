@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.options import DraftNoise
+
 
 def bench(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", help="What to run, on what.")],
@@ -23,6 +25,10 @@ def bench(
         str | None, typer.Option(help="Names of the scenario's datasets, separated by commas.")
     ] = None,
     temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
+    noise: Annotated[
+        DraftNoise | None,
+        typer.Option(help="Drafting above temperature 0, as in generate; both, one beside the other."),
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
@@ -41,6 +47,7 @@ def bench(
     from flowedge.cli.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge.errors import BadRequestError  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+    from flowedge.runtime.request import NOISES, parse_noise  # noqa: PLC0415
 
     import_libraries()
     from testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
@@ -60,6 +67,7 @@ def bench(
         strategies=words(strategies),
         datasets=words(datasets),
         temperatures=degrees,
+        noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
         samples=samples,
         model=model,
         drafter=drafter,

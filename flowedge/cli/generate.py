@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.exits import EXIT_DIFFERENT
-from flowedge.cli.options import BUNDLED, Quant
+from flowedge.cli.options import BUNDLED, Noise, Quant
 
 
 def generate(
@@ -56,6 +56,13 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the draws; if not given, one is drawn and shown.")
     ] = None,
+    noise: Annotated[
+        Noise,
+        typer.Option(
+            help="Above temperature 0, what drafts are ranked by: shared, the noise of the draws as well, or "
+            "plain, how likely tokens are alone. The output is the same."
+        ),
+    ] = Noise.SHARED,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
     prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
     prompts: Annotated[
@@ -90,6 +97,7 @@ def generate(
     from flowedge.cli.report import Report  # noqa: PLC0415
     from flowedge.cli.screen import Screen  # noqa: PLC0415
     from flowedge.client.request import GenerateOptions  # noqa: PLC0415
+    from flowedge.runtime.request import parse_noise  # noqa: PLC0415
     from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
 
     # What is wrong with the options is found before anything is started.
@@ -101,6 +109,7 @@ def generate(
         top_p=top_p,
         top_k=top_k,
         seed=seed,
+        noise=parse_noise(noise.value),
     )
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(

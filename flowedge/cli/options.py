@@ -33,6 +33,21 @@ class Dtype(str, Enum):
     BFLOAT16 = "bfloat16"
 
 
+class Noise(str, Enum):
+    """What drafts are ranked by above temperature 0; the names are those of flowedge.runtime.request."""
+
+    PLAIN = "plain"
+    SHARED = "shared"
+
+
+class DraftNoise(str, Enum):
+    """Which of these a benchmark runs."""
+
+    PLAIN = "plain"
+    SHARED = "shared"
+    BOTH = "both"
+
+
 def split_peers(text: str) -> list[str]:
     """The addresses of "host:port,host:port"; BadRequestError for one that is none."""
     addresses = [part.strip() for part in text.split(",")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from flowedge.errors import BadRequestError
+from flowedge.runtime.request import Noise, parse_noise
 from flowedge.sampling import SamplingParams
 from flowedge.v1 import generation_pb2 as pb
 
@@ -26,6 +27,7 @@ class GenerateArguments(TypedDict, total=False):
     seed: int | None
     stop: Sequence[str]
     strategy_options: Mapping[str, float]
+    noise: Noise
     ignore_eos: bool
 
 
@@ -41,11 +43,13 @@ class GenerateOptions:
     seed: int | None = None  # None: one is drawn by the draft node and reported
     stop: Sequence[str] = ()  # strings at which the text ends, not part of it
     strategy_options: Mapping[str, float] = field(default_factory=dict)
+    noise: Noise = "shared"  # drafts are ranked by the noise of the draws as well; plain: they are not
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         """BadRequestError for a value out of range."""
         SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
+        parse_noise(self.noise)
         if not 1 <= self.max_new_tokens < _TOKEN_LIMIT:
             raise BadRequestError(f"max_new_tokens is {self.max_new_tokens}; it must be 1 or more")
         if isinstance(self.stop, str):
@@ -64,6 +68,7 @@ class GenerateOptions:
             seed=self.seed,
             stop=list(self.stop),
             strategy_options=dict(self.strategy_options),
+            noise=self.noise,
             ignore_eos=self.ignore_eos,
         )
         if (prompt is None) == (prompt_ids is None):

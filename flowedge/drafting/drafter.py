@@ -10,7 +10,7 @@ import numpy as np
 
 from flowedge.messages import Payload
 from flowedge.models.taps import Taps
-from flowedge.sampling import FloatArray, IntArray
+from flowedge.sampling import FloatArray, IntArray, SamplingParams
 
 ROOT = 0  # the name of every growth's root
 NO_TOKEN = -1
@@ -26,10 +26,13 @@ class DraftLayer:
     Attributes:
         tokens: int64 [f, c], each row's likeliest first, no token twice.
         log_probs: float64 [f, c].
+        parts: float64 [f, c, k], what each of k joined drafters gives the token, -inf where it does not
+            propose it; None for a drafter that is not joined.
     """
 
     tokens: IntArray
     log_probs: FloatArray
+    parts: FloatArray | None = None
 
 
 class Drafter(Protocol):
@@ -61,8 +64,14 @@ class Drafter(Protocol):
     def session_bytes(self, capacity: int) -> int:
         """Bytes that a session of so many true rows takes."""
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
-        """Begin a session of at most `capacity` true rows, of which the first token is known."""
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
+        """Begin a session of at most `capacity` true rows, of which the first token is known.
+
+        With `noise` children are ranked by the noise of the target's draws as well (see ranking.py), which
+        takes a temperature above 0; without, by how likely they are.
+        """
 
     def close(self, session: str) -> None:
         """Free a session; an unknown one is ignored."""

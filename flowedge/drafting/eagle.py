@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from flowedge.drafting.drafter import DraftLayer
 from flowedge.drafting.eagle_head import EagleHead
 from flowedge.drafting.head_drafter import HeadDrafter
-from flowedge.drafting.likeliest import likeliest
 from flowedge.models.head import LMHead
 from flowedge.models.taps import Taps
 
@@ -26,5 +24,5 @@ class EagleDrafter(HeadDrafter):
     def _features(self, rows: torch.Tensor) -> torch.Tensor:
         return rows[:, : self._hidden]  # what was tapped for another drafter follows
 
-    def _likeliest(self, features: torch.Tensor, width: int) -> DraftLayer:
-        return likeliest(self._lm_head.logits(features), width)
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        return self._lm_head.logits(features)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
+import numpy as np
 import torch
 from torch import nn
 
-from flowedge.drafting.drafter import DraftLayer
 from flowedge.drafting.eagle3_head import Eagle3Head
 from flowedge.drafting.head_drafter import HeadDrafter
-from flowedge.drafting.likeliest import likeliest
 from flowedge.models.head import LMHead
 from flowedge.models.taps import Taps
+from flowedge.sampling import IntArray
 
 
 class Eagle3Drafter(HeadDrafter):
@@ -34,6 +36,9 @@ class Eagle3Drafter(HeadDrafter):
         fused: torch.Tensor = self._own.fc(rows[:, -self._tapped_width :])
         return fused
 
-    def _likeliest(self, features: torch.Tensor, width: int) -> DraftLayer:
-        layer = likeliest(self._own.logits(features), width)
-        return DraftLayer(self._own.target_ids(layer.tokens), layer.log_probs)
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        return self._own.logits(features)
+
+    @cached_property
+    def _ids(self) -> IntArray:
+        return self._own.target_ids(np.arange(self._own.lm_head.out_features))

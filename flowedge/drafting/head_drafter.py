@@ -16,6 +16,7 @@ from torch import nn
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.eagle_head import KeyValueViews
+from flowedge.drafting.ranking import ranked
 from flowedge.errors import CapacityError
 from flowedge.messages import Payload
 from flowedge.models.cache import head_size
@@ -23,7 +24,7 @@ from flowedge.models.head import LMHead
 from flowedge.models.quantize import module_bytes
 from flowedge.models.taps import Taps
 from flowedge.models.tensors import to_tensor
-from flowedge.sampling import IntArray
+from flowedge.sampling import IntArray, SamplingParams
 
 SCRATCH_ROWS = 512  # rows of one growth that fit before the buffer has to be enlarged
 
@@ -49,6 +50,7 @@ class _Session:
 
     kv: torch.Tensor
     capacity: int
+    noise: SamplingParams | None = None
     true_rows: int = 0
     root: _Node | None = None
     growth: int | None = None
@@ -99,8 +101,13 @@ class HeadDrafter(ABC):
         """What the head takes, [n, hidden], of rows [n, width] from the last stage in the head's dtype."""
 
     @abstractmethod
-    def _likeliest(self, features: torch.Tensor, width: int) -> DraftLayer:
-        """The `width` likeliest tokens of the target after each predicted feature [f, hidden]."""
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Logits [f, columns] after each predicted feature [f, hidden]."""
+
+    @property
+    def _ids(self) -> IntArray | None:
+        """The target's tokens that the columns of the logits stand for; None where they are the same."""
+        return None
 
     @property
     def weight_bytes(self) -> int:
@@ -118,9 +125,16 @@ class HeadDrafter(ABC):
     def session_bytes(self, capacity: int) -> int:
         return math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:  # noqa: ARG002 (rows begin with the second)
+    def open(
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,  # noqa: ARG002 (rows begin with the second)
+        noise: SamplingParams | None = None,
+    ) -> None:
         """Allocate the buffer for `capacity` true rows and a growth."""
-        self._sessions[session] = _Session(torch.zeros(self._kv_shape(capacity), dtype=self._dtype), capacity)
+        kv = torch.zeros(self._kv_shape(capacity), dtype=self._dtype)
+        self._sessions[session] = _Session(kv, capacity, noise)
 
     def close(self, session: str) -> None:
         """Free the buffer; an unknown session is ignored."""
@@ -182,8 +196,10 @@ class HeadDrafter(ABC):
             state.nodes[ROOT] = state.root
         else:
             self._expand(state, nodes, parents, tokens)
-        features = torch.stack([state.nodes[node].feature for node in nodes])
-        return self._likeliest(features, width)
+        asked = [state.nodes[node] for node in nodes]
+        logits = self._logits(torch.stack([node.feature for node in asked]))
+        # Row t stands for token[t + 1], so what is drawn after it is token[t + 2].
+        return ranked(logits, width, state.noise, [node.position + 2 for node in asked], self._ids)
 
     def _expand(
         self, state: _Session, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
 from flowedge.messages import Payload
 from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray
+from flowedge.sampling import IntArray, SamplingParams
 
 
 class HybridDrafter:
@@ -43,9 +46,11 @@ class HybridDrafter:
     def session_bytes(self, capacity: int) -> int:
         return sum(part.session_bytes(capacity) for part in self._parts)
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
         for part in self._parts:
-            part.open(session, capacity, first_token)
+            part.open(session, capacity, first_token, noise)
 
     def close(self, session: str) -> None:
         for part in self._parts:
@@ -75,12 +80,28 @@ class HybridDrafter:
 def merged(first: DraftLayer, second: DraftLayer, width: int) -> DraftLayer:
     """The `width` best of the children that two layers have below the same nodes."""
     children: list[list[tuple[int, float]]] = []
+    given: list[list[tuple[float, float]]] = []
     for node in range(len(first.tokens)):
-        found: dict[int, float] = {}
-        for layer in (first, second):
-            pairs = zip(layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True)
-            for token, log_prob in pairs:
-                if token >= 0 and log_prob > found.get(token, float("-inf")):
-                    found[token] = log_prob
-        children.append(sorted(found.items(), key=lambda pair: -pair[1])[:width])
-    return padded_layer(children)
+        here, there = (
+            {
+                token: log_prob
+                for token, log_prob in zip(
+                    layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True
+                )
+                if token >= 0
+            }
+            for layer in (first, second)
+        )
+        parts = {
+            token: (here.get(token, -math.inf), there.get(token, -math.inf)) for token in (*here, *there)
+        }
+        best = sorted(((token, max(pair)) for token, pair in parts.items()), key=lambda child: -child[1])[
+            :width
+        ]
+        children.append(best)
+        given.append([parts[token] for token, _ in best])
+    layer = padded_layer(children)
+    filled = np.full((*layer.tokens.shape, 2), -np.inf)
+    for node, pairs in enumerate(given):
+        filled[node, : len(pairs)] = np.array(pairs).reshape(-1, 2)
+    return DraftLayer(layer.tokens, layer.log_probs, filled)

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
-from flowedge.drafting.likeliest import likeliest
+from flowedge.drafting.ranking import ranked
 from flowedge.errors import CapacityError
 from flowedge.messages import CONTEXT, Payload
 from flowedge.models.block import LayerBlock
 from flowedge.models.cache import SessionCache
 from flowedge.models.head import LMHead
 from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray
+from flowedge.sampling import IntArray, SamplingParams
 
 SCRATCH_ROWS = 512  # rows of one growth that fit before the cache has to be enlarged
 
@@ -49,6 +49,7 @@ class _Session:
     cache: SessionCache
     capacity: int
     waiting: list[int]
+    noise: SamplingParams | None = None
     cached: int = 0
     root: torch.Tensor | None = None
     growth: int | None = None
@@ -108,9 +109,11 @@ class LMDrafter:
         per_row = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
         return per_row * _cache_rows(capacity)
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
         cache = self._block.new_cache(_cache_rows(capacity))
-        self._sessions[session] = _Session(cache, capacity, [first_token])
+        self._sessions[session] = _Session(cache, capacity, [first_token], noise)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -165,8 +168,10 @@ class LMDrafter:
         fresh = [i for i, node in enumerate(nodes) if node not in state.nodes]
         if fresh:
             self._expand(state, [(nodes[i], parents[i], tokens[i]) for i in fresh])
-        hidden = torch.stack([state.nodes[node].hidden for node in nodes])
-        return likeliest(self._lm_head.logits(hidden)[:, : self._vocab_size], width)
+        asked = [state.nodes[node] for node in nodes]
+        hidden = torch.stack([node.hidden for node in asked])
+        logits = self._lm_head.logits(hidden)[:, : self._vocab_size]
+        return ranked(logits, width, state.noise, [state.cached + node.depth for node in asked])
 
     def _expand(self, state: _Session, fresh: Sequence[tuple[int, int, int]]) -> None:
         """Compute nodes that are given by name, parent's name and token."""

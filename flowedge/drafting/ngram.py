@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowedge.drafting.drafter import ROOT, DraftLayer, padded_layer
+from flowedge.drafting.ranking import best_drawn_of
 from flowedge.errors import BadRequestError, CapacityError
 from flowedge.messages import Payload
 from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray
+from flowedge.sampling import IntArray, SamplingParams
 
 MAX_N = 4
 MIN_N = 1
@@ -91,8 +92,10 @@ def continuations(index: NGramIndex, suffix: Gram) -> list[tuple[int, float]]:
 class _Session:
     index: NGramIndex
     capacity: int
+    noise: SamplingParams | None = None
     growth: int | None = None
     suffixes: dict[int, Gram] = field(default_factory=dict)  # by node: the last tokens of the path to it
+    depths: dict[int, int] = field(default_factory=dict)
 
 
 class NGramDrafter:
@@ -117,10 +120,12 @@ class NGramDrafter:
     def session_bytes(self, capacity: int) -> int:
         return (capacity + 1) * (self._max_n - self._min_n + 1) * ENTRY_BYTES
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
         index = NGramIndex(self._max_n, self._min_n)
         index.append(first_token)
-        self._sessions[session] = _Session(index, capacity)
+        self._sessions[session] = _Session(index, capacity, noise)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -154,11 +159,17 @@ class NGramDrafter:
         if growth != state.growth:
             state.growth = growth
             state.suffixes = {ROOT: tuple(state.index.tokens[-self._max_n :])}
+            state.depths = {ROOT: 0}
         children: list[list[tuple[int, float]]] = []
         for node, parent, token in zip(nodes, parents, tokens, strict=True):
             if node != ROOT:
                 if parent not in state.suffixes:
                     raise ValueError(f"node {parent} is not of growth {growth}")
                 state.suffixes[node] = (*state.suffixes[parent], token)[-self._max_n :]
-            children.append(continuations(state.index, state.suffixes[node])[:width])
+                state.depths[node] = state.depths[parent] + 1
+            found = continuations(state.index, state.suffixes[node])
+            if state.noise is not None:
+                position = len(state.index.tokens) + state.depths[node]
+                found = best_drawn_of(found, width, state.noise, position)
+            children.append(found[:width])
         return padded_layer(children)

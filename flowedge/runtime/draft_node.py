@@ -58,6 +58,7 @@ class DraftNode:
         self._outgoing = [Outgoing() for _ in self.routes]
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
+        self._now = 0.0
 
     @property
     def num_sessions(self) -> int:
@@ -90,10 +91,11 @@ class DraftNode:
             routes=self._middle_routes(strategy),
             vocab_size=self.spec.vocab_size,
         )
+        session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
-            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0]))
+            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
             self._outgoing[route].put(Open(name, session.capacity))
             self._send_prompt(session, route)
@@ -103,6 +105,12 @@ class DraftNode:
         if not isinstance(strategy, HierarchicalStrategy):
             return range(0)
         return self.routes[1:][max(self.spec.num_middles - strategy.max_middles, 0) :]
+
+    def tell_time(self, now: float) -> None:
+        """The time, in seconds, of what the driver does next; any steady clock will do."""
+        self._now = now
+        for session in self._sessions.values():
+            session.tell_time(now)
 
     def draft_with(self, *, needs_features: bool) -> None:
         """Sessions that begin from now on can draft: the executor has been given a drafter."""
@@ -202,7 +210,9 @@ class DraftNode:
         return self._outputs.popleft() if self._outputs else None
 
     def record_busy(self, name: str, seconds: float) -> None:
-        """Count lane time of a session."""
+        """Count lane time of a session, before its job is finished."""
+        if name in self._sessions:
+            self._sessions[name].job_s = seconds
         if name in self._reports:
             report = self._reports[name]
             self._reports[name] = _added(report, seconds=seconds)

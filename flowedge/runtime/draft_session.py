@@ -32,6 +32,7 @@ class DraftSession:
         middles: its parts in the pipelines of middle models, by route; reports: of every route on which it
             has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
+        job_s: what the latest job took, in seconds.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class DraftSession:
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
         self.finish_reason: str | None = None
+        self.job_s = 0.0
         self._growth: base.Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._flight = Flight(self.name, request.prompt)
@@ -82,6 +84,7 @@ class DraftSession:
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
+        self._verified_number = 0  # of the segment whose verification began last
         self._keeps_features = keeps_features
         self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
         self._counters = DecodeCounters()
@@ -109,6 +112,10 @@ class DraftSession:
         if not self.prefilled or (route != TARGET and not self.middle(route).ready):
             return 0
         return self.flight(route).take_grants()
+
+    def tell_time(self, now: float) -> None:
+        """The time, in seconds, of what happens next."""
+        self._flight.now = now
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """A segment of rows that are context at once."""
@@ -171,7 +178,7 @@ class DraftSession:
             return False
         if not self.strategy.takes_results:
             return False
-        self._results.popleft()
+        self._flight.take_crossings(self._results.popleft().number)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
@@ -179,6 +186,7 @@ class DraftSession:
         """Verification of the next returned segment; prompt chunks before the last need none."""
         while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
+            self._verified_number = segment.number
             if not segment.committed:
                 self._verifying = True
                 return self._verify_draft(segment)
@@ -224,9 +232,11 @@ class DraftSession:
                 credits=self._flight.take_grants(),
                 stages=num_stages,
                 routes=tuple(self.middles),
+                crossings=self._flight.take_crossings(self._flight.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        return base.Verified(tuple((root_row + accepted).tolist()), result.token)
+        *_, crossing = self._flight.take_crossings(self._verified_number)
+        return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
@@ -270,7 +280,8 @@ class DraftSession:
         """A drafted layer for the strategy; None when its growth is not wanted any more."""
         if job.growth != self._wanted_growth:
             return None
-        return base.Layer(job.growth, tuple(job.nodes.tolist()), result.tokens, result.log_probs)
+        nodes = tuple(job.nodes.tolist())
+        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, result.parts)
 
     def count_emitted(self, count: int) -> None:
         """Count tokens put out after a returned segment; the prefill's token belongs to none."""

@@ -100,7 +100,7 @@ class HeadExecutor:
                 return self._verify(job)
             case OpenDraft():
                 if self.drafter is not None:
-                    self.drafter.open(job.session, job.capacity, job.first_token)
+                    self.drafter.open(job.session, job.capacity, job.first_token, job.noise)
             case DropCache():
                 if self.drafter is not None:
                     self.drafter.close(job.session)

@@ -11,6 +11,7 @@ from flowedge.messages import CONTEXT, Prune, Segment
 from flowedge.runtime.epochs import map_segment
 from flowedge.runtime.sequence import Sequence
 from flowedge.sampling import IntArray
+from flowedge.strategies.base import Crossing
 
 
 class Flight:
@@ -18,12 +19,14 @@ class Flight:
 
     Attributes:
         credits: segments that may be sent now; sent: how many were.
+        now: the time, in seconds, as the driver tells it.
     """
 
     def __init__(self, session: str, prompt: tuple[int, ...]) -> None:
         self.sequence = Sequence(session)
         self.credits = 1
         self.sent = 0
+        self.now = 0.0
         self._session = session
         self._prompt = prompt
         self._untold = 1  # credits that the strategy does not know of
@@ -31,6 +34,8 @@ class Flight:
         self._maps: dict[int, Prune] = {}
         self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
         self._returned = 0
+        self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of what is under way
+        self._crossings: dict[int, Crossing] = {}  # of what is back
 
     @property
     def all_returned(self) -> bool:
@@ -90,6 +95,7 @@ class Flight:
             parents=parents,
             payload=np.array(tokens, dtype=np.int32),
         )
+        self._sent_at[segment.number] = (len(tokens), self.now)
         self._in_flight.append(segment)
         return segment
 
@@ -132,7 +138,14 @@ class Flight:
             segment, _ = map_segment(segment, self._maps[epoch])
         if not _same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
+        rows, sent_at = self._sent_at.pop(segment.number)
+        self._crossings[segment.number] = Crossing(rows, self.now - sent_at)
         return segment
+
+    def take_crossings(self, last: int) -> tuple[Crossing, ...]:
+        """What the segments up to this number took, in order; each is told once."""
+        numbers = sorted(number for number in self._crossings if number <= last)
+        return tuple(self._crossings.pop(number) for number in numbers)
 
 
 def _same_rows(segment: Segment, sent: Segment) -> bool:

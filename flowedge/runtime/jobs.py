@@ -29,6 +29,7 @@ class OpenDraft:
     session: str
     capacity: int
     first_token: int
+    noise: SamplingParams | None = None
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ class LiveDraftNode:
         """
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
+        self._machine.tell_time(time.monotonic())
         self._machine.start(request)
         began = time.monotonic() if arrived is None else arrived
         self.timeline.add(request.session, REQUEST, began, began)
@@ -205,6 +206,7 @@ class LiveDraftNode:
             self._on_lost(DeviceLostError(message.device, message.reason))
             return
         self._note_progress(session)
+        self._machine.tell_time(time.monotonic())
         self._guard(session, lambda: self._machine.receive(message, route))
         self._changed()
 
@@ -264,6 +266,7 @@ class LiveDraftNode:
             self._machine.record_busy(job.session, span.seconds)
             kind, rows = job_activity(job)
             self.timeline.add(job.session, kind, span.start, span.end, rows)
+            self._machine.tell_time(span.end)
             self._guard(job.session, lambda: self._machine.finish(job, result))
         self._changed()
         return True

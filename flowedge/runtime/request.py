@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-from flowedge.errors import FlowEdgeError
+from flowedge.errors import BadRequestError, FlowEdgeError
 from flowedge.messages import Payload, StageReport
 from flowedge.sampling import SamplingParams
+
+Noise: TypeAlias = Literal["plain", "shared"]
+NOISES: tuple[Noise, ...] = get_args(Noise)
+
+
+def parse_noise(text: str) -> Noise:
+    """The kind of drafting of this name; BadRequestError for any other text."""
+    for noise in NOISES:
+        if noise == text:
+            return noise
+    raise BadRequestError(f"noise is {text!r}; it must be {' or '.join(NOISES)}")
+
+
+def draft_noise(sampling: SamplingParams, noise: Noise) -> SamplingParams | None:
+    """What a drafter is to rank by beside its own probabilities (see Drafter.open)."""
+    return sampling if noise == "shared" and not sampling.greedy else None
 
 
 @dataclass(frozen=True)
@@ -18,6 +34,7 @@ class Request:
         prompt: token ids, at least one.
         stop: strings at which generation ends; none of the string and nothing after it is put out.
         eos: token ids at which generation ends; the id itself is put out as a token, not as text.
+        noise: what drafts are ranked by; shared: by the noise of the draws as well, none at temperature 0.
         rows_only: the prompt is computed, its rows are put out, and nothing is generated; the strategy, which
             must not draft, and max_new_tokens say nothing then.
     """
@@ -30,7 +47,13 @@ class Request:
     stop: tuple[str, ...] = ()
     strategy: str = "flowspec"
     strategy_options: dict[str, float] = field(default_factory=dict)
+    noise: Noise = "shared"
     rows_only: bool = False
+
+    @property
+    def draft_noise(self) -> SamplingParams | None:
+        """What the drafter is to rank by beside its own probabilities (see Drafter.open)."""
+        return draft_noise(self.sampling, self.noise)
 
 
 @dataclass(frozen=True)

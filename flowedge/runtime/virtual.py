@@ -145,6 +145,8 @@ class VirtualPipeline:
         if not self._heap:
             return False
         self.now, _, place, action = heapq.heappop(self._heap)
+        if place == DRAFT_NODE:
+            self.draft_node.tell_time(self.now)
         action()
         if place == DRAFT_NODE:
             self._pump_draft_node()

@@ -18,12 +18,21 @@ TARGET = 0  # the route to the target's pipeline; the others lead to middle mode
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """A segment of so many rows has crossed the pipeline; `seconds` from when D0 had it to its return."""
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Prefilled:
     """The prompt is cached everywhere and the first token is drawn.
 
     Attributes:
         context: rows of the prompt; token: the first drawn token; credits: segments that may be sent now.
         stages: verification stages of the pipeline.
+        crossings: what the chunks of the prompt took, in order.
         routes: those to the session's middle models, the smallest model's first; their credits are granted
             when they have the prompt as well.
     """
@@ -32,6 +41,7 @@ class Prefilled:
     token: int
     credits: int
     stages: int = 1
+    crossings: tuple[Crossing, ...] = ()
     routes: tuple[int, ...] = ()
 
 
@@ -44,12 +54,16 @@ class Layer:
         nodes: the frontier nodes, as named in the Grow command.
         tokens: int64 [f, c] likeliest children of each, best first, c at most the width asked for;
         log_probs: float64 [f, c]. Where a node has fewer than c, its row ends in tokens below 0.
+        seconds: what computing it took.
+        parts: float64 [f, c, k], see DraftLayer.
     """
 
     growth: int
     nodes: tuple[int, ...]
     tokens: IntArray
     log_probs: FloatArray
+    seconds: float = 0.0
+    parts: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -58,10 +72,12 @@ class Verified:
 
     Attributes:
         accepted: rows on the true path, root first; token: the first drawn token without a returned row.
+        crossing: what the segment took, the last of those that are verified together.
     """
 
     accepted: tuple[int, ...]
     token: int
+    crossing: Crossing | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flowedge.errors import BadRequestError
+from flowedge.strategies.auto import Auto
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.flowspec import FlowSpec
@@ -17,6 +18,7 @@ from flowedge.strategies.pipespec import PipeSpec
 from flowedge.strategies.pipespec_sync import PipeSpecSync
 from flowedge.strategies.pruned_pp import PrunedPP
 from flowedge.strategies.settings import (
+    AutoSettings,
     HierarchySettings,
     LevelSettings,
     LookaheadSettings,
@@ -39,6 +41,7 @@ _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     FlowSpecNoSBD.name: lambda options: FlowSpecNoSBD(TreeSettings.from_options(options)),
     FlowSpecPaper.name: lambda options: FlowSpecPaper(TreeSettings.from_options(options)),
     FlowSpec.name: lambda options: FlowSpec(TreeSettings.from_options(options)),
+    Auto.name: lambda options: Auto(AutoSettings.from_options(options)),
     PipeDec.name: lambda options: PipeDec(LevelSettings.from_options(options)),
     SpecPipe.name: lambda options: SpecPipe(SpecPipeSettings.from_options(options)),
     PipeInfer.name: lambda options: PipeInfer(MicroBatchSettings.from_options(options)),

@@ -93,6 +93,28 @@ class MicroBatchSettings(Settings):
 
 
 @dataclass(frozen=True)
+class AutoSettings(Settings):
+    """What may be tuned of `auto`; the defaults were searched for by testbed/tune_auto.py."""
+
+    candidates: int = 16  # proposals that are kept below each node
+    draft_nodes: int = 32  # most nodes that are drafted below in one forward
+    segment_rows: int = 48  # most rows of a segment
+    max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
+    max_nodes: int = 600  # size of the tree beyond which nothing is drafted
+    row_price: float = 0.65  # least probability of a row, as a multiple of its share of a crossing
+    least_node: float = 0.001  # least probability of a node of the tree; above 0
+    stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
+    extra_segments: float = 0.0  # segments under way beyond one a stage
+    prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("least_node", "prior"):
+            if getattr(self, name) == 0:
+                raise BadRequestError(f"strategy option {name} is 0; it must be above 0")
+
+
+@dataclass(frozen=True)
 class HierarchySettings(Settings):
     """How many models PipeSpec works with, and how far they run ahead (pipespec, section 3)."""
 

@@ -29,6 +29,7 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
             prompt_ids=task.prompt,
             strategy=run.strategy,
             strategy_options=dict(run.options),
+            noise=run.noise,
             max_new_tokens=task.max_new_tokens,
             temperature=task.sampling.temperature,
             top_k=task.sampling.top_k,

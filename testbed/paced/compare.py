@@ -117,7 +117,7 @@ def main() -> None:
 
 def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
     point = " ".join(f"{axis}={value:g}" for axis, value in entry.get("point", {}).items())
-    return (entry["profile"], point, entry["dataset"], entry["temperature"], entry["method"])
+    return (entry["profile"], point, entry["dataset"], entry["temperature"], entry["noise"], entry["method"])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
 from flowedge.runtime.jobs import GrowDraft
+from flowedge.sampling import SamplingParams
 from testbed.replay.true_path import TruePath
 
 
@@ -29,7 +30,9 @@ class PathDrafter:
     node, and on nothing else; so strategies and emulated models share what was drafted.
     """
 
-    def __init__(self, drafter: Drafter, path: TruePath, name: str) -> None:
+    def __init__(
+        self, drafter: Drafter, path: TruePath, name: str, noise: SamplingParams | None = None
+    ) -> None:
         self._drafter = drafter
         self._path = path
         self._name = name
@@ -39,7 +42,7 @@ class PathDrafter:
         self._growth = 0
         self._paths: dict[tuple[int, int, int], int] = {}
         self._layers: dict[tuple[int, int, tuple[int, ...]], DraftLayer] = {}
-        drafter.open(name, len(path.tokens), int(path.tokens[0]))
+        drafter.open(name, len(path.tokens), int(path.tokens[0]), noise)
 
     def close(self) -> None:
         """Free the drafter's cache of this path."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.report.style import colour, new_figure, save, tidy
 from testbed.report.tables import Entry, unique
+from testbed.report.variants import variants
 
 
 def plot_bars(entries: Sequence[Entry], path: Path) -> Path:
@@ -22,19 +23,36 @@ def plot_bars(entries: Sequence[Entry], path: Path) -> Path:
             mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
             _panel(axes[row, column], mine, datasets)
             axes[row, column].set_title(f"{profile}, temperature {temperature:g}", fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+    by_label: dict[str, Any] = {}
+    for panel in axes.flat:
+        by_label |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        by_label.values(),
+        by_label.keys(),
+        loc="outside lower center",
+        ncols=min(len(by_label), 5),
+        frameon=False,
+    )
     return save(figure, path)
 
 
 def _panel(axes: Any, entries: Sequence[Entry], datasets: Sequence[str]) -> None:
-    methods = unique(entry["method"] for entry in entries)
-    width = 0.85 / max(len(methods), 1)
-    for index, method in enumerate(methods):
-        speeds = {e["dataset"]: e["tokens_per_s"] for e in entries if e["method"] == method}
-        places = [place + (index - (len(methods) - 1) / 2) * width for place in range(len(datasets))]
+    shown = variants(entries)
+    width = 0.85 / max(len(shown), 1)
+    for index, variant in enumerate(shown):
+        speeds = {e["dataset"]: e["tokens_per_s"] for e in variant.of(entries)}
+        places = [place + (index - (len(shown) - 1) / 2) * width for place in range(len(datasets))]
         heights = [speeds.get(name, 0.0) for name in datasets]
-        axes.bar(places, heights, width, color=colour(method), label=method, edgecolor="white", linewidth=0.4)
+        axes.bar(
+            places,
+            heights,
+            width,
+            color=colour(variant.method),
+            hatch="" if variant.plain else "////",
+            label=variant.label,
+            edgecolor="white",
+            linewidth=0.4,
+        )
     axes.set_xticks(range(len(datasets)), [name.replace("_", "\n", 1) for name in datasets], fontsize=8)
     axes.set_ylabel("tokens/s")
     tidy(axes)

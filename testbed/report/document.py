@@ -16,6 +16,7 @@ from testbed.report import tables
 from testbed.report.charted import charted, plots_of
 from testbed.report.paper import lookup
 from testbed.report.tables import Entry, unique
+from testbed.report.variants import Variant, variants
 from testbed.scenario import Plot, Scenario, Table
 from testbed.trace import Trace
 from testbed.workers import read_record, read_trace
@@ -70,7 +71,8 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
 
 def _origin_of_times(plan: Plan) -> list[str]:
     figures = (
-        "ξ is tokens after the first over the decode time (prefill apart); SR is its ratio to naive_pp's"
+        "ξ is tokens after the first over the decode time (prefill apart); "
+        "SR is its ratio to naive_pp's with plain drafting"
     )
     setup = plan.cells[0].case.setup
     if isinstance(setup, RealPipeline):
@@ -111,15 +113,11 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
         case "depth":
             mine = [entry for entry in entries if all(axis in entry["point"] for axis in DEPTHS)]
             parts = ["## Tokens/s by depth of the trees"]
-            return [*parts, *(tables.depth_table(mine, method) for method in _methods(mine))]
+            return [*parts, *(tables.depth_table(mine, variant) for variant in variants(mine))]
 
 
 def _swept(entries: Sequence[Entry], axis: str) -> list[Entry]:
     return [entry for entry in entries if axis in entry["point"]]
-
-
-def _methods(entries: Sequence[Entry]) -> list[str]:
-    return unique(entry["method"] for entry in entries)
 
 
 def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:
@@ -166,10 +164,10 @@ def _plot(
             mine = [entry for entry in entries if all(axis in entry["point"] for axis in DEPTHS)]
             return [
                 (
-                    plot_depth(mine, method, directory / f"depth-{method}.png"),
-                    f"tokens/s of {method} by depth",
+                    plot_depth(mine, variant, directory / f"depth-{variant.file_name}.png"),
+                    f"tokens/s of {variant.label} by depth",
                 )
-                for method in _methods(mine)
+                for variant in variants(mine)
             ]
         case "gantt":
             return _gantts(scenario, plan, pair, directory)
@@ -182,11 +180,12 @@ def _gantts(scenario: Scenario, plan: Plan, pair: Pair, directory: Path) -> list
     task = charted(scenario, plan)
     charts: list[tuple[Path, str]] = []
     for run, record, trace in _traced(scenario, task, pair, directory):
+        label = Variant(run.strategy, run.noise).label
         title = (
-            f"{run.strategy}: {run.setup.title} on {run.setup.num_stages} stages, "
+            f"{label}: {run.setup.title} on {run.setup.num_stages} stages, "
             f"the first prompt, temperature {task.sampling.temperature:g}"
         )
-        caption = f"what each device did: {run.strategy}"
+        caption = f"what each device did: {label}"
         if scenario.clock in LIVE:
             matched = f"clocks of the devices matched to within {1e3 * trace.uncertainty_s:.2f} ms"
             title, caption = f"{title}\nmeasured; {matched}", f"{caption}; measured, {matched}"

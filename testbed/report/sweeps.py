@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed.report.paper import COUNTERPARTS
 from testbed.report.style import colour, new_figure, save, tidy
-from testbed.report.tables import Entry, mean_of, unique
+from testbed.report.tables import Entry, counterpart, mean_of, unique
+from testbed.report.variants import Variant, variants
 
 
 def plot_lines(
@@ -25,13 +25,14 @@ def plot_lines(
     figure, axes = new_figure(6.4 * len(profiles), 3.6, 1, len(profiles))
     for column, profile in enumerate(profiles):
         panel = axes[0, column]
-        for method in unique(entry["method"] for entry in entries):
-            own = [e for e in entries if e["profile"] == profile and e["method"] == method]
+        for variant in variants(entries):
+            own = [e for e in variant.of(entries) if e["profile"] == profile]
             speeds = [mean_of([e for e in own if e["point"][axis] == v], "tokens_per_s") for v in values]
-            panel.plot(values, speeds, color=colour(method), marker="o", markersize=4, label=method)
-            theirs = (published or {}).get(COUNTERPARTS.get(method, ""))
+            ink, marker = colour(variant.method), "o" if variant.plain else "^"
+            panel.plot(values, speeds, color=ink, marker=marker, markersize=4, label=variant.label)
+            theirs = (published or {}).get(counterpart(variant))
             if theirs is not None and len(theirs) == len(values):
-                panel.plot(values, theirs, color=colour(method), linestyle="--", label=f"{method}, paper")
+                panel.plot(values, theirs, color=ink, linestyle="--", label=f"{variant.method}, paper")
         panel.set_title(profile, fontsize=10)
         panel.set_xlabel(label)
         panel.set_ylabel("tokens/s")
@@ -49,9 +50,9 @@ def plot_lines(
     return save(figure, path)
 
 
-def plot_depth(entries: Sequence[Entry], method: str, path: Path) -> Path:
+def plot_depth(entries: Sequence[Entry], variant: Variant, path: Path) -> Path:
     """A map of tokens/s: depth of the first tree by depth of the trees merged into it."""
-    mine = [entry for entry in entries if entry["method"] == method]
+    mine = variant.of(entries)
     first = unique(entry["point"]["option.depth"] for entry in mine)
     merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
     grid = np.zeros((len(first), len(merged)))
@@ -74,6 +75,6 @@ def plot_depth(entries: Sequence[Entry], method: str, path: Path) -> Path:
     panel.set_yticks(range(len(first)), [f"{value:g}" for value in first])
     panel.set_xlabel("layers of the trees merged in, d_exp")
     panel.set_ylabel("layers of a round's first tree, d0")
-    panel.set_title(f"{method}, tokens/s", fontsize=10)
+    panel.set_title(f"{variant.label}, tokens/s", fontsize=10)
     figure.colorbar(image, ax=panel)
     return save(figure, path)

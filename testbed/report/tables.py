@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.report.markdown import number, table, times
 from testbed.report.paper import COUNTERPARTS, lookup, model_key, temperature_key
+from testbed.report.variants import Variant, variant_of, variants
 
 Entry = dict[str, Any]
 
@@ -28,6 +29,11 @@ def published(entries: Sequence[Entry], *keys: str) -> Any:
     return lookup(*keys) if all(entry["emulated"] for entry in entries) else None
 
 
+def counterpart(variant: Variant) -> str:
+    """The paper's name of a method as published; empty where it has none."""
+    return COUNTERPARTS.get(variant.method, "") if variant.plain else ""
+
+
 def main_table(entries: Sequence[Entry], temperature: float) -> str:
     """Tokens/s and speedup over naive_pp for each dataset, with the paper's beneath (the paper's table 1)."""
     datasets = unique(entry["dataset"] for entry in entries)
@@ -35,16 +41,16 @@ def main_table(entries: Sequence[Entry], temperature: float) -> str:
     rows: list[list[str]] = []
     for profile in unique(entry["profile"] for entry in entries):
         mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
-        for method in unique(entry["method"] for entry in mine):
-            own = {entry["dataset"]: entry for entry in mine if entry["method"] == method}
+        for variant in variants(mine):
+            own = {entry["dataset"]: entry for entry in variant.of(mine)}
             cells = [c for name in datasets for c in _pair(own.get(name))]
-            rows.append([profile, method, *cells, *_mean_pair(list(own.values()))])
+            rows.append([profile, variant.label, *cells, *_mean_pair(list(own.values()))])
             paper = published(
                 mine,
                 "table1_main",
                 temperature_key(temperature),
                 model_key(profile),
-                COUNTERPARTS.get(method, ""),
+                counterpart(variant),
             )
             if paper is not None:
                 rows.append(["", "*in the paper*", *_published(paper, [*datasets, "mean"])])
@@ -75,17 +81,17 @@ def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
     header = ["Method", *(f"{d} {unit}" for d in [*datasets, "mean"] for unit in ("ξ", "latency s")), "SR"]
     rows: list[list[str]] = []
     mine = [entry for entry in entries if entry["temperature"] == temperature]
-    for method in unique(entry["method"] for entry in mine):
-        own = [entry for entry in mine if entry["method"] == method]
+    for variant in variants(mine):
+        own = variant.of(mine)
         cells: list[str] = []
         for name in datasets:
             entry = next((e for e in own if e["dataset"] == name), None)
             cells += ["", ""] if entry is None else [_speed(entry), number(entry["latency_ms"] / 1e3)]
         latency = mean_of(own, "latency_ms")
         cells += [number(mean_of(own, "tokens_per_s")), number(None if latency is None else latency / 1e3)]
-        rows.append([method, *cells, times(mean_of(own, "speedup_vs_naive_pp"))])
+        rows.append([variant.label, *cells, times(mean_of(own, "speedup_vs_naive_pp"))])
         paper = published(
-            own, "table2_ablation_llama2_7b", temperature_key(temperature), COUNTERPARTS.get(method, "")
+            own, "table2_ablation_llama2_7b", temperature_key(temperature), counterpart(variant)
         )
         if paper is not None:
             rows.append(["*in the paper*", *_published_ablation(paper, [*datasets, "mean"])])
@@ -118,14 +124,14 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
             "table3_mt_bench_three_runs_mean",
             temperature_key(temperature),
             model_key(entry["profile"]),
-            COUNTERPARTS.get(entry["method"], ""),
+            counterpart(variant_of(entry)),
         )
         shown = paper if entry["dataset"] == "mt_bench" else None
         spread = stdev(values) if len(values) > 1 else 0.0
         rows.append(
             [
                 entry["profile"],
-                entry["method"],
+                variant_of(entry).label,
                 entry["dataset"],
                 *(number(value, 3) for value in values),
                 number(fmean(values), 3),
@@ -144,21 +150,21 @@ def sweep_table(entries: Sequence[Entry], axis: str, published: dict[str, list[f
     values = unique(entry["point"][axis] for entry in entries)
     rows: list[list[str]] = []
     for profile in unique(entry["profile"] for entry in entries):
-        for method in unique(entry["method"] for entry in entries):
-            own = [e for e in entries if e["profile"] == profile and e["method"] == method]
+        for variant in variants(entries):
+            own = [e for e in variant.of(entries) if e["profile"] == profile]
             cells = [
                 number(mean_of([e for e in own if e["point"][axis] == v], "tokens_per_s")) for v in values
             ]
-            rows.append([profile, method, *cells])
-            theirs = published.get(COUNTERPARTS.get(method, ""))
+            rows.append([profile, variant.label, *cells])
+            theirs = published.get(counterpart(variant))
             if theirs is not None and len(theirs) == len(values):
                 rows.append(["", "*in the paper*", *(f"*{number(value)}*" for value in theirs)])
     return table(["Model", "Method", *(f"{value:g}" for value in values)], rows, left=2)
 
 
-def depth_table(entries: Sequence[Entry], method: str) -> str:
+def depth_table(entries: Sequence[Entry], variant: Variant) -> str:
     """Tokens/s of one method by the depth of the first tree (rows) and of those merged into it (columns)."""
-    mine = [entry for entry in entries if entry["method"] == method]
+    mine = variant.of(entries)
     first = unique(entry["point"]["option.depth"] for entry in mine)
     merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
     rows = []
@@ -173,7 +179,7 @@ def depth_table(entries: Sequence[Entry], method: str) -> str:
             for expand_depth in merged
         ]
         rows.append([f"d0 {depth:g}", *cells])
-    return table([method, *(f"d_exp {value:g}" for value in merged)], rows)
+    return table([variant.label, *(f"d_exp {value:g}" for value in merged)], rows)
 
 
 def _depths(entry: Entry) -> tuple[float, float]:
@@ -187,20 +193,16 @@ def detail_table(entries: Sequence[Entry]) -> str:
         "a segment", "flushes", "TTFT ms", "ITL p50 ms", "ITL p99 ms", "rows for nothing", "J/token",
     ]  # fmt: skip
     rows: list[list[str]] = []
-    for profile, temperature, method in unique(
-        (e["profile"], e["temperature"], e["method"]) for e in entries
+    for profile, temperature, variant in unique(
+        (e["profile"], e["temperature"], variant_of(e)) for e in entries
     ):
-        own = [
-            e
-            for e in entries
-            if (e["profile"], e["temperature"], e["method"]) == (profile, temperature, method)
-        ]
+        own = [e for e in variant.of(entries) if (e["profile"], e["temperature"]) == (profile, temperature)]
         computed = sum(e["rows_computed"] for e in own)
         nothing = sum(e["rows_for_nothing"] for e in own) / computed if computed else 0.0
         rows.append(
             [
                 profile,
-                method,
+                variant.label,
                 f"{temperature:g}",
                 number(mean_of(own, "tokens_per_s")),
                 times(mean_of(own, "speedup_vs_naive_pp")),
@@ -222,12 +224,12 @@ def use_table(entries: Sequence[Entry]) -> str:
     """How the devices spent the decode time: computing / sending / waiting, in percent."""
     devices = unique(device for entry in entries for device in entry["use"])
     rows: list[list[str]] = []
-    for profile, method in unique((e["profile"], e["method"]) for e in entries):
-        own = [e for e in entries if (e["profile"], e["method"]) == (profile, method)]
+    for profile, variant in unique((e["profile"], variant_of(e)) for e in entries):
+        own = [e for e in variant.of(entries) if e["profile"] == profile]
         cells: list[str] = []
         for device in devices:
             used = [e["use"][device] for e in own if device in e["use"]]
             shares = [fmean(u[kind] for u in used) for kind in ("busy", "transferring", "waiting") if used]
             cells.append(" / ".join(f"{100 * share:.0f}" for share in shares))
-        rows.append([profile, method, *cells])
+        rows.append([profile, variant.label, *cells])
     return table(["Model", "Method", *devices], rows, left=2)

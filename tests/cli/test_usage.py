@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.cli.options import Quant
+from flowedge.cli.options import DraftNoise, Noise, Quant
 from flowedge.models.quantize import QUANTISATIONS
+from flowedge.runtime.request import NOISES
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
 
@@ -39,6 +40,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--top-p", "1.5"], "top_p"),
         ([*HI, "--top-k", "-1"], "top_k"),
         ([*HI, "--seed", "-1"], "seed"),
+        ([*HI, "--noise", "loud"], "plain"),
         ([*HI, "--max-new-tokens", "0"], "max_new_tokens"),
         ([*HI, "--peers", "127.0.0.1:1,127.0.0.1:2"], "either --stages or --peers"),
         ([*HI, "--split", "2,3,3"], "for 3 stages, but there are 2"),
@@ -118,6 +120,11 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_quantisations_offered_are_those_there_are() -> None:
     assert tuple(quant.value for quant in Quant) == QUANTISATIONS
+
+
+def test_the_kinds_of_drafting_offered_are_those_there_are() -> None:
+    assert tuple(noise.value for noise in Noise) == NOISES
+    assert tuple(noise.value for noise in DraftNoise) == (*NOISES, "both")
 
 
 def test_an_error_nobody_foresaw_is_one_line_too() -> None:

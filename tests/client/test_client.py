@@ -186,6 +186,7 @@ def test_events_out_of_place_are_refused(events: list[pb.GenerateEvent], expecte
         ({"prompt": "a", "top_k": -1}, "top_k"),
         ({"prompt": "a", "seed": -1}, "seed"),
         ({"prompt": "a", "seed": 2**63}, "seed"),
+        ({"prompt": "a", "noise": "loud"}, "noise is 'loud'; it must be plain or shared"),
         ({"prompt": "a", "stop": "x"}, "stop"),
         ({"prompt": "a", "stop": [""]}, "stop"),
     ],

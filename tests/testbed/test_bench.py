@@ -37,7 +37,7 @@ def test_two_runs_write_the_same_results(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("testbed.bench.git_revision", lambda: None)  # the repository may change under a test
-    scenario = scenario_file(repeats=2, temperatures=[1])
+    scenario = scenario_file(repeats=2, temperatures=[1], noise=["shared"])
     for name in ("a", "b"):
         bench(scenario, tmp_path / name, clock=clock)
     first, second = [(tmp_path / name / "results.json").read_bytes() for name in ("a", "b")]
@@ -48,7 +48,9 @@ def test_two_runs_write_the_same_results(
 def test_replay_gives_the_figures_of_the_virtual_clock(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, temperature: float
 ) -> None:
-    scenario = scenario_file(strategies=list(STRATEGIES), temperatures=[temperature], max_new_tokens=20)
+    scenario = scenario_file(
+        strategies=list(STRATEGIES), temperatures=[temperature], noise=["shared"], max_new_tokens=20
+    )
     for clock in ("replay", "virtual"):
         bench(scenario, tmp_path / clock, clock=clock)
     assert results(tmp_path / "replay")["runs"] == results(tmp_path / "virtual")["runs"]
@@ -85,6 +87,33 @@ def test_results_have_what_was_asked_for(scenario_file: ScenarioFile, bench: Ben
     assert alone["rows_for_nothing"] == 0
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["simulated_tokens"] == sum(run["tokens"] for run in found["runs"])
+
+
+def test_both_kinds_of_drafting_are_run_where_they_differ(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    scenario = scenario_file(
+        strategies=["autoregressive", "naive_pp"], temperatures=[0, 1], max_new_tokens=24
+    )
+    assert bench(scenario, tmp_path / "both").begun == [(5, 0)]
+    runs = {(r["temperature"], r["method"], r["noise"]): r for r in results(tmp_path / "both")["runs"]}
+    assert list(runs) == [
+        (0, "autoregressive", "plain"),
+        (0, "naive_pp", "plain"),
+        (1, "autoregressive", "plain"),
+        (1, "naive_pp", "plain"),
+        (1, "naive_pp", "shared"),
+    ]
+    assert results(tmp_path / "both")["outputs_differ"] == []
+    plain, shared = runs[1, "naive_pp", "plain"], runs[1, "naive_pp", "shared"]
+    assert shared["acceptance_length"] > plain["acceptance_length"]
+    assert shared["speedup_vs_naive_pp"] == pytest.approx(shared["tokens_per_s"] / plain["tokens_per_s"])
+    alone = runs[1, "autoregressive", "plain"]["tokens_per_s"]
+    assert shared["speedup_vs_autoregressive"] == pytest.approx(shared["tokens_per_s"] / alone)
+    bench(scenario, tmp_path / "shared", noise=("shared",))
+    (only,) = [run for run in results(tmp_path / "shared")["runs"] if run["noise"] == "shared"]
+    assert only["tokens_per_s"] == shared["tokens_per_s"]
+    assert only["speedup_vs_naive_pp"] is None, "nothing to compare with was run"
 
 
 def test_an_interrupted_bench_goes_on(
@@ -131,6 +160,8 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
     said = bench(scenario_file(seeds=[0, 1], temperatures=[0, 1], report=asked), out)
     report = (out / "report.md").read_text()
     assert "| llama2-7b-fp16 | flowspec |" in report
+    assert "| llama2-7b-fp16 | flowspec, shared noise |" in report
+    assert "autoregressive, shared noise" not in report
     assert "*in the paper*" in report
     assert "*6.14*" in report  # naive_pp's mean over datasets in the paper's table 1
     assert "| run 1 | run 2 | mean | SD |" in report
@@ -211,6 +242,7 @@ def test_clocks_that_are_not_there_are_refused(
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["{file}", "--temperatures", "warm"], "--temperatures warm"),
         (["{file}", "--temperatures", "-1"], "the command line: key temperatures.0"),
+        (["{file}", "--noise", "loud"], "--noise"),
         (["{file}", "--strategies", "magic"], "unknown strategy 'magic'"),
         (["{file}", "--datasets", "far"], "no dataset far in the scenario; it has own"),
         (["{file}", "--clock", "sundial"], "key clock"),
@@ -257,7 +289,7 @@ def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     # Many runs are left when the first have ended.
-    scenario = scenario_file(samples=2, temperatures=[0, 1], max_new_tokens=48, repeats=4)
+    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=48, repeats=4)
     out = tmp_path / "out"
     # A shell that runs the tests in the background has them ignore Ctrl-C.
     python = ["env", "--default-signal=INT", sys.executable]
