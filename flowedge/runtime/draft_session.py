@@ -12,6 +12,7 @@ from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, CapacityError, ProtocolError
 from flowedge.messages import CONTEXT, Payload, Prune, Segment
 from flowedge.runtime.epochs import map_segment
+from flowedge.runtime.flight import FlightMeter
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.runtime.request import DecodeCounters, Request
 from flowedge.runtime.sequence import Sequence
@@ -85,6 +86,8 @@ class DraftSession:
         self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of segments under way
         self._crossings: dict[int, base.Crossing] = {}  # of segments that are back, by number
         self._returned = 0
+        self._settling = 0  # number of the segment that is being verified
+        self._flight = FlightMeter()
         self._counters = DecodeCounters()
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]
@@ -143,6 +146,7 @@ class DraftSession:
             payload=np.array(tokens, dtype=np.int32),
         )
         self._sent_at[segment.number] = (len(tokens), self.now)
+        self._flight.send(segment.number, len(tokens), self.now, committed=committed)
         self._in_flight.append(segment)
         return segment
 
@@ -150,6 +154,7 @@ class DraftSession:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._maps[prune.epoch] = prune
+        self._flight.prune(prune, self.now)
         self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
@@ -221,7 +226,9 @@ class DraftSession:
             return False
         if not self.strategy.takes_results:
             return False
-        self._crossings.pop(self._results.popleft().number)
+        number = self._results.popleft().number
+        self._crossings.pop(number)
+        self._flight.settle(number, self.now)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
@@ -229,6 +236,7 @@ class DraftSession:
         """Verification of the next returned segment; prompt chunks before the last need none."""
         while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
+            self._settling = segment.number
             if not segment.committed:
                 self._verifying = True
                 self._verified_number = segment.number
@@ -264,6 +272,7 @@ class DraftSession:
     def verified(self, job: Verify, result: Walk, num_stages: int) -> base.Prefilled | base.Verified:
         """What a verification means for the strategy."""
         self._verifying = False
+        self._flight.settle(self._settling, self.now)
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
         self._add_true_rows(job.hidden[accepted], tokens)
@@ -327,11 +336,16 @@ class DraftSession:
             self._per_segment.append(count)
             self._per_round[-1] += count
         self._first_emitted = True
+        self._flight.mark(self.now)
 
     def counters(self) -> DecodeCounters:
         """What was counted so far."""
+        rows, alive, segments = self._flight.means()
         return replace(
             self._counters,
+            rows_in_flight=rows,
+            rows_alive_in_flight=alive,
+            segments_in_flight=segments,
             accepted_per_segment=tuple(self._per_segment),
             accepted_per_round=tuple(self._per_round),
         )

@@ -84,6 +84,9 @@ class DecodeCounters:
     Attributes:
         accepted_per_segment: tokens put out after each returned segment that held live draft rows.
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
+        rows_in_flight: rows sent and not yet verified or returned empty, as a mean over the time from the
+            first token to the last; rows_alive_in_flight: those of them not pruned yet;
+            segments_in_flight: segments that hold such a row (see flight.py).
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -93,6 +96,9 @@ class DecodeCounters:
     prunes: int = 0
     draft_layers: int = 0
     draft_rows_sent: int = 0
+    rows_in_flight: float = 0.0
+    rows_alive_in_flight: float = 0.0
+    segments_in_flight: float = 0.0
 
 
 @dataclass(frozen=True)
