@@ -1,8 +1,8 @@
 """What any schedule could reach at most, with the rows that a run had in flight.
 
-While one segment crosses the pipeline no token comes out whose row is not in flight: at most the root's draw and
-one more for each row below it on the true path. So tokens/s <= (1 + C(M)) / T_lat, with C of testbed/reach.py
-and T_lat of testbed/crossing.py.
+While one segment crosses the pipeline no token comes out whose row is not in flight: at most the root's draw
+and one more for each row below it on the true path. So tokens/s <= (1 + C(M)) / T_lat, with C of reach.py and
+T_lat of crossing.py.
 """
 
 from __future__ import annotations

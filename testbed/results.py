@@ -26,9 +26,13 @@ def entries(
 ) -> list[dict[str, Any]]:
     """One object for each method on a case, a dataset, a temperature and a kind of drafting.
 
-    `bounds` are those of emulated runs; without them their figures are None. Speedups are over the baseline with plain drafting; None where that was not run.
+    `bounds` are those of emulated runs; what depends on them is None for others. Speedups are over the
+    baseline with plain drafting; None where that was not run.
     """
-    found = [_entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys]) for cell in cells]
+    found = [
+        _entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys])
+        for cell in cells
+    ]
     plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
     for entry in found:
         for baseline in BASELINES:

@@ -8,10 +8,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from flowedge.drafting.drafter import NO_TOKEN, ROOT, Drafter
+from flowedge.drafting.drafter import NO_TOKEN, ROOT, Drafter, DraftLayer
 from flowedge.runtime.jobs import GrowDraft
 from flowedge.runtime.request import Noise, draft_noise
 from flowedge.sampling import FloatArray, SamplingParams
@@ -25,6 +26,13 @@ BEAM = 16  # nodes of a layer that are expanded
 CHILDREN = 16  # of each
 DEPTH = 9
 TREES = 32  # of one path, at most
+
+
+class LayerSource(Protocol):
+    """What layers of trees come from; a PathDrafter is one."""
+
+    def layer(self, history: History, job: GrowDraft) -> DraftLayer:
+        """The layer that a job asks for, as the next of its growth."""
 
 
 def path_reach(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -> Reach:
@@ -46,7 +54,7 @@ def roots(path: TruePath) -> range:
     return range(first, stop, -(-(stop - first) // TREES))
 
 
-def tree_sizes(drafting: PathDrafter, path: TruePath, root: int) -> list[int]:
+def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
     """Sizes of the smallest best-first parts of the tree below a position that hold depth 1, 2 and so on."""
     history = History(root)
     nodes, parents, tokens = np.array([ROOT]), np.array([-1]), path.tokens[root : root + 1]
@@ -90,7 +98,7 @@ class ReachStore:
     def reach(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, noise: Noise
     ) -> Reach:
-        """The reach along the path of a request with this kind of drafting, computed when it is not here yet."""
+        """The reach along the path of a request by this kind of drafting, computed when it is not here."""
         pair, ranked_by = self._pair, draft_noise(sampling, noise)
         key = self._key(self._paths.key(prompt, sampling, max_new_tokens, pair.eos), ranked_by)
         file = self._directory / f"{key}.json"

@@ -24,8 +24,8 @@ from testbed.workers import read_record, read_trace
 
 DEPTHS = ("option.depth", "option.expand_depth")
 _BOUNDS = (
-    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, or those of them not pruned yet. "
-    "docs/benchmarks.md says how it is computed."
+    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, and then those of them alone "
+    "that are not pruned yet; docs/benchmarks.md says how it is computed."
 )
 _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
