@@ -28,7 +28,7 @@ demo: setup
 
 # One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
 
 lint: setup protos-check
 	$(BIN)/ruff check .

@@ -82,15 +82,16 @@ class DraftTree:
                 self.scores[node] = scores[i]
             nodes.append(node)
         if fresh:
+            depths = self.depths.tolist()
+            for i in fresh:
+                depths.append(depths[parents[i]] + 1)
+            self.depths = np.array(depths, dtype=np.int64)
             new_parents = np.array([parents[i] for i in fresh], dtype=np.int64)
-            self.tokens = np.append(self.tokens, np.array([tokens[i] for i in fresh], dtype=np.int64))
-            self.parents = np.append(self.parents, new_parents)
-            self.scores = np.append(self.scores, np.array([scores[i] for i in fresh], dtype=np.float64))
-            self.rows = np.append(self.rows, np.full(len(fresh), UNSENT, dtype=np.int64))
-            depths = np.append(self.depths, np.zeros(len(fresh), dtype=np.int64))
-            for node in range(size, len(depths)):
-                depths[node] = depths[self.parents[node]] + 1
-            self.depths = depths
+            new_scores = np.array([scores[i] for i in fresh], dtype=np.float64)
+            self.tokens = np.concatenate([self.tokens, np.array([tokens[i] for i in fresh], dtype=np.int64)])
+            self.parents = np.concatenate([self.parents, new_parents])
+            self.scores = np.concatenate([self.scores, new_scores])
+            self.rows = np.concatenate([self.rows, np.full(len(fresh), UNSENT, dtype=np.int64)])
         return nodes
 
     def effective_scores(self) -> FloatArray:

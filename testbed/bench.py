@@ -50,6 +50,7 @@ class BenchOptions:
     samples: int | None = None
     model: str | None = None
     drafter: str | None = None
+    middles: tuple[str, ...] | None = None
     data: Path | None = None
     processes: int = 2
 
@@ -86,7 +87,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
         "samples": options.samples,
     }
     content.update({name: value for name, value in given.items() if value is not None})
-    pair = {"model": options.model, "drafter": options.drafter}
+    pair = {"model": options.model, "drafter": options.drafter, "middles": options.middles}
     content["pair"].update({name: value for name, value in pair.items() if value is not None})
     return Scenario.checked(content, "the command line")
 
@@ -98,7 +99,7 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     check_clock(scenario.clock)
     beside = options.scenario.parent
     all_cases = cases(scenario, beside)
-    loaded = pair if pair is not None else Pair.load(scenario.pair.model, scenario.pair.drafter)
+    loaded = pair if pair is not None else _load_pair(scenario)
     datasets = _datasets(scenario, options.data or beside, loaded, progress.say)
     hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
     plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
@@ -127,11 +128,19 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     return write_report(scenario, results, plan, loaded, options.out)
 
 
+def _load_pair(scenario: Scenario) -> Pair:
+    names = scenario.pair
+    return Pair.load(names.model, names.drafter, names.middles)
+
+
 def _worker_settings(scenario: Scenario, options: BenchOptions, plan: Plan) -> WorkerSettings:
     """What is done and kept; of what cannot be had a second time, the charts are drawn from kept traces."""
     kept = charted(scenario, plan).runs if scenario.clock in LIVE else ()
     traced = frozenset(run.key for run in kept)
-    return WorkerSettings(scenario.pair.model, scenario.pair.drafter, scenario.clock, options.out, traced)
+    names = scenario.pair
+    return WorkerSettings(
+        names.model, names.drafter, scenario.clock, options.out, traced, tuple(names.middles)
+    )
 
 
 def _say_network(scenario: Scenario, say: Callable[[str], None]) -> None:
@@ -160,6 +169,7 @@ def _base(scenario: Scenario, pair: Pair) -> dict[str, Any]:
         "clock": scenario.clock,
         "model": pair.checkpoint.fingerprint,
         "drafter": pair.drafter_fingerprint,
+        **({"middles": pair.middle_fingerprints} if pair.middles else {}),
         **({"namespaces": why_loopback() is None} if scenario.clock == "paced" else {}),
     }
 
@@ -192,7 +202,11 @@ def _results(
         "versions": versions(),
         "git": git_revision(),
         "code": code_digest(),
-        "pair": {"model": pair.checkpoint.fingerprint, "drafter": pair.drafter_fingerprint},
+        "pair": {
+            "model": pair.checkpoint.fingerprint,
+            "drafter": pair.drafter_fingerprint,
+            **({"middles": pair.middle_fingerprints} if pair.middles else {}),
+        },
         "datasets": {
             dataset.name: {"prompts": len(dataset.prompts), "left_out_as_too_long": dataset.left_out}
             for dataset in datasets

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.registry import make_strategy
 from testbed.costs import ProfileCosts
 from testbed.crossing import crossing_s
@@ -35,6 +36,13 @@ class RunBounds:
     alive_tokens_per_s: float
 
 
+def is_bounded(run: Run) -> bool:
+    """Whether devices are emulated and no model drafts but the drafter, as C(M) has it."""
+    strategy = make_strategy(run.strategy, dict(run.options))
+    drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_middles > 0)
+    return drafts_alone and isinstance(run.setup, Emulation)
+
+
 def drafts(run: Run) -> bool:
     """Whether the run's method drafts."""
     return make_strategy(run.strategy, dict(run.options)).needs_drafter
@@ -55,13 +63,13 @@ def bounds_of(record: RunRecord, reach: Reach, costs: ProfileCosts) -> RunBounds
 def all_bounds(
     tasks: Iterable[Task], records: Mapping[str, RunRecord], reach_of: ReachOf
 ) -> dict[str, RunBounds]:
-    """Those of every emulated run, by its key."""
+    """Those of every run that has them, by its key."""
     costs: dict[int, ProfileCosts] = {}
     found: dict[str, RunBounds] = {}
     for task in tasks:
         for run in task.runs:
-            if isinstance(run.setup, Emulation):
-                priced = costs.setdefault(id(run.setup), ProfileCosts(run.setup))
+            if is_bounded(run):
+                priced = costs.setdefault(id(run.setup), ProfileCosts(run.emulation))
                 reach = reach_of(task, run) if drafts(run) else UNDRAFTED
                 found[run.key] = bounds_of(records[run.key], reach, priced)
     return found

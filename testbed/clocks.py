@@ -10,6 +10,7 @@ from flowedge.errors import BadRequestError
 from flowedge.runtime.draft_node import DraftNodeSpec
 from flowedge.runtime.in_process import machine_pipeline, virtual_pipeline
 from flowedge.runtime.jobs import StageExecutor
+from flowedge.runtime.middle_executor import MiddleExecutor
 from flowedge.runtime.request import Noise, Request, draft_noise
 from flowedge.runtime.virtual import VirtualPipeline
 from testbed.costs import ProfileCosts
@@ -88,11 +89,15 @@ class VirtualClock:
             prefill_rows=run.prefill_rows,
             observer=observer,
             blocks=pair.blocks(split),
+            middles=pair.middles,
         )
 
 
 class ReplayClock:
-    """The true path of each prompt is computed once, and each draft; the rest is looked up."""
+    """The true path of each prompt is computed once, and each draft; the rest is looked up.
+
+    What middle models predict off the path decides what is drafted next, so they compute what they are sent.
+    """
 
     def __init__(self, pair: Pair, directory: Path) -> None:
         self._pair = pair
@@ -126,20 +131,24 @@ class ReplayClock:
         self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
         stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
+        vocab_size = self._pair.head.vocab_size
         return machine_pipeline(
             draft_executor,
             stages,
             costs,
             width=WIDTH,
-            vocab_size=self._pair.head.vocab_size,
+            vocab_size=vocab_size,
             spec=DraftNodeSpec(
                 width=WIDTH,
                 max_positions=self._pair.max_positions,
                 prefill_rows=run.prefill_rows,
                 num_stages=len(stages),
+                num_middles=len(self._pair.middles),
+                vocab_size=vocab_size,
             ),
             make_text=NoText,
             observer=observer,
+            middle_executors=[MiddleExecutor(middle) for middle in self._pair.middles],
         )
 
 

@@ -12,8 +12,9 @@ from functools import partial
 
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.runtime.virtual import DRAFT_NODE, route_of
 from testbed.drafter_weights import DrafterWeights
-from testbed.emulation import Emulation
+from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.interpolation import read_off
 from testbed.measured_costs import (
     draft_measurement,
@@ -23,6 +24,7 @@ from testbed.measured_costs import (
     stage_measurements,
 )
 from testbed.profiles.device import DeviceProfile
+from testbed.profiles.link import LinkProfile
 from testbed.profiles.model import (
     STORED_BYTES,
     UNPACKED,
@@ -80,6 +82,12 @@ def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant
     return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
 
 
+def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
+    """Seconds of an LM head over `rows` rows: its weights are read once, its logits are written and read."""
+    logits = 2 * LOGIT_BYTES * vocab * rows
+    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_s
+
+
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
     """Seconds of the arithmetic of attention, two products for each row and row seen."""
     return 4 * rows * seen * layer.hidden / device.flops
@@ -99,13 +107,22 @@ class ProfileCosts:
         self._measured_head = head_measurement(emulation)
         self._measured_draft = draft_measurement(emulation)
         self._jitter = [random.Random(link.seed + seed + i) for i, link in enumerate(emulation.links)]
+        self._middle_jitter = [
+            random.Random(middle.link.seed + seed - i) for i, middle in enumerate(emulation.middles, start=1)
+        ]
 
     def stage_job(self, stage: int, job: StageJob) -> float:
         """All layers of the stage over the job's rows; caches are allocated for nothing."""
-        return self.emulation.split[stage] * self.layer(stage, job) if isinstance(job, Forward) else 0.0
+        if not isinstance(job, Forward):
+            return 0.0
+        if stage < DRAFT_NODE:
+            return self._middle_forward(self._middle(stage), job)
+        return self.emulation.split[stage] * self.layer(stage, job)
 
     def layer(self, stage: int, job: Forward) -> float:
         """One layer of the stage over the job's rows."""
+        if stage < DRAFT_NODE:
+            return self._middle_layer(self._middle(stage), job)
         device, measured = self.emulation.stages[stage], self._measured[stage]
 
         def roofline(rows: int) -> float:
@@ -137,12 +154,13 @@ class ProfileCosts:
 
     def transfer(self, sender: int, message: Message) -> float:
         """How long the message occupies the link out of `sender`."""
-        return self.message_bytes(sender, message) / self.emulation.links[sender].bytes_per_s
+        return self.message_bytes(sender, message) / self._link(sender).bytes_per_s
 
     def latency(self, sender: int) -> float:
         """The link's latency, with jitter where it has some."""
-        link = self.emulation.links[sender]
-        jitter = self._jitter[sender].random() * link.jitter_ms if link.jitter_ms else 0.0
+        link = self._link(sender)
+        drawn = self._jitter[sender] if sender >= DRAFT_NODE else self._middle_jitter[route_of(sender) - 1]
+        jitter = drawn.random() * link.jitter_ms if link.jitter_ms else 0.0
         return (link.latency_ms + jitter) / 1e3
 
     def row_bytes(self, sender: int) -> int:
@@ -159,6 +177,22 @@ class ProfileCosts:
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case _:
                 return HEADER_BYTES
+
+    def _middle(self, place: int) -> EmulatedMiddle:
+        return self.emulation.middles[route_of(place) - 1]
+
+    def _link(self, sender: int) -> LinkProfile:
+        return self._middle(sender).link if sender < DRAFT_NODE else self.emulation.links[sender]
+
+    def _middle_layer(self, middle: EmulatedMiddle, job: Forward) -> float:
+        layer = LayerSize.of(middle.size, self._stored)
+        return layer_s(middle.device, layer, job.num_rows, job.cached + job.num_rows, "none")
+
+    def _middle_forward(self, middle: EmulatedMiddle, job: Forward) -> float:
+        """All layers of a middle model, and its LM head, which answers every row."""
+        size = middle.size
+        head = head_s(middle.device, size.vocab * size.hidden, size.vocab, job.num_rows, self._stored)
+        return middle.size.layers * self._middle_layer(middle, job) + head
 
     def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
         """Several drafters take their times one after the other."""
@@ -196,8 +230,5 @@ class ProfileCosts:
         return fc + drafter.layers * layer_s(device, drafter.layer, extended + grown, 0, "none")
 
     def _head(self, weights: int, vocab: int, rows: int) -> float:
-        """An LM head over `rows` rows: its weights are read once, its logits are written and read."""
-        device = self.emulation.draft_node
-        logits = 2 * LOGIT_BYTES * vocab * rows
-        product = product_s(device, weights, rows, "none", logits, self._stored)
-        return product + device.layer_overhead_s
+        """An LM head of the draft node over `rows` rows."""
+        return head_s(self.emulation.draft_node, weights, vocab, rows, self._stored)

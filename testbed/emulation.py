@@ -9,7 +9,23 @@ from flowedge.errors import BadRequestError
 from flowedge.models.taps import Taps, eagle3_taps, row_width
 from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import DrafterSize, Eagle3Size, ModelProfile, NGramSize, Quantisation
+from testbed.profiles.model import (
+    DrafterSize,
+    Eagle3Size,
+    ModelProfile,
+    NGramSize,
+    Quantisation,
+    SmallModelSize,
+)
+
+
+@dataclass(frozen=True)
+class EmulatedMiddle:
+    """A middle model of a hierarchy, whole on a device; `link` leaves that device."""
+
+    size: SmallModelSize
+    device: DeviceProfile
+    link: LinkProfile
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,7 @@ class Emulation:
         drafting: what drafts instead, where that is not `drafter` alone: the parts of a hybrid, or lookups.
         split: layers of each stage; stages: their devices.
         links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
+        middles: models between the drafter and `model`, in the order of their routes.
     """
 
     model: ModelProfile
@@ -31,6 +48,7 @@ class Emulation:
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
     drafting: tuple[DrafterSize | NGramSize, ...] = ()
+    middles: tuple[EmulatedMiddle, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -78,16 +96,22 @@ class Emulation:
     @property
     def mbps(self) -> float | None:
         """The rate of the slowest link."""
-        return min(link.mbps for link in self.links)
+        return min(link.mbps for link in (*self.links, *(middle.link for middle in self.middles)))
 
     @property
     def watts(self) -> tuple[Watts | None, ...]:
-        """Power of the draft node, then of the stages."""
-        return tuple(device.watts for device in (self.draft_node, *self.stages))
+        """Power of the draft node, then of the stages, then of the middle models' devices."""
+        middles = (middle.device for middle in self.middles)
+        return tuple(device.watts for device in (self.draft_node, *self.stages, *middles))
 
     def sizes(self) -> dict[str, Any]:
         """All its numbers without names, so that models of the same size share their runs."""
         prose = {"title", "source", "drafters"}
+        parts = ("size", "device", "link")
+        middles = [
+            {part: getattr(middle, part).model_dump(exclude=prose) for part in parts}
+            for middle in self.middles
+        ]
         return {
             "model": self.model.model_dump(exclude=prose),
             "quant": self.quant,
@@ -96,6 +120,7 @@ class Emulation:
             "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
             "links": [link.model_dump(exclude=prose) for link in self.links],
             "split": list(self.split),
+            **({"middles": middles} if middles else {}),
         }
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.errors import CapacityError
 from testbed.drafter_weights import DrafterWeights
-from testbed.emulation import Emulation
+from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.profiles.device import DeviceProfile
 from testbed.profiles.model import LayerSize, NGramSize, weight_bytes
 
@@ -53,11 +53,25 @@ def _activations(emulation: Emulation, row_width: int) -> float:
     return float(ACTIVATION_ROWS * max(model.intermediate, row_width) * model.stored_bytes)
 
 
+def middle_parts(emulation: Emulation, middle: EmulatedMiddle, capacity: int) -> dict[str, float]:
+    """Bytes the device of a middle model holds, by part."""
+    size, stored = middle.size, emulation.model.stored_bytes
+    layer = LayerSize.of(size, stored)
+    return {
+        f"{size.layers} layers": float(size.layers * layer.weights * stored),
+        "embedding and LM head": float(2 * size.vocab * size.hidden * stored),
+        f"KV of {capacity} rows": float(size.layers * layer.kv_bytes_per_row * capacity),
+        "activations": float(ACTIVATION_ROWS * size.intermediate * stored),
+    }
+
+
 def require_fit(emulation: Emulation, capacity: int) -> None:
     """Raises CapacityError, with the sums, for the first device that `capacity` rows overfill."""
     _require("the draft node", emulation.draft_node, draft_node_parts(emulation, capacity))
     for stage, device in enumerate(emulation.stages):
         _require(f"stage {stage + 1}", device, stage_parts(emulation, stage, capacity))
+    for number, middle in enumerate(emulation.middles, start=1):
+        _require(f"middle model {number}", middle.device, middle_parts(emulation, middle, capacity))
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:

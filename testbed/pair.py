@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,18 +10,24 @@ import torch
 
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.middles import check_middle
 from flowedge.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
+from flowedge.models.middle import MiddleModel
 from flowedge.models.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.runtime.in_process import load_blocks
 
 
 @dataclass
 class Pair:
-    """A target and its drafter, in fp32; `model` and `drafter_name` are what they were loaded by."""
+    """A target, its drafter and its middle models, in fp32.
+
+    Attributes:
+        model, drafter_name: what they were loaded by; middles: of a hierarchy, the smallest first.
+    """
 
     checkpoint: Checkpoint
     head: LMHead
@@ -29,11 +36,12 @@ class Pair:
     eos: frozenset[int]
     model: str
     drafter_name: str
+    middles: tuple[MiddleModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str) -> Pair:
-        """Reads both, as --model and --drafter name them; CheckpointError or BadRequestError if it cannot."""
+    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> Pair:
+        """Reads all, as --model, --drafter and --middle name them; CheckpointError or BadRequestError."""
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
@@ -41,7 +49,15 @@ class Pair:
         loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
-        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter)
+        between = tuple(
+            MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
+            for middle in middles
+        )
+        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
+
+    @property
+    def middle_fingerprints(self) -> list[str]:
+        return [middle.fingerprint for middle in self.middles]
 
     @property
     def drafter_fingerprint(self) -> str:

@@ -21,11 +21,12 @@ from testbed.emulation import Emulation, even_split
 from testbed.level_width import level_width
 from testbed.live.pipeline import RealPipeline, real_pipeline
 from testbed.memory import require_fit
+from testbed.middle_sizes import emulated_middles
 from testbed.profiles import library
 from testbed.profiles.hit_rate import HitRates
 from testbed.profiles.link import LinkProfile
 from testbed.prompts import Dataset
-from testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, Scenario
+from testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, PairNames, Scenario
 
 Point = tuple[tuple[str, float], ...]  # value of each sweep axis
 Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
@@ -121,6 +122,11 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
     """
     axes = [[(axis, value) for value in values] for axis, values in scenario.sweep.items()]
     points = list(itertools.product(*axes))
+    if scenario.pair.middles and scenario.clock not in ("virtual", "replay"):
+        raise BadRequestError(
+            f"the {scenario.clock} clock has no middle models; use --clock replay or virtual, or measure "
+            "agents with flowedge generate --json"
+        )
     if scenario.clock == "real":
         real = real_pipeline(scenario, beside)
         return [Case(real.name, point, real, _point_options(point)) for point in points]
@@ -129,7 +135,7 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
             f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs devices, links and "
             "emulated; --clock real runs on hosts"
         )
-    case = partial(_case, scenario.devices, scenario.links, scenario.pair.drafter, beside)
+    case = partial(_case, scenario.devices, scenario.links, scenario.pair, beside)
     return [case(emulated, point) for emulated in scenario.emulated for point in points]
 
 
@@ -138,13 +144,14 @@ def _point_options(point: Point) -> Options:
 
 
 def _case(
-    devices: Devices, links: Links, choice: str, beside: Path, emulated: Emulated, point: Point
+    devices: Devices, links: Links, pair: PairNames, beside: Path, emulated: Emulated, point: Point
 ) -> Case:
     values = dict(point)
+    swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
     count = int(values["stages"]) if "stages" in values else None
     names = devices.names(count)
     model = library.model(emulated.model, beside)
-    drafter, drafting = emulated_drafter(model, emulated.drafter, choice)
+    drafter, drafting = emulated_drafter(model, emulated.drafter, pair.drafter)
     given = emulated.split if count is None else None
     emulation = Emulation(
         model=model,
@@ -153,20 +160,29 @@ def _case(
         drafting=drafting,
         draft_node=library.device(devices.draft_node, beside),
         stages=tuple(library.device(name, beside) for name in names),
-        links=_links(links, len(names), values, beside),
+        links=_links(links, len(names), len(devices.middles), swept, beside),
+        middles=emulated_middles(
+            devices,
+            pair,
+            model,
+            emulated,
+            lambda m: _link(links.hops.get(m, links.default), swept, beside),
+            beside,
+        ),
         split=tuple(given) if given is not None else even_split(model.layers, len(names)),
     )
     return Case(f"{emulated.model}-{emulation.format_name}", point, emulation, _point_options(point))
 
 
-def _links(links: Links, stages: int, values: dict[str, float], beside: Path) -> tuple[LinkProfile, ...]:
+def _links(
+    links: Links, stages: int, middles: int, swept: dict[str, float], beside: Path
+) -> tuple[LinkProfile, ...]:
     senders = [*(f"v{i + 1}" for i in range(stages)), "d0"]
-    unknown = sorted(set(links.hops) - set(senders))
+    unknown = sorted(set(links.hops) - set(senders) - {f"m{i + 1}" for i in range(middles)})
     if unknown:
         raise BadRequestError(
             f"links.hops: {', '.join(unknown)} is no device; there are {', '.join(senders)}"
         )
-    swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
     return tuple(_link(links.hops.get(sender, links.default), swept, beside) for sender in senders)
 
 

@@ -11,7 +11,7 @@ from flowedge.errors import DeadlineError
 from flowedge.messages import StageReport
 from flowedge.runtime.request import Finished, Request, Tokens
 from flowedge.runtime.statistics import RequestClock, RequestStatistics
-from flowedge.runtime.virtual import DRAFT_NODE, TimedOutput
+from flowedge.runtime.virtual import DRAFT_NODE, TimedOutput, place_of
 from testbed.profiles.device import Watts
 from testbed.trace import Trace, place_name, use_between
 
@@ -21,7 +21,7 @@ class DeviceRecord:
     """One device's part; shares are of the decode time, counts and joules of the whole request.
 
     Attributes:
-        device: its place: d0, v1, v2 and so on.
+        device: its place: d0, v1, v2 and so on, or m1 and so on.
         for_nothing: rows computed that did not become context.
         energy_j: None where the profile has no watts.
     """
@@ -48,6 +48,7 @@ class RunRecord:
         latency_s: from the request's arrival to its last token.
         itl_s: time between tokens; output: a digest of the tokens, by which methods are compared.
         rows_in_flight and the two after it: means over the decode time, as in DecodeCounters.
+        middles: devices of the middle models that were used; rollbacks: as in DecodeCounters.
     """
 
     prompt_tokens: int
@@ -71,6 +72,13 @@ class RunRecord:
     express_bytes: int
     draft_node: DeviceRecord
     stages: tuple[DeviceRecord, ...]
+    middles: tuple[DeviceRecord, ...] = ()
+    rollbacks: tuple[int, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """All that had a part."""
+        return (self.draft_node, *self.stages, *self.middles)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,17 +87,18 @@ class RunRecord:
     def from_dict(cls, content: dict[str, Any]) -> RunRecord:
         """The record in what `to_dict` gave, after JSON."""
         values = dict(content)
-        for name in ("itl_s", "accepted_per_segment", "accepted_per_round"):
+        for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks"):
             values[name] = tuple(values[name])
         values["draft_node"] = DeviceRecord(**values["draft_node"])
-        values["stages"] = tuple(DeviceRecord(**stage) for stage in values["stages"])
+        for name in ("stages", "middles"):
+            values[name] = tuple(DeviceRecord(**device) for device in values[name])
         return cls(**values)
 
 
 def record_of(
     request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
 ) -> RunRecord:
-    """The record of a request that began at time 0; `watts` are the draft node's, then the stages'."""
+    """The record of a request that began at time 0; `watts` are as in Emulation."""
     clock = RequestClock(0.0)
     tokens: list[int] = []
     last = 0.0
@@ -111,6 +120,7 @@ def record_of(
         counters=finished.counters,
         reports=finished.reports,
         express_bytes=trace.express_bytes,
+        middle_reports=finished.middle_reports,
     )
     return record_from(statistics, tokens, last, trace, watts)
 
@@ -123,8 +133,8 @@ def record_from(
     watts: Sequence[Watts | None],
 ) -> RunRecord:
     """The record of a request from the draft node's statistics; `trace` has the arrival at time 0."""
-    draft_node, *stages = _devices(statistics, trace, watts, latency_s)
-    counters = statistics.counters
+    draft_node, *others = _devices(statistics, trace, watts, latency_s)
+    counters, stages = statistics.counters, len(statistics.stages)
     return RunRecord(
         prompt_tokens=statistics.prompt_tokens,
         new_tokens=statistics.new_tokens,
@@ -146,7 +156,9 @@ def record_from(
         segments_in_flight=counters.segments_in_flight,
         express_bytes=trace.express_bytes,
         draft_node=draft_node,
-        stages=tuple(stages),
+        stages=tuple(others[:stages]),
+        middles=tuple(others[stages:]),
+        rollbacks=counters.rollbacks,
     )
 
 
@@ -155,13 +167,18 @@ def _devices(
 ) -> list[DeviceRecord]:
     reports: list[StageReport] = [
         statistics.draft_node.report,
-        *(stage.report for stage in statistics.stages),
+        *(device.report for device in (*statistics.stages, *statistics.middles)),
     ]
-    uses = use_between(trace.intervals, len(reports) - 1, statistics.ttft_s, last)
+    ring = range(DRAFT_NODE, len(statistics.stages))
+    every = [*ring, *(place_of(route) for route in range(1, 1 + len(watts) - len(ring)))]
+    power = dict(zip(every, watts, strict=True))
+    # A hierarchy of fewer models leaves the first of the middle models out.
+    places = [*ring, *every[len(every) - len(statistics.middles) :]]
+    uses = use_between(trace.intervals, places, statistics.ttft_s, last)
     context = statistics.prompt_tokens + statistics.new_tokens - 1  # the last token's row is not needed
     records: list[DeviceRecord] = []
-    for place, (report, power) in enumerate(zip(reports, watts, strict=True), start=DRAFT_NODE):
-        use = uses[place]
+    for place, report in zip(places, reports, strict=True):
+        use, watt = uses[place], power[place]
         idle_s = max(last - report.busy_s, 0.0)
         records.append(
             DeviceRecord(
@@ -176,7 +193,7 @@ def _devices(
                 for_nothing=max(report.rows_computed - context, 0),
                 aborted=report.aborted,
                 bytes_sent=report.bytes_sent,
-                energy_j=None if power is None else report.busy_s * power.busy + idle_s * power.idle,
+                energy_j=None if watt is None else report.busy_s * watt.busy + idle_s * watt.idle,
             )
         )
     return records

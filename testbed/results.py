@@ -26,7 +26,7 @@ def entries(
 ) -> list[dict[str, Any]]:
     """One object for each method on a case, a dataset, a temperature and a kind of drafting.
 
-    `bounds` are those of emulated runs; what depends on them is None for others. Speedups are over the
+    `bounds` are those of runs that have them; what depends on them is None for others. Speedups are over the
     baseline with plain drafting; None where that was not run.
     """
     found = [
@@ -68,7 +68,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     drafts = any(run.draft_layers for run in runs)
     per_round = [count for run in runs for count in run.accepted_per_round if drafts and count]
     tokens = sum(run.new_tokens for run in runs)
-    devices = [[run.draft_node, *run.stages] for run in runs]
+    devices = [run.devices for run in runs]
     setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
@@ -101,6 +101,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "prunes": sum(run.prunes for run in runs),
         "draft_layers": sum(run.draft_layers for run in runs),
         "draft_rows_sent": sum(run.draft_rows_sent for run in runs),
+        "rollbacks": [sum(counts) for counts in zip(*(run.rollbacks for run in runs), strict=True)],
         "rows_computed": sum(stage.rows_computed for run in runs for stage in run.stages),
         "rows_for_nothing": sum(stage.for_nothing for run in runs for stage in run.stages),
         "rows_trimmed": sum(stage.rows_trimmed for run in runs for stage in run.stages),

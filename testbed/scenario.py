@@ -22,10 +22,15 @@ OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 
 
 class PairNames(Document):
-    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`."""
+    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`.
+
+    Attributes:
+        middles: middle models of a hierarchy, the smallest first, as in `--middle`.
+    """
 
     model: str = "bundled"
     drafter: str = "bundled"
+    middles: list[str] = Field(default_factory=list)
 
 
 class Stages(Document):
@@ -36,10 +41,11 @@ class Stages(Document):
 
 
 class Devices(Document):
-    """Device profiles by name; `stages` in pipeline order."""
+    """Device profiles by name; `stages` in pipeline order, `middles` in that of the pair's middle models."""
 
     draft_node: str
     stages: Stages | Annotated[list[str], Field(min_length=1)]
+    middles: list[str] = Field(default_factory=list)
 
     def names(self, count: int | None) -> list[str]:
         """The devices of the stages; with `count`, of so many, the list repeated as needed."""
@@ -58,18 +64,23 @@ class LinkChoice(Document):
 
 
 class Links(Document):
-    """The links of the ring; `hops` replaces the one that leaves a device: d0, v1, v2 and so on."""
+    """The links; `hops` replaces the one that leaves a device: d0, v1, v2 and so on, m1 and so on."""
 
     default: LinkChoice
     hops: dict[str, LinkChoice] = Field(default_factory=dict)
 
 
 class Emulated(Document):
-    """An emulated model; `split` are its layers on each stage, even when not given."""
+    """An emulated model; `split` are its layers on each stage, even when not given.
+
+    Attributes:
+        middles: what the pair's middle models are priced as: small language models of the profile, by name.
+    """
 
     model: str
     quant: Quantisation = "none"
     drafter: str | None = None
+    middles: list[str] = Field(default_factory=list)
     split: list[Count] | None = None
 
 

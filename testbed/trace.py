@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flowedge.messages import Message, Prune
 from flowedge.runtime.activity import TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import DraftJob, StageJob
-from flowedge.runtime.virtual import DRAFT_NODE, Costs
+from flowedge.runtime.virtual import DRAFT_NODE, Costs, place_of, route_of
 
 
 def place_name(place: int) -> str:
-    """The name of a device by its place in the pipeline: d0, v1, v2 and so on."""
+    """The name of a device by its place: d0, v1, v2 and so on, m1 and so on for middle models."""
+    if place < DRAFT_NODE:
+        return f"m{route_of(place)}"
     return "d0" if place == DRAFT_NODE else f"v{place + 1}"
+
+
+def place_at(name: str) -> int:
+    """The place of a device by that name."""
+    number = int(name[1:])
+    return {"d": DRAFT_NODE, "v": number - 1, "m": place_of(number)}[name[0]]
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Interval:
     """A stretch of time, in seconds, in which a device did something.
 
     Attributes:
-        place: DRAFT_NODE, or the stage counted from 0; for a transfer, its sender.
+        place: as in runtime/virtual.py; for a transfer, that of its sender.
         kind: a word of flowedge/runtime/activity.py.
         rows: rows computed or sent; 0 for a transfer of no rows.
     """
@@ -97,10 +105,12 @@ class Use:
     waiting: float
 
 
-def use_between(intervals: Iterable[Interval], places: int, start: float, end: float) -> dict[int, Use]:
-    """How each device spent the time from `start` to `end`; the draft node and stages 0 .. places - 1."""
-    computing: dict[int, list[tuple[float, float]]] = {place: [] for place in range(DRAFT_NODE, places)}
-    either: dict[int, list[tuple[float, float]]] = {place: [] for place in range(DRAFT_NODE, places)}
+def use_between(
+    intervals: Iterable[Interval], places: Sequence[int], start: float, end: float
+) -> dict[int, Use]:
+    """How the device at each place spent the time from `start` to `end`."""
+    computing: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
+    either: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
     for interval in intervals:
         stretch = (max(interval.start, start), min(interval.end, end))
         if stretch[0] < stretch[1]:

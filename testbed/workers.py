@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from testbed.bounds import drafts
+from testbed.bounds import drafts, is_bounded
 from testbed.clocks import Clock, make_clock
-from testbed.emulation import Emulation
 from testbed.pair import Pair
 from testbed.plan import Task
 from testbed.record import RunRecord
@@ -36,6 +35,7 @@ class WorkerSettings:
     clock: str
     directory: Path
     traced: frozenset[str] = frozenset()
+    middles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Worker:
 
         torch.set_num_threads(1)
         self._settings = settings
-        loaded = Pair.load(settings.model, settings.drafter) if pair is None else pair
+        loaded = Pair.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
         self._clock: Clock = make_clock(settings.clock, loaded, settings.directory)
         self._reaches = ReachStore(loaded, settings.directory)
 
@@ -107,7 +107,7 @@ class Worker:
             if run.key in self._settings.traced:
                 _keep(trace_file(directory, run.key), trace.to_dict())
             _keep(record_file(directory, run.key), record.to_dict())
-        for noise in {run.noise for run in task.runs if isinstance(run.setup, Emulation) and drafts(run)}:
+        for noise in {run.noise for run in task.runs if is_bounded(run) and drafts(run)}:
             self._reaches.reach(task.prompt, task.sampling, task.max_new_tokens, noise)
         return Done(len(task.runs), tokens, self._clock.facts())
 

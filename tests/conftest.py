@@ -4,24 +4,62 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
-from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.local import LocalCluster
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.cluster.local import LocalAgent, LocalCluster
+from flowedge.models.libraries import import_libraries
+from tests.scheduling import Units, slow_first
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Tests are about to be imported; a process that only deals them out does not get here."""
+    if isinstance(collector, pytest.Session):
+        import_libraries()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = slow_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
+    """Marks of groups would be the usual way, but pytest 9.2 and pytest-xdist 3.8 ignore them together."""
+    config.option.loadscopereorder = False
+    return Units(config, log)
 
 
 @pytest.fixture(scope="session")
 def cluster4(processes_end: None) -> Iterator[str]:
     """The draft node's address of the bundled pair over 4 stages, each a real process.
 
-    It is started once and reused: mark its users xdist_group("cluster4"), so that one worker has it.
+    It is started once and reused: name files that use it in scheduling.SHARING.
     """
     with LocalCluster(4, name="test") as cluster:
         addresses = [agent.address for agent in cluster.agents]
         assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
         yield addresses[0]
+
+
+@pytest.fixture(scope="session")
+def agents9(processes_end: None) -> Iterator[LocalCluster]:
+    """Nine agents, each a real process; see `idle_agents`."""
+    with LocalCluster(8, name="test") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def idle_agents(agents9: LocalCluster) -> Iterator[list[LocalAgent]]:
+    """Nine idle agents, for a test to make pipelines of; they are idle again after it.
+
+    A test need not wait for processes to start and to import torch: name its file in scheduling.SHARING.
+    """
+    yield agents9.agents
+    release([agent.address for agent in agents9.agents], "")
 
 
 @pytest.fixture(scope="session", autouse=True)

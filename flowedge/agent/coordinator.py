@@ -33,10 +33,39 @@ class PlannedStage:
     start: int
     stop: int
     memory_available: int
+    setup: MiddleSetup | None = None  # of a middle model, which is whole
 
     @property
     def num_layers(self) -> int:
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class MiddleSetup:
+    """A middle model of the hierarchy.
+
+    Attributes:
+        route: its number, from 1 on; vocab_size: the target's number of token ids.
+        row_bytes: of its cache.
+    """
+
+    route: int
+    model: str
+    fingerprint: str
+    num_layers: int
+    vocab_size: int
+    row_bytes: int
+
+
+async def plan_middles(
+    addresses: Sequence[str], setups: Sequence[MiddleSetup], settings: LinkSettings
+) -> list[PlannedStage]:
+    """The devices of the middle models. DeviceLostError for one that is not there."""
+    devices = await asyncio.gather(*(_describe(address, settings) for address in addresses))
+    return [
+        PlannedStage(device.name, address, 0, setup.num_layers, device.memory_available, setup)
+        for device, address, setup in zip(devices, addresses, setups, strict=True)
+    ]
 
 
 async def plan_stages(
@@ -60,7 +89,8 @@ class StageSetup:
     """What all stages of a pipeline are told.
 
     Attributes:
-        last_downstream: the draft node's own address.
+        last_downstream: the draft node's own address, as the last stage reaches it; address_for: the same
+            for any device, given by its own.
         taps: layers whose inputs the drafter is given (see models/taps.py).
     """
 
@@ -70,20 +100,25 @@ class StageSetup:
     dtype: str
     fingerprint: str
     last_downstream: str
+    address_for: Callable[[str], str]
     taps: tuple[int, ...] = ()
 
-    def start(self, stages: Sequence[PlannedStage], report: Report) -> RunningSetup:
-        """Have all stages load at once."""
+    def start(
+        self, stages: Sequence[PlannedStage], middles: Sequence[PlannedStage], report: Report
+    ) -> RunningSetup:
+        """Have all stages and middle models load at once."""
         downstream = [*(stage.address for stage in stages[1:]), self.last_downstream]
+        roles = [self._stage_role(stage, to) for stage, to in zip(stages, downstream, strict=True)]
+        roles += [self._middle_role(middle) for middle in middles]
         return RunningSetup(
             [
-                asyncio.create_task(self._set_up(stage, next_address, report))
-                for stage, next_address in zip(stages, downstream, strict=True)
+                asyncio.create_task(self._set_up(device, role, report))
+                for device, role in zip([*stages, *middles], roles, strict=True)
             ]
         )
 
-    async def _set_up(self, stage: PlannedStage, downstream: str, report: Report) -> None:
-        role = pb.StageRole(
+    def _stage_role(self, stage: PlannedStage, downstream: str) -> pb.StageRole:
+        return pb.StageRole(
             pipeline=self.pipeline,
             model=self.model,
             layer_start=stage.start,
@@ -95,6 +130,25 @@ class StageSetup:
             dtype=self.dtype,
             taps=self.taps,
         )
+
+    def _middle_role(self, middle: PlannedStage) -> pb.StageRole:
+        setup = middle.setup
+        if setup is None:
+            raise ValueError(f"{middle.name} is planned as a stage")
+        return pb.StageRole(
+            pipeline=self.pipeline,
+            model=setup.model,
+            layer_start=middle.start,
+            layer_stop=middle.stop,
+            downstream=self.address_for(middle.address),
+            protocol_version=PROTOCOL_VERSION,
+            fingerprint=setup.fingerprint,
+            dtype=self.dtype,
+            route=setup.route,
+            vocab_size=setup.vocab_size,
+        )
+
+    async def _set_up(self, stage: PlannedStage, role: pb.StageRole, report: Report) -> None:
         ready = False
         try:
             async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:

@@ -18,6 +18,9 @@ def measure_here(
     options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
 ) -> DeviceMeasurement:
     """See profiler.profile_device; blocks until all is measured."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     from flowedge.agent.draft_models import DraftModels  # noqa: PLC0415
     from flowedge.cluster.profiler import profile_device  # noqa: PLC0415
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flowedge.agent.coordinator import MiddleSetup
 from flowedge.drafting.loading import Target, drafter_taps, load_drafter
+from flowedge.drafting.middles import check_middle
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
@@ -28,13 +31,21 @@ class OpenedCheckpoint:
     num_layers: int
     fingerprint: str
     taps: Taps
+    middles: tuple[MiddleSetup, ...] = ()
 
     @classmethod
-    def open(cls, model: str, drafter: str) -> OpenedCheckpoint:
-        """CheckpointError or BadRequestError when the model, or the drafter's config, cannot be opened."""
+    def open(
+        cls, model: str, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
+    ) -> OpenedCheckpoint:
+        """CheckpointError or BadRequestError when the model, or another's config, cannot be opened.
+
+        middles: the middle models, as they are named; dtype_name: what they are to be held in.
+        """
         checkpoint = Checkpoint.open(model)
         num_layers = int(checkpoint.config.num_hidden_layers)
-        return cls(checkpoint, num_layers, checkpoint.fingerprint, drafter_taps(drafter, num_layers))
+        taps = drafter_taps(drafter, num_layers)
+        setups = tuple(open_middles(checkpoint, middles, dtype_name))
+        return cls(checkpoint, num_layers, checkpoint.fingerprint, taps, setups)
 
 
 @dataclass(frozen=True)
@@ -85,8 +96,35 @@ class DraftModels:
         return drafter.session_bytes(rows) if drafter is not None else 0
 
 
-def make_machine(device: str, models: DraftModels, num_stages: int, taps: Taps) -> DraftNode:
-    """The state machine of a draft node with these models, in front of so many stages with these taps."""
+def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str) -> list[MiddleSetup]:
+    """The middle models of a target, smallest first; their files are looked at, their weights not read.
+
+    CheckpointError or BadRequestError for one that cannot be used with it.
+    """
+    tokenizer = load_tokenizer(checkpoint) if sources else None
+    opened = [check_middle(source, tokenizer) for source in sources]
+    return [
+        MiddleSetup(
+            route=route,
+            model=source,
+            fingerprint=middle.fingerprint,
+            num_layers=int(middle.config.num_hidden_layers),
+            vocab_size=int(checkpoint.config.vocab_size),
+            row_bytes=SessionCache.bytes_per_row(
+                middle.config, int(middle.config.num_hidden_layers), torch_dtype(dtype_name)
+            ),
+        )
+        for route, (source, middle) in enumerate(zip(sources, opened, strict=True), start=1)
+    ]
+
+
+def make_machine(
+    device: str, models: DraftModels, num_stages: int, taps: Taps, num_middles: int = 0
+) -> DraftNode:
+    """The state machine of a draft node with these models, in front of stages with these taps.
+
+    num_middles: middle models beside them.
+    """
     drafter = models.executor.drafter
     spec = DraftNodeSpec(
         width=row_width(int(models.config.hidden_size), taps, int(models.config.num_hidden_layers)),
@@ -96,6 +134,8 @@ def make_machine(device: str, models: DraftModels, num_stages: int, taps: Taps) 
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
         num_stages=num_stages,
+        num_middles=num_middles,
+        vocab_size=models.vocab_size,
     )
     return DraftNode(
         device,

@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.coordinator import PlannedStage, StageSetup, plan_stages, release_stages
+from flowedge.agent.coordinator import (
+    PlannedStage,
+    StageSetup,
+    plan_middles,
+    plan_stages,
+    release_stages,
+)
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.device_kind import memory_available
 from flowedge.errors import BadRequestError, CapacityError, DeviceError
@@ -17,6 +23,7 @@ from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
@@ -54,6 +61,7 @@ class DraftNodeRole:
         self._lane = lane
         self._taps = taps
         self._stages: list[PlannedStage] = []
+        self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
         self._ready = False
@@ -71,7 +79,7 @@ class DraftNodeRole:
         try:
             await within(self._settings.load_s, self._load(report), "the pipeline was not set up")
         except BaseException:
-            await release_stages(self._stages, self.pipeline)
+            await self._release()
             raise
         self._ready = True
 
@@ -114,6 +122,7 @@ class DraftNodeRole:
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
         if self._ready:
             device.stage_addresses.extend(request.stages)
+            device.middles.extend(request.middles)
             device.stage_layers.extend(stage.num_layers for stage in self._stages)
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
@@ -123,7 +132,7 @@ class DraftNodeRole:
         self._stopped = True
         if self._live is not None:
             await self._live.stop(reason)
-            await release_stages(self._stages, self.pipeline)
+            await self._release()
         self._live = None
         self._models = None
 
@@ -137,8 +146,9 @@ class DraftNodeRole:
                 f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of the drafter's cache on device "
                 f"{self._device}, which has {free / 2**20:.0f} MiB free"
             )
-        for stage in self._stages:
-            needed = rows * self._models.row_bytes(stage.num_layers)
+        for stage in [*self._stages, *self._middles]:
+            own = stage.setup
+            needed = rows * (self._models.row_bytes(stage.num_layers) if own is None else own.row_bytes)
             if needed > stage.memory_available:
                 raise CapacityError(
                     f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of cache on device "
@@ -154,6 +164,8 @@ class DraftNodeRole:
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
+        addresses = [middle.address for middle in request.middles]
+        middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
         setup = StageSetup(
@@ -164,9 +176,10 @@ class DraftNodeRole:
             fingerprint=opened.fingerprint,
             taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
+            address_for=self._address_for,
         )
-        self._stages = stages
-        running = setup.start(stages, report)
+        self._stages, self._middles = stages, middles
+        running = setup.start(stages, middles, report)
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models, _ = await self._lane.run(lambda: _load_models(opened.checkpoint, request))
@@ -177,7 +190,18 @@ class DraftNodeRole:
         finally:
             await running.cancel()
         open_express = [partial(self._open, stage.address, Lane.EXPRESS) for stage in stages]
-        await self._live.connect(partial(self._open, stages[0].address, Lane.IN_BAND), open_express)
+        open_middles = [
+            RouteOpener(
+                partial(self._open, middle.address, Lane.IN_BAND),
+                [partial(self._open, middle.address, Lane.EXPRESS)],
+            )
+            for middle in middles
+        ]
+        open_first = partial(self._open, stages[0].address, Lane.IN_BAND)
+        await self._live.connect(open_first, open_express, open_middles)
+
+    async def _release(self) -> None:
+        await release_stages([*self._stages, *self._middles], self.pipeline)
 
     def _make_live(self, models: DraftModels) -> LiveDraftNode:
         from flowedge.agent.draft_models import make_machine  # noqa: PLC0415
@@ -186,7 +210,7 @@ class DraftNodeRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
         return LiveDraftNode(
-            make_machine(self._device, models, len(self._stages), self._taps or ()),
+            make_machine(self._device, models, len(self._stages), self._taps or (), len(self._middles)),
             models.executor,
             self._lane,
             progress_s=self._settings.progress_s,
@@ -213,12 +237,16 @@ class DraftNodeRole:
 
 def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     """Runs in the compute lane."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
 
     torch.set_num_threads(threads)
-    return OpenedCheckpoint.open(request.model, request.drafter)
+    middles = [middle.model for middle in request.middles]
+    return OpenedCheckpoint.open(request.model, request.drafter, middles, request.dtype)
 
 
 def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:

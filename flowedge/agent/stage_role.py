@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
     from flowedge.runtime.live_stage import LiveStage
     from flowedge.runtime.pacing import Pacing
+    from flowedge.runtime.stage import StageSpec
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -64,14 +65,22 @@ class StageRole:
     async def load(self, report: Report) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
-        await report(f"loading layers {self._request.layer_start} to {self._request.layer_stop - 1}")
-        work = self._lane.run(lambda: _load_block(self._request, self._settings))
+        await report(f"loading {_what(self._request)}")
+        load = _load_middle if self._request.route else _load_block
+        work = self._lane.run(lambda: load(self._request, self._settings))
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
+        from flowedge.runtime.live_stage import LiveStage  # noqa: PLC0415
+        from flowedge.runtime.stage import Stage  # noqa: PLC0415
+
         pacing = None if self._settings.pacing is None else self._settings.pacing()
-        self._live = _live_stage(
-            self._device, executor, self._lane, lambda reason: self._on_ended(self, reason), pacing
+        self._live = LiveStage(
+            Stage(self._device, _stage_spec(executor, self._request, pacing)),
+            executor,
+            self._lane,
+            lambda reason: self._on_ended(self, reason),
+            pacing,
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -91,13 +100,13 @@ class StageRole:
     def describe(self, device: pb.Device) -> None:
         """See Role."""
         request = self._request
-        device.role = "stage"
+        device.role = "middle model" if request.route else "stage"
         device.pipeline = self.pipeline
         device.model = request.model
         device.quant = request.quant
         device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
         if self._executor is not None:
-            device.weight_bytes = self._executor.block.weight_bytes
+            device.weight_bytes = self._executor.weight_bytes
             device.cache_bytes = self._executor.cache_bytes
 
     async def stop(self, reason: str) -> None:
@@ -126,6 +135,7 @@ class StageRole:
                     device=self._device,
                     events=LinkEvents(on_message, on_lost),
                     settings=self._settings.link,
+                    route=self._request.route,
                 )
             except FlowEdgeError:
                 if time.monotonic() > deadline:
@@ -133,39 +143,70 @@ class StageRole:
             await asyncio.sleep(RETRY_S)
 
 
-def _live_stage(
-    device: str,
-    executor: BlockExecutor,
-    lane: ComputeLane,
-    on_ended: Callable[[str], None],
-    pacing: Pacing | None,
-) -> LiveStage:
+def _what(request: pb.StageRole) -> str:
+    if request.route:
+        return f"middle model {request.model}"
+    return f"layers {request.layer_start} to {request.layer_stop - 1}"
+
+
+def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
-    from flowedge.runtime.live_stage import LiveStage  # noqa: PLC0415
-    from flowedge.runtime.stage import Stage, StageSpec  # noqa: PLC0415
+    from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
 
     block = executor.block
     cache_row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
     sent_row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
-    spec = StageSpec(
+    return StageSpec(
         is_first=block.is_first,
         width=executor.row_width,
         added_width=executor.added_width,
-        vocab_size=block.vocab_size,
+        vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
         max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
-        padding_per_row=0 if pacing is None else max(pacing.row_bytes - sent_row_bytes, 0),
+        padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
+        answers=request.route > 0,
     )
-    return LiveStage(Stage(device, spec), executor, lane, on_ended, pacing)
+
+
+def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
+    """Runs in the compute lane."""
+    import torch  # noqa: PLC0415
+
+    from flowedge.drafting.middles import open_middle  # noqa: PLC0415
+    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads)
+    checkpoint, dtype = open_middle(request.model), torch_dtype(request.dtype)
+    _check_fingerprint(request, checkpoint.fingerprint)
+    _require_memory(f"middle model {request.model} takes", MiddleModel.required_bytes(checkpoint, dtype))
+    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, dtype))
+
+
+def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
+    if request.fingerprint and fingerprint != request.fingerprint:
+        raise BadRequestError(f"{request.model} is another model here than on the draft node")
+
+
+def _require_memory(what: str, needed: int) -> None:
+    """CapacityError when so many bytes of weights do not fit."""
+    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+
+    available = memory_available()
+    if needed > available:
+        raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
 
 
 def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     import torch  # noqa: PLC0415
 
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
     from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
@@ -175,18 +216,12 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
 
     torch.set_num_threads(settings.threads)
     checkpoint = Checkpoint.open(request.model)
-    if request.fingerprint and checkpoint.fingerprint != request.fingerprint:
-        raise BadRequestError(f"{request.model} is another model here than on the draft node")
+    _check_fingerprint(request, checkpoint.fingerprint)
     dtype, quant = torch_dtype(request.dtype), request.quant or "none"
     start, stop = request.layer_start, request.layer_stop
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
     needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
-    available = memory_available()
-    if needed > available:
-        raise CapacityError(
-            f"layers {start} to {stop - 1} take {needed / 2**20:.0f} MiB, "
-            f"{available / 2**20:.0f} MiB are free"
-        )
+    _require_memory(f"layers {start} to {stop - 1} take", needed)
     cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
     block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
     return BlockExecutor(block, taps)

@@ -34,6 +34,9 @@ def bench(
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
     drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
+    middle: Annotated[
+        str | None, typer.Option(help="Middle models of pipespec, DIR,..., smallest first.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
 ) -> None:
@@ -43,7 +46,10 @@ def bench(
     """
     from flowedge.cli.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge.runtime.request import NOISES, parse_noise  # noqa: PLC0415
+
+    import_libraries()
     from testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:
@@ -65,6 +71,7 @@ def bench(
         samples=samples,
         model=model,
         drafter=drafter,
+        middles=words(middle),
         data=data,
         processes=processes,
     )

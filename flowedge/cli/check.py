@@ -54,6 +54,9 @@ class Checker:
 
     def __init__(self, model: str, quant: str) -> None:
         """Loads it; CapacityError gives the sums when it does not fit."""
+        from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+        import_libraries()
         from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
         from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415

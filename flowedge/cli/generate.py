@@ -17,7 +17,7 @@ def generate(
         str | None,
         typer.Option(
             help="EAGLE head or small language model: directory or hub id; ngram; none; or two joined by +, "
-            "such as bundled+ngram. The bundled model has one of its own."
+            "such as bundled+ngram. The bundled model has bundled, bundled-small and bundled-eagle3."
         ),
     ] = None,
     stages: Annotated[
@@ -37,9 +37,16 @@ def generate(
         str,
         typer.Option(
             help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, "
-            "flowspec_paper, pipedec, specpipe, pipeinfer."
+            "flowspec_paper, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
         ),
     ] = "flowspec",
+    middle: Annotated[
+        str | None,
+        typer.Option(
+            help="Middle models of pipespec, DIR,..., smallest first: language models with the target's "
+            "tokenizer. Each takes an agent; those of --peers come after the stages."
+        ),
+    ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[
@@ -78,7 +85,13 @@ def generate(
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
     """
     from flowedge.cli.answers import answer_all  # noqa: PLC0415
-    from flowedge.cli.options import default_drafter, local_drafter, local_path, split_peers  # noqa: PLC0415
+    from flowedge.cli.options import (  # noqa: PLC0415
+        default_drafter,
+        local_drafter,
+        local_path,
+        middle_models,
+        split_peers,
+    )
     from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
     from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
     from flowedge.cli.report import Report  # noqa: PLC0415
@@ -88,7 +101,7 @@ def generate(
     from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
 
     # What is wrong with the options is found before anything is started.
-    make_strategy(strategy, {})
+    middles = middle_models(middle, make_strategy(strategy, {}))
     options = GenerateOptions(
         strategy=strategy,
         max_new_tokens=max_new_tokens,
@@ -106,6 +119,7 @@ def generate(
         split=split,
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
+        middles=middles,
     )
     screen = Screen()
     report = Report(request, options, json_file)

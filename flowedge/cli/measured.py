@@ -42,6 +42,8 @@ class Measured:
         itl_s: time between tokens, one fewer than tokens.
         accepted_per_segment: tokens put out after each returned segment that held live rows.
         accepted_per_round: tokens put out in each draft round; empty for autoregressive decoding.
+        middles: of a hierarchy, the devices of middle models; rollbacks: how often each verifier had those
+            before it roll back, the target last.
     """
 
     ttft_s: float
@@ -59,6 +61,8 @@ class Measured:
     draft_node: DeviceWork
     stages: list[DeviceWork]
     link_bytes: dict[str, int]
+    middles: list[DeviceWork]
+    rollbacks: list[int]
 
     @property
     def rounds(self) -> int:
@@ -79,6 +83,8 @@ class Measured:
                 accepted_per_round=[int(count) for count in counters["accepted_per_round"]],
                 draft_node=DeviceWork.of(statistics["draft_node"]),
                 stages=[DeviceWork.of(stage) for stage in statistics["stages"]],
+                middles=[DeviceWork.of(middle) for middle in statistics["middles"]],
+                rollbacks=[int(count) for count in counters["rollbacks"]],
                 link_bytes={str(link): int(sent) for link, sent in statistics["link_bytes"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

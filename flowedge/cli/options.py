@@ -8,6 +8,7 @@ from pathlib import Path
 from flowedge.cluster.address import split_address
 from flowedge.drafting import choice
 from flowedge.errors import BadRequestError
+from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
 BUNDLED = choice.BUNDLED
 
@@ -69,10 +70,22 @@ def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
     )
 
 
+def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
+    """The models of --middle; BadRequestError when there are none in it, or the strategy uses none."""
+    if text is None:
+        return ()
+    models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+    if not models:
+        raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
+    if not isinstance(strategy, HierarchicalStrategy):
+        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
+    return models
+
+
 def local_path(source: str) -> str:
     """A model's source with a path of this machine made absolute; anything else as it is."""
     path = Path(source).expanduser()
-    return str(path.resolve()) if source != BUNDLED and path.is_dir() else source
+    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
 
 
 def local_drafter(drafter: str) -> str:

@@ -24,7 +24,8 @@ class PipelineRequest:
 
     Attributes:
         stages: number of local stage agents to start for the run.
-        peers: addresses, the draft node's first, then the stages' in order.
+        peers: addresses, the draft node's first, then the stages' in order, then those of the middle models.
+        middles: middle models of a hierarchy, the smallest first.
         discover_s: how long to look for agents when neither is given.
     """
 
@@ -35,6 +36,7 @@ class PipelineRequest:
     stages: int | None = None
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
+    middles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """BadRequestError for what cannot be asked for together."""
@@ -42,14 +44,18 @@ class PipelineRequest:
             raise BadRequestError("give either --stages or --peers")
         if self.split is not None:
             counts = split_counts(self.split)
-            stages = self.stages if self.peers is None else len(self.peers) - 1
+            stages = self.stages if self.peers is None else len(self.peers) - 1 - len(self.middles)
             if stages is not None and len(counts) != stages:
                 raise BadRequestError(
                     f"--split {self.split} is for {len(counts)} stages, but there are {stages}"
                 )
 
-    def spec(self, draft_node: str, stages: tuple[str, ...]) -> PipelineSpec:
-        """The pipeline over these agents."""
+    def spec(self, draft_node: str, stages: tuple[str, ...], middles: tuple[str, ...] = ()) -> PipelineSpec:
+        """The pipeline over these agents. BadRequestError without one for each middle model."""
+        if len(middles) != len(self.middles):
+            raise BadRequestError(
+                f"{len(self.middles)} middle models take an agent each, but {len(middles)} are left for them"
+            )
         return PipelineSpec(
             draft_node=draft_node,
             stages=stages,
@@ -57,15 +63,29 @@ class PipelineRequest:
             drafter=self.drafter,
             quant=self.quant,
             split=tuple(split_counts(self.split)) if self.split is not None else (),
+            middles=tuple(zip(self.middles, middles, strict=True)),
         )
+
+    def over(self, draft_node: str, others: tuple[str, ...]) -> PipelineSpec:
+        """The pipeline over these agents, of which the last are for the middle models."""
+        stages = max(len(others) - len(self.middles), 0)
+        return self.spec(draft_node, others[:stages], others[stages:])
+
+    def is_served_by(self, address: str, device: Device) -> bool:
+        """Whether the draft node at an address has just such a pipeline."""
+        if not device.stage_addresses or len(device.middles) != len(self.middles):
+            return False
+        middles = tuple(middle for _, middle in device.middles)
+        return self.spec(address, device.stage_addresses, middles).is_served_by(device)
 
 
 @contextmanager
 def open_pipeline(request: PipelineRequest, report: Report) -> Iterator[str]:
     """The address of a draft node whose pipeline is ready; agents started for it end with the context."""
     if request.stages is not None:
-        cluster = LocalCluster(request.stages)
-        report("this machine", f"starting a draft node and {request.stages} stage agents")
+        cluster = LocalCluster(request.stages, middles=len(request.middles))
+        beside = f", and {len(request.middles)} for middle models" if request.middles else ""
+        report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
         with cluster:
             spec = _local_spec(request, cluster)
             assemble(spec, report)
@@ -77,7 +97,7 @@ def open_pipeline(request: PipelineRequest, report: Report) -> Iterator[str]:
 
 
 def _local_spec(request: PipelineRequest, cluster: LocalCluster) -> PipelineSpec:
-    return request.spec(cluster.draft_node.address, tuple(agent.address for agent in cluster.stages))
+    return request.over(cluster.draft_node.address, tuple(agent.address for agent in cluster.agents[1:]))
 
 
 def _use_peers(request: PipelineRequest, peers: tuple[str, ...], report: Report) -> str:
@@ -88,7 +108,7 @@ def _use_peers(request: PipelineRequest, peers: tuple[str, ...], report: Report)
                 f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
             )
         return peers[0]
-    spec = request.spec(peers[0], peers[1:])
+    spec = request.over(peers[0], peers[1:])
     if not spec.is_served_by(draft_node):
         assemble(spec, report)
     return peers[0]
@@ -112,9 +132,9 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
 
 
 def _use_discovered(request: PipelineRequest, report: Report) -> str:
-    devices = find_devices(request.discover_s, least=2)
+    devices = find_devices(request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
-        if device.stage_addresses and request.spec(address, device.stage_addresses).is_served_by(device):
+        if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
             return address
     return _assemble_idle(request, devices, report)
@@ -122,17 +142,19 @@ def _use_discovered(request: PipelineRequest, report: Report) -> str:
 
 def _assemble_idle(request: PipelineRequest, devices: dict[str, Device], report: Report) -> str:
     idle = [address for address, device in devices.items() if device.role == IDLE]
-    if len(idle) < 2:
+    needed = 2 + len(request.middles)
+    if len(idle) < needed:
         busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
         raise FlowEdgeError(
-            f"a pipeline needs two idle agents or more, a draft node and a stage; {len(idle)} found"
+            f"{_needs(len(request.middles))}; {len(idle)} found"
             + (
                 f", besides {', '.join(busy)}; name agents with --peers to give them a new role"
                 if busy
                 else ""
             )
         )
-    stages = idle[1:]
+    last = len(idle) - len(request.middles)
+    stages, middles = idle[1:last], idle[last:]
     if request.split is not None:
         wanted = len(split_counts(request.split))
         if wanted > len(stages):
@@ -141,8 +163,17 @@ def _assemble_idle(request: PipelineRequest, devices: dict[str, Device], report:
             )
         stages = stages[:wanted]
     report(devices[idle[0]].name, f"is the draft node of {len(stages)} stages")
-    assemble(request.spec(idle[0], tuple(stages)), report)
+    assemble(request.spec(idle[0], tuple(stages), tuple(middles)), report)
     return idle[0]
+
+
+def _needs(middles: int) -> str:
+    if not middles:
+        return "a pipeline needs two idle agents or more, a draft node and a stage"
+    return (
+        f"a pipeline with {middles} middle models needs {2 + middles} idle agents or more: a draft node, a "
+        "stage, and one for each middle model"
+    )
 
 
 def _reachable(records: list[DeviceRecord], least: int) -> list[DeviceRecord]:

@@ -70,6 +70,8 @@ def _line(answer: Answer) -> str:
     if measured.draft_layers:
         parts.append(f"{mean(measured.accepted_per_round):.2f} tokens a round")
         parts.append(f"{mean(measured.accepted_per_segment):.2f} a segment")
+    if measured.rollbacks:
+        parts.append(f"rolled back {'+'.join(map(str, measured.rollbacks))} times")
     parts.append(f"seed {answer.seed}")
     return ", ".join(parts)
 
@@ -80,8 +82,8 @@ def _devices_table(answers: Sequence[Answer]) -> Table:
     for column in ("use", "rows computed", "trimmed", "wasted", "MB sent"):
         table.add_column(column, justify="right")
     last = answers[-1].measured
-    for index, device in enumerate([last.draft_node, *last.stages]):
-        works = [[a.measured.draft_node, *a.measured.stages][index] for a in answers]
+    for index, device in enumerate([last.draft_node, *last.stages, *last.middles]):
+        works = [[a.measured.draft_node, *a.measured.stages, *a.measured.middles][index] for a in answers]
         sent = sum(a.measured.link_bytes.get(device.device, 0) for a in answers)
         rows = ["rows_computed", "rows_trimmed", "rows_wasted"] if index else []
         cells = [str(sum(getattr(work, name) for work in works)) for name in rows] or ["", "", ""]

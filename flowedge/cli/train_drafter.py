@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,23 @@ from flowedge.cli.options import Dtype, Quant
 DEFAULT_MINUTES = 30.0
 
 
+class Kind(str, Enum):
+    """What --kind takes."""
+
+    EAGLE = "eagle"
+    EAGLE3 = "eagle3"
+
+
 def train_drafter(
     model: Annotated[str, typer.Argument(help="The target: checkpoint directory, hub id, or bundled.")],
     data: Annotated[
         Path, typer.Option(help="JSON lines with messages, prompt and response, turns, or text.")
     ],
     out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
+    kind: Annotated[Kind, typer.Option(help="Of the head: EAGLE-1/2 or EAGLE-3.")] = Kind.EAGLE,
+    init: Annotated[
+        str, typer.Option(help="Head to begin with, of the same kind: directory, hub id or bundled name.")
+    ] = "",
     minutes: Annotated[
         float | None, typer.Option(help=f"Minutes of training; {DEFAULT_MINUTES:g} without --steps.")
     ] = None,
@@ -30,6 +42,12 @@ def train_drafter(
     cross_entropy_weight: Annotated[
         float, typer.Option(help="Of the tokens' loss; that of the features has 1.")
     ] = 0.1,
+    draft_vocab: Annotated[
+        int, typer.Option(help="Tokens that an EAGLE-3 head can propose, the data's most frequent.")
+    ] = 32000,
+    unroll: Annotated[
+        int, typer.Option(help="Steps of an EAGLE-3 head, on its own output, that it is trained through.")
+    ] = 7,
     self_generate: Annotated[
         int, typer.Option(help="Prompts that the target answers itself, to train on the answers as well.")
     ] = 0,
@@ -64,12 +82,16 @@ def train_drafter(
     from flowedge.training.settings import TrainingSettings  # noqa: PLC0415
 
     settings = TrainingSettings(
+        kind=kind.value,
+        init=local_path(init) if init else "",
         minutes=DEFAULT_MINUTES if minutes is None and steps is None else minutes,
         steps=steps,
         batch_tokens=batch_tokens,
         max_length=max_length,
         learning_rate=learning_rate,
         cross_entropy_weight=cross_entropy_weight,
+        draft_vocab=draft_vocab,
+        unroll=unroll,
         self_generate=self_generate,
         answer_tokens=answer_tokens,
         evaluate=evaluate,
@@ -78,6 +100,9 @@ def train_drafter(
         seed=seed,
     )
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
     from flowedge.cli.train_screen import train_screen  # noqa: PLC0415
     from flowedge.cli.train_target import open_target  # noqa: PLC0415
     from flowedge.training.run import train_drafter as train  # noqa: PLC0415

@@ -38,10 +38,10 @@ class _Screen(Watcher):
         began, tokens = self._began
         elapsed = monotonic() - began
         rate = f"{(progress.tokens - tokens) / elapsed:.0f} tok/s" if elapsed > 0 else ""
-        detail = (
-            f"step {progress.step}, L1 {progress.feature_loss:.3f}, "
-            f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}, {rate}"
-        )
+        # EAGLE-3 has no loss of features.
+        losses = f"L1 {progress.feature_loss:.3f}, " if progress.feature_loss else ""
+        losses += f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}"
+        detail = f"step {progress.step}, {losses}, {rate}"
         self._show("training", share, 1.0, detail)
 
     def saved(self, step: int) -> None:

@@ -29,6 +29,8 @@ class PipelineSpec:
         stages: addresses in the order of the layers.
         model, drafter: a directory or hub id that the devices can read, or "bundled"; drafter may be "none".
         split: layers per stage; empty for as even as possible.
+        middles: middle models of a hierarchy, smallest first: each a model, named as a drafter is, and the
+            address of its agent.
     """
 
     draft_node: str
@@ -37,10 +39,11 @@ class PipelineSpec:
     drafter: str
     quant: str = "none"
     split: tuple[int, ...] = ()
+    middles: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """BadRequestError when the addresses cannot make a pipeline."""
-        every = [self.draft_node, *self.stages]
+        every = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
         for address in every:
             check_address(address)
         if not self.stages:
@@ -52,7 +55,7 @@ class PipelineSpec:
     def is_served_by(self, device: Device) -> bool:
         """Whether the device is the draft node of just this pipeline, of any split where none is given."""
         return (
-            device.stage_addresses == self.stages
+            (device.stage_addresses, device.middles) == (self.stages, self.middles)
             and (device.model, device.drafter, device.quant) == (self.model, self.drafter, self.quant)
             and self.split in ((), device.stage_layers)
         )
@@ -73,6 +76,7 @@ def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT
         stages=spec.stages,
         split=spec.split,
         protocol_version=PROTOCOL_VERSION,
+        middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
     )
     ready = False
     with grpc.insecure_channel(spec.draft_node, options=CHANNEL_OPTIONS) as channel:

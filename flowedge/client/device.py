@@ -31,6 +31,7 @@ class Device:
     pipeline: str
     drafter: str
     quant: str
+    middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
     stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
 
     @classmethod
@@ -55,5 +56,6 @@ class Device:
             pipeline=reply.pipeline,
             drafter=reply.drafter,
             quant=reply.quant,
+            middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
         )

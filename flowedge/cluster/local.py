@@ -53,19 +53,20 @@ class LocalAgent:
 
 
 class LocalCluster:
-    """N stage agents and a draft node on loopback; a context manager that leaves no process behind.
+    """N stage agents, a draft node, and agents for middle models, on loopback; leaves no process behind.
 
     Each is a real agent process with one compute thread. They end with this process however it ends: an agent
     stops when its standard input does.
 
     Attributes:
-        draft_node, stages: the agents, once started; `agents` is all of them in this order.
+        draft_node, stages, middles: the agents, once started; `agents` is all of them in this order.
     """
 
     def __init__(
         self,
         stages: int,
         *,
+        middles: int = 0,
         name: str = "local",
         draft_node: bool = True,
         start_timeout_s: float = _START_TIMEOUT_S,
@@ -77,14 +78,18 @@ class LocalCluster:
         command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
             standard input closes.
         """
-        if not 1 <= stages <= MAX_LOCAL_STAGES:
+        if not 1 <= stages <= MAX_LOCAL_STAGES - middles:
             raise BadRequestError(
-                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES} are possible"
+                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES - middles} are possible"
             )
         token = uuid.uuid4().hex[:6]
-        roles = [*(["d0"] if draft_node else []), *(f"v{place + 1}" for place in range(stages))]
+        roles = [
+            *(["d0"] if draft_node else []),
+            *(f"v{place + 1}" for place in range(stages)),
+            *(f"m{number + 1}" for number in range(middles)),
+        ]
         self._names = [f"{name}-{token}-{role}" for role in roles]
-        self._num_stages = stages
+        self._first_stage, self._num_stages = int(draft_node), stages
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._logs: tempfile.TemporaryDirectory[str] | None = None
@@ -96,7 +101,11 @@ class LocalCluster:
 
     @property
     def stages(self) -> list[LocalAgent]:
-        return self.agents[-self._num_stages :]
+        return self.agents[self._first_stage : self._first_stage + self._num_stages]
+
+    @property
+    def middles(self) -> list[LocalAgent]:
+        return self.agents[self._first_stage + self._num_stages :]
 
     def start(self) -> None:
         """Starts all agents at once and waits until they listen.

@@ -10,13 +10,17 @@ from flowedge.errors import BadRequestError
 NO_DRAFTER = "none"
 NGRAM = "ngram"
 BUNDLED = "bundled"
-WORDS = (NO_DRAFTER, NGRAM, BUNDLED)
+BUNDLED_SMALL = "bundled-small"
+BUNDLED_EAGLE3 = "bundled-eagle3"
+BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
+WORDS = (NO_DRAFTER, NGRAM, *BUNDLED_FOLDERS)
 
 
 def parse_drafter(text: str) -> tuple[str, ...]:
     """The sources that a drafter is made of: none, one, or two that were joined by a "+".
 
-    A source is "ngram", "bundled", a directory or a hub id. A directory may have a "+" in its name.
+    A source is "ngram", one of BUNDLED_FOLDERS, a directory or a hub id. A directory may have a "+" in its
+    name.
     BadRequestError when the text cannot be taken apart, or joins what cannot be joined.
     """
     if text in ("", NO_DRAFTER):

@@ -17,6 +17,7 @@ from flowedge.drafting.head_files import (
     llama_config,
     read_config,
     read_tensors,
+    write_head,
 )
 from flowedge.errors import CheckpointError
 from flowedge.sampling import IntArray
@@ -123,6 +124,18 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
         assign=True,
     )
     return head.requires_grad_(False).eval()
+
+
+def save_eagle3_head(head: Eagle3Head, directory: Path) -> None:
+    """Write config.json and model.safetensors in the published layout, each replaced in one step."""
+    mask = torch.zeros(head.config.vocab_size, dtype=torch.bool)
+    mask[torch.arange(len(head.d2t)) + head.d2t] = True
+    settings = {
+        "draft_vocab_size": len(head.d2t),
+        "target_hidden_size": head.fc.in_features // TAPPED_STATES,
+        "dtype": str(head.fc.weight.dtype).removeprefix("torch."),
+    }
+    write_head(directory, head.config, settings, {**head.state_dict(), MASK_KEY: mask})
 
 
 def _size(settings: dict[str, object], name: str, default: int, directory: Path) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
@@ -21,11 +18,11 @@ from transformers.models.llama.modeling_llama import (
 
 from flowedge.drafting.head_files import (
     EMBEDDING_KEY,
-    SAFETENSORS_NAME,
     check_tensors,
     llama_config,
     read_config,
     read_tensors,
+    write_head,
 )
 
 KIND = "EAGLE-1/2"
@@ -156,17 +153,8 @@ def load_eagle_head(directory: Path, dtype: torch.dtype) -> EagleHead:
 
 def save_eagle_head(head: EagleHead, directory: Path) -> None:
     """Write config.json and model.safetensors in the published layout, each replaced in one step."""
-    directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().contiguous() for name, value in head.state_dict().items()}
     settings = {
-        **head.config.to_diff_dict(),
-        "num_hidden_layers": 1,
         "bias": head.fc.bias is not None,
         "dtype": str(head.fc.weight.dtype).removeprefix("torch."),
     }
-    weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / "config.json.part"
-    config_part.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file(tensors, weights_part, metadata={"format": "pt"})
-    shutil.copymode(config_part, weights_part)  # safetensors writes for the owner alone
-    weights_part.replace(directory / SAFETENSORS_NAME)
-    config_part.replace(directory / "config.json")
+    write_head(directory, head.config, settings, head.state_dict())

@@ -1,9 +1,10 @@
-"""Reading the folder of a published draft head; every function raises CheckpointError for what is amiss."""
+"""The folder of a published draft head; reading raises CheckpointError for what is amiss."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
@@ -79,3 +80,18 @@ def check_tensors(head: nn.Module, tensors: dict[str, Tensor], directory: Path, 
     ]
     if problems:
         raise CheckpointError(f"the EAGLE head in {directory} does not fit its config: {'; '.join(problems)}")
+
+
+def write_head(
+    directory: Path, config: LlamaConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Write config.json, of `config` with `settings` on top, and model.safetensors, each in one step."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = {**config.to_diff_dict(), "num_hidden_layers": 1, **settings}
+    weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / "config.json.part"
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    config_part.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(contiguous, weights_part, metadata={"format": "pt"})
+    shutil.copymode(config_part, weights_part)  # safetensors writes for the owner alone
+    weights_part.replace(directory / SAFETENSORS_NAME)
+    config_part.replace(directory / "config.json")

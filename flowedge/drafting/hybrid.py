@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
 from flowedge.messages import Payload
@@ -77,12 +80,28 @@ class HybridDrafter:
 def merged(first: DraftLayer, second: DraftLayer, width: int) -> DraftLayer:
     """The `width` best of the children that two layers have below the same nodes."""
     children: list[list[tuple[int, float]]] = []
+    given: list[list[tuple[float, float]]] = []
     for node in range(len(first.tokens)):
-        found: dict[int, float] = {}
-        for layer in (first, second):
-            pairs = zip(layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True)
-            for token, log_prob in pairs:
-                if token >= 0 and log_prob > found.get(token, float("-inf")):
-                    found[token] = log_prob
-        children.append(sorted(found.items(), key=lambda pair: -pair[1])[:width])
-    return padded_layer(children)
+        here, there = (
+            {
+                token: log_prob
+                for token, log_prob in zip(
+                    layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True
+                )
+                if token >= 0
+            }
+            for layer in (first, second)
+        )
+        parts = {
+            token: (here.get(token, -math.inf), there.get(token, -math.inf)) for token in (*here, *there)
+        }
+        best = sorted(((token, max(pair)) for token, pair in parts.items()), key=lambda child: -child[1])[
+            :width
+        ]
+        children.append(best)
+        given.append([parts[token] for token, _ in best])
+    layer = padded_layer(children)
+    filled = np.full((*layer.tokens.shape, 2), -np.inf)
+    for node, pairs in enumerate(given):
+        filled[node, : len(pairs)] = np.array(pairs).reshape(-1, 2)
+    return DraftLayer(layer.tokens, layer.log_probs, filled)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import flowedge
-from flowedge.drafting.choice import BUNDLED, NGRAM, WORDS, parse_drafter
+from flowedge.drafting.choice import BUNDLED, BUNDLED_FOLDERS, BUNDLED_SMALL, NGRAM, WORDS, parse_drafter
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.eagle import EagleDrafter
 from flowedge.drafting.eagle3 import Eagle3Drafter
@@ -28,6 +28,7 @@ from flowedge.models.taps import Taps, eagle3_taps
 from flowedge.models.tokenizer import load_tokenizer
 
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
+BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -68,24 +69,23 @@ def drafter_taps(choice: str, num_layers: int) -> Taps:
 
 
 def _kind(source: str) -> DrafterKind:
-    if source == NGRAM:
-        return "ngram"
-    return "eagle" if source == BUNDLED else _kind_of(_directory(source))
+    return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
 
 
 def _load(source: str, target: Target) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
-    directory = _directory(source)
-    kind = _kind_of(directory)
+    directory = drafter_directory(source)
+    kind = kind_of(directory)
     if kind == "lm":
         return _load_lm(directory, target)
     return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target)
 
 
-def _directory(source: str) -> Path:
-    if source == BUNDLED:
-        return Path(flowedge.__file__).parent / "bundled" / "eagle"
+def drafter_directory(source: str) -> Path:
+    """Where the files of a source are; BadRequestError where it names none."""
+    if source in BUNDLED_FOLDERS:
+        return BUNDLED_PATH / BUNDLED_FOLDERS[source]
     if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
@@ -93,8 +93,10 @@ def _directory(source: str) -> Path:
     return find_model(source)
 
 
-def _kind_of(directory: Path) -> DrafterKind:
-    """An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
+def kind_of(directory: Path) -> DrafterKind:
+    """What is in a directory, by its config; CheckpointError when that cannot be read.
+
+    An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
 
     An EAGLE-3 head has a draft vocabulary, which nothing else has. The config of a head says
     "LlamaForCausalLM" like that of a language model.
@@ -114,7 +116,9 @@ def _kind_of(directory: Path) -> DrafterKind:
 
 def _load_eagle(directory: Path, target: Target) -> EagleDrafter:
     head = load_eagle_head(directory, target.dtype)
-    _check_sizes(int(head.config.hidden_size), int(head.config.vocab_size), target, directory)
+    check_sizes(
+        int(head.config.hidden_size), int(head.config.vocab_size), target.checkpoint.config, directory
+    )
     return EagleDrafter(head, target.head, _embedding(head, target))
 
 
@@ -122,7 +126,7 @@ def _load_eagle3(directory: Path, target: Target) -> Eagle3Drafter:
     taps = eagle3_taps(int(target.checkpoint.config.num_hidden_layers))
     head = load_eagle3_head(directory, target.dtype)
     hidden = head.fc.in_features // len(taps)
-    _check_sizes(hidden, int(head.config.vocab_size), target, directory)
+    check_sizes(hidden, int(head.config.vocab_size), target.checkpoint.config, directory)
     if head.embed_tokens is None and head.config.hidden_size != hidden:
         raise CheckpointError(
             f"drafter {directory} is {head.config.hidden_size} wide, the model {hidden}, and it has no "
@@ -137,8 +141,8 @@ def _embedding(head: EagleHead | Eagle3Head, target: Target) -> nn.Embedding:
     return load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
 
 
-def _check_sizes(hidden: int, vocab: int, target: Target, directory: Path) -> None:
-    config = target.checkpoint.config
+def check_sizes(hidden: int, vocab: int, config: Any, directory: Path) -> None:
+    """CheckpointError for a head made for another hidden size or vocabulary than a model's config says."""
     found = (hidden, vocab)
     wanted = (int(config.hidden_size), int(config.vocab_size))
     if found != wanted:
@@ -150,7 +154,7 @@ def _check_sizes(hidden: int, vocab: int, target: Target, directory: Path) -> No
 
 def _load_lm(directory: Path, target: Target) -> LMDrafter:
     checkpoint = Checkpoint(directory)
-    _check_same_tokenizer(target.tokenizer, load_tokenizer(checkpoint), directory)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
     block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
     head = LMHead.load(checkpoint, dtype=target.dtype)
     if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
@@ -158,16 +162,22 @@ def _load_lm(directory: Path, target: Target) -> LMDrafter:
     return LMDrafter(block, head, target.vocab_size, checkpoint.fingerprint)
 
 
-def _check_same_tokenizer(target: Any, drafter: Any, directory: Path) -> None:
-    """CheckpointError with the first token that differs.
+def tokenizer_of(checkpoint: Checkpoint) -> Any:
+    """A small model's tokenizer; the bundled one's lies beside the bundled target alone."""
+    bundled = checkpoint.directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL]
+    return load_tokenizer(Checkpoint.open(BUNDLED) if bundled else checkpoint)
+
+
+def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "drafter") -> None:
+    """CheckpointError with the first token that differs; `what` is what the other model is to be.
 
     The padding of the models' vocabularies is not looked at: no tokenizer has tokens for it.
     """
-    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, drafter))
+    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, other))
     for id_ in sorted(ours.keys() | theirs.keys()):
         if ours.get(id_) != theirs.get(id_):
             raise CheckpointError(
-                f"drafter {directory} has another tokenizer than the model: token {id_} is "
+                f"{what} {directory} has another tokenizer than the model: token {id_} is "
                 f"{_shown(theirs, id_)} there and {_shown(ours, id_)} in the model's; "
                 "a language model drafts for models with its own tokenizer alone"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.runtime.virtual import DRAFT_NODE
 
 HEADER_BYTES = 64  # what a message takes apart from its rows, about
 
@@ -20,14 +21,16 @@ class FixedCosts:
     stage_s: float = 0.070  # one forward of a stage, however few its rows
     row_s: float = 0.0001  # what each row adds to it
     layers: int = 8  # places where it can be aborted
+    middle_s: float = 0.030  # one forward of a middle model
     draft_s: float = 0.011  # one draft forward
     verify_s: float = 0.004  # the LM head over a segment
     row_bytes: int = 8192  # a hidden state on the wire
     bytes_per_s: float = 150e6 / 8
     latency_s: float = 0.001
 
-    def stage_job(self, _stage: int, job: StageJob) -> float:
-        return self.stage_s + self.row_s * job.num_rows if isinstance(job, Forward) else 0.0
+    def stage_job(self, stage: int, job: StageJob) -> float:
+        forward_s = self.middle_s if stage < DRAFT_NODE else self.stage_s
+        return forward_s + self.row_s * job.num_rows if isinstance(job, Forward) else 0.0
 
     def layer(self, stage: int, job: Forward) -> float:
         return self.stage_job(stage, job) / self.layers

@@ -2,14 +2,15 @@
 
 Like the stage it opens no socket, reads no clock and starts no thread. A driver feeds it with `start` and
 `receive`, takes work with `next_job`, messages with `next_outbound` (in-band, to the first stage) and
-`next_express` (to every stage), and what clients get with `next_output`.
+`next_express` (to every stage), and what clients get with `next_output`. Middle models of a hierarchy are
+pipelines of one stage each, on routes of their own.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
@@ -24,37 +25,17 @@ from flowedge.messages import (
     Segment,
     StageReport,
 )
+from flowedge.runtime.draft_node_spec import DraftNodeSpec
 from flowedge.runtime.draft_session import DraftSession
 from flowedge.runtime.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
-from flowedge.runtime.outbox import Outbox
+from flowedge.runtime.outbox import Outgoing
 from flowedge.runtime.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.runtime.stopping import TextStream
 from flowedge.sampling import Walk
 from flowedge.strategies import base
-from flowedge.strategies.base import Strategy
+from flowedge.strategies.base import TARGET, HierarchicalStrategy, Strategy
 
-
-@dataclass(frozen=True)
-class DraftNodeSpec:
-    """What the draft node's pipeline takes and gives.
-
-    Attributes:
-        width: size of the rows that come back: the final hidden state and what was tapped on the way (see
-            models/taps.py); dtype: their numpy name.
-        max_positions: longest sequence the model is made for.
-        prefill_rows: rows of a prefill chunk.
-        has_drafter: whether strategies that draft can be served.
-        needs_features: whether the drafter is given the target's hidden states.
-        num_stages: verification stages, by which lock-step strategies pace themselves.
-    """
-
-    width: int
-    dtype: str = "float32"
-    max_positions: int = 1 << 20
-    prefill_rows: int = 128
-    has_drafter: bool = True
-    needs_features: bool = True
-    num_stages: int = 1
+__all__ = ["DraftNode", "DraftNodeSpec"]
 
 
 class DraftNode:
@@ -74,8 +55,7 @@ class DraftNode:
         self._sessions: dict[str, DraftSession] = {}
         self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
         self._cache_jobs: deque[OpenDraft | DropCache] = deque()
-        self._outbox = Outbox()
-        self._express: deque[Message] = deque()
+        self._outgoing = [Outgoing() for _ in self.routes]
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
         self._now = 0.0
@@ -83,6 +63,11 @@ class DraftNode:
     @property
     def num_sessions(self) -> int:
         return len(self._sessions) + len(self._closing)
+
+    @property
+    def routes(self) -> range:
+        """To the target's pipeline, and to those of middle models."""
+        return range(1 + self.spec.num_middles)
 
     def start(self, request: Request) -> None:
         """Open a session and send the first chunk of its prompt.
@@ -103,20 +88,29 @@ class DraftNode:
             self._make_text(),
             self.spec.max_positions,
             keeps_features=self.spec.needs_features,
+            routes=self._middle_routes(strategy),
+            vocab_size=self.spec.vocab_size,
         )
-        session.now = self._now
+        session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
         if strategy.needs_drafter:
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
-        self._outbox.put(Open(name, session.capacity))
-        self._send_prompt(session)
+        for route in session.routes:
+            self._outgoing[route].put(Open(name, session.capacity))
+            self._send_prompt(session, route)
+
+    def _middle_routes(self, strategy: Strategy) -> range:
+        """Those to the last middle models, as many as the strategy works with."""
+        if not isinstance(strategy, HierarchicalStrategy):
+            return range(0)
+        return self.routes[1:][max(self.spec.num_middles - strategy.max_middles, 0) :]
 
     def tell_time(self, now: float) -> None:
         """The time, in seconds, of what the driver does next; any steady clock will do."""
         self._now = now
         for session in self._sessions.values():
-            session.now = now
+            session.tell_time(now)
 
     def draft_with(self, *, needs_features: bool) -> None:
         """Sessions that begin from now on can draft: the executor has been given a drafter."""
@@ -143,23 +137,22 @@ class DraftNode:
             self.fail_session(name, error)
         self._closing.clear()
         self._reports.clear()
-        self._outbox = Outbox()
-        self._express.clear()
+        self._outgoing = [Outgoing() for _ in self.routes]
 
-    def receive(self, message: Message) -> None:
-        """Take in a message from the last stage, a credit from the first, or a fault."""
+    def receive(self, message: Message, route: int = TARGET) -> None:
+        """Take in a message from the last stage of a route, a credit from the first, or a fault."""
         name = getattr(message, "session", "")
         try:
             match message:
                 case Segment():
-                    self._receive_result(message)
+                    self._receive_result(message, route)
                 case Prune():
                     if name in self._sessions:
-                        self._sessions[name].pass_fence(message.epoch)
+                        self._sessions[name].flight(route).pass_fence(message.epoch)
                 case Credit():
-                    self._receive_credit(name)
+                    self._receive_credit(name, route)
                 case Close():
-                    self._receive_close(message)
+                    self._receive_close(message, route)
                 case Fault():
                     self.fail_session(name, error_from_code(message.code, message.device, message.reason))
                 case Open() | Heartbeat():
@@ -192,6 +185,7 @@ class DraftNode:
             event = session.verified(job, result, self.spec.num_stages)
             self._carry_out(session, session.strategy.handle(event))
             self._report_empty(session)
+            self._grant(session, *session.middles)
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             layer = session.grown(job, result)
             if layer is not None:
@@ -202,13 +196,14 @@ class DraftNode:
         """Take back a job the lane could not run: its session ends with the error."""
         self.fail_session(job.session, error)
 
-    def next_outbound(self) -> Message | None:
-        """The next message for the link to the first stage, which must be ready to take it."""
-        return self._outbox.pop()
+    def next_outbound(self, route: int = TARGET) -> Message | None:
+        """The next message for the link to a route's first stage, which must be ready to take it."""
+        return self._outgoing[route].in_band.pop()
 
-    def next_express(self) -> Message | None:
-        """The next message to be sent to every stage at once."""
-        return self._express.popleft() if self._express else None
+    def next_express(self, route: int = TARGET) -> Message | None:
+        """The next message to be sent to every stage of a route at once."""
+        express = self._outgoing[route].express
+        return express.popleft() if express else None
 
     def next_output(self) -> Output | None:
         """The next thing a client gets."""
@@ -227,29 +222,41 @@ class DraftNode:
         if name in self._reports:
             self._reports[name] = _added(self._reports[name], num_bytes=num_bytes)
 
-    def _send_prompt(self, session: DraftSession) -> None:
-        segment = session.next_prompt_segment(self.spec)
+    def _send_prompt(self, session: DraftSession, route: int) -> None:
+        segment = session.flight(route).next_prompt_segment(self.spec.prefill_rows)
         if segment is not None:
-            self._outbox.put(segment)
+            self._outgoing[route].put(segment)
 
-    def _receive_credit(self, name: str) -> None:
+    def _receive_credit(self, name: str, route: int) -> None:
         session = self._sessions.get(name)
         if session is None:
             return
-        session.credits += 1
-        if session.prefilled:
-            self._carry_out(session, session.strategy.handle(base.CreditGranted()))
-        else:
-            self._send_prompt(session)
+        session.flight(route).grant()
+        self._send_prompt(session, route)
+        self._grant(session, route)
 
-    def _receive_result(self, segment: Segment) -> None:
+    def _grant(self, session: DraftSession, *routes: int) -> None:
+        """Tell the strategy of credits it has not heard of, as soon as it decodes."""
+        for route in routes:
+            for _ in range(session.take_grants(route)):
+                if session.name in self._sessions:
+                    self._carry_out(session, session.strategy.handle(base.CreditGranted(route)))
+
+    def _receive_result(self, segment: Segment, route: int) -> None:
         session = self._sessions.get(segment.session)
-        if session is not None:
+        if session is None:
+            return
+        if route == TARGET:
             session.take_result(segment, self.spec)
             if session.request.rows_only:
                 self._put_out_rows(session)
             else:
                 self._report_empty(session)
+            return
+        predicted = session.middle(route).take_result(segment)
+        if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
+            self._carry_out(session, session.strategy.handle(predicted))
+        self._grant(session, route)
 
     def _put_out_rows(self, session: DraftSession) -> None:
         while (rows := session.next_rows()) is not None:
@@ -263,17 +270,28 @@ class DraftNode:
         while session.name in self._sessions and session.take_empty():
             self._carry_out(session, session.strategy.handle(base.Returned()))
 
-    def _receive_close(self, close: Close) -> None:
-        session = self._closing.pop(close.session, None)
-        if session is not None:
-            self._finished(session, close.reports)
+    def _receive_close(self, close: Close, route: int) -> None:
+        session = self._closing.get(close.session)
+        if session is None:
+            return
+        session.reports[route] = close.reports
+        if len(session.reports) == len(session.routes):
+            del self._closing[close.session]
+            middles = tuple(report for route in session.middles for report in session.reports[route])
+            self._finished(session, session.reports[TARGET], middles)
 
-    def _finished(self, session: DraftSession, reports: tuple[StageReport, ...]) -> None:
+    def _finished(
+        self,
+        session: DraftSession,
+        reports: tuple[StageReport, ...],
+        middles: tuple[StageReport, ...] = (),
+    ) -> None:
         """Put out the end of a session that was closed; one that was cancelled or failed has none."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
             counters = session.counters()
-            self._outputs.append(Finished(session.name, session.finish_reason, "", counters, (own, *reports)))
+            finished = Finished(session.name, session.finish_reason, "", counters, (own, *reports), middles)
+            self._outputs.append(finished)
 
     def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
         for command in commands:
@@ -282,17 +300,22 @@ class DraftNode:
                     if self._emit(session, command):
                         return
                 case base.Prune():
-                    prune = session.prune(command)
-                    self._outbox.prune(prune)
-                    self._express.append(prune)
+                    self._outgoing[TARGET].prune(session.prune(command))
                 case base.Send():
-                    self._outbox.put(session.draft_segment(command))
+                    self._outgoing[TARGET].put(session.draft_segment(command))
                 case base.Append():
-                    self._outbox.put(session.committed_segment((command.token,)))
+                    self._outgoing[TARGET].put(session.committed_segment((command.token,)))
+                case base.SendTo():
+                    self._outgoing[command.route].put(session.middle(command.route).segment(command))
+                case base.Keep():
+                    kept = session.middle(command.route).keep(command)
+                    if kept is not None:
+                        self._outgoing[command.route].prune(kept)
                 case base.Grow():
                     session.grow(command)
                 case base.Cancel():
                     session.grow(None)
+        session.note_rollbacks()
 
     def _emit(self, session: DraftSession, emit: base.Emit) -> bool:
         """Put out certain tokens; says whether the generation ends with them."""
@@ -308,9 +331,8 @@ class DraftNode:
     def _close(self, session: DraftSession) -> None:
         name = session.name
         self._closing[name] = self._sessions.pop(name)
-        self._outbox.drop_segments(name)
-        self._outbox.put(Close(name))
-        self._express.append(Close(name))
+        for route in session.routes:
+            self._outgoing[route].close(name)
         if session.strategy.needs_drafter:
             self._cache_jobs.append(DropCache(name))
 

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.messages import CONTEXT, Payload, Prune, Segment
+from flowedge.messages import CONTEXT, Payload, Prune, Segment, StageReport
+from flowedge.runtime.draft_node_spec import DraftNodeSpec
 from flowedge.runtime.epochs import map_segment
-from flowedge.runtime.flight import FlightMeter
+from flowedge.runtime.flight import Flight
+from flowedge.runtime.flight_meter import FlightMeter
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
+from flowedge.runtime.middle_session import MiddleSession
 from flowedge.runtime.request import DecodeCounters, Request
-from flowedge.runtime.sequence import Sequence
 from flowedge.runtime.stopping import OutputText, TextStream
 from flowedge.sampling import IntArray, Walk
 from flowedge.strategies import base
-from flowedge.strategies.base import Strategy
+from flowedge.strategies.base import TARGET, Strategy
 from flowedge.tree import ROOT
-
-if TYPE_CHECKING:
-    from flowedge.runtime.draft_node import DraftNodeSpec
 
 
 class DraftSession:
     """State of one request on the draft node.
 
     Attributes:
-        credits: segments that may be sent now; capacity: cache rows it needs on every stage.
+        capacity: cache rows it needs on every stage.
+        middles: its parts in the pipelines of middle models, by route; reports: of every route on which it
+            has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
-        now: the time, in seconds, as the driver tells it; job_s: what the latest job took.
+        job_s: what the latest job took, in seconds.
     """
 
     def __init__(
@@ -43,8 +44,12 @@ class DraftSession:
         max_positions: int,
         *,
         keeps_features: bool,
+        routes: Iterable[int] = (),
+        vocab_size: int = 0,
     ) -> None:
         """keeps_features: whether the drafter is given the target's hidden states.
+
+        routes: to the middle models it works with; vocab_size: the target's number of token ids.
 
         Raises BadRequestError or CapacityError for a request that cannot be served.
         """
@@ -64,98 +69,82 @@ class DraftSession:
         self.strategy = strategy
         self.capacity = wanted + (0 if request.rows_only else strategy.max_draft_rows)
         self.output = OutputText(request, text)
-        self.credits = 1
+        self.middles = {
+            route: MiddleSession(self.name, route, request.prompt, self.capacity, vocab_size)
+            for route in routes
+        }
+        self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
         self.finish_reason: str | None = None
-        self.now = 0.0
         self.job_s = 0.0
         self._growth: base.Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
-        self._sequence = Sequence(self.name)
-        self._fence = 0
-        self._maps: dict[int, Prune] = {}
-        self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
+        self._flight = Flight(self.name, request.prompt)
+        self._sequence = self._flight.sequence
+        self._meter = FlightMeter()  # of decoding
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
         self._verifying = False  # a segment of draft rows
-        self._verified_number = 0  # of it
+        self._verified_number = 0  # of the segment whose verification began last
         self._keeps_features = keeps_features
         self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
-        self._sent = 0
-        self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of segments under way
-        self._crossings: dict[int, base.Crossing] = {}  # of segments that are back, by number
-        self._returned = 0
-        self._settling = 0  # number of the segment that is being verified
-        self._flight = FlightMeter()
         self._counters = DecodeCounters()
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]
         self._first_emitted = False
 
-    def next_prompt_segment(self, spec: DraftNodeSpec) -> Segment | None:
-        """The next chunk of the prompt, when there is one and a credit for it."""
-        start = self._sequence.context
-        if self.credits == 0 or start >= len(self.request.prompt):
-            return None
-        return self.committed_segment(self.request.prompt[start : start + spec.prefill_rows])
+    @property
+    def routes(self) -> tuple[int, ...]:
+        """To the pipelines that have a part in it."""
+        return (TARGET, *self.middles)
+
+    def flight(self, route: int) -> Flight:
+        """What is under way on a route. ProtocolError when it has no part in the session."""
+        return self._flight if route == TARGET else self.middle(route).flight
+
+    def middle(self, route: int) -> MiddleSession:
+        """The part of a middle model. ProtocolError when it has none."""
+        if route not in self.middles:
+            raise ProtocolError(f"session {self.name} does not use the middle model {route}")
+        return self.middles[route]
+
+    def take_grants(self, route: int) -> int:
+        """Credits of a route that the strategy is to be told of now."""
+        if not self.prefilled or (route != TARGET and not self.middle(route).ready):
+            return 0
+        return self.flight(route).take_grants()
+
+    def tell_time(self, now: float) -> None:
+        """The time, in seconds, of what happens next."""
+        self._flight.now = now
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """A segment of rows that are context at once."""
-        rows = self._sequence.commit(len(tokens))
-        parents = rows - 1
-        parents[:1] = CONTEXT
-        return self._segment(True, int(rows[0]), tokens, rows, parents)
+        segment = self._flight.commit(tokens)
+        self._meter.send(segment.number, len(tokens), self._flight.now, committed=True)
+        return segment
 
     def draft_segment(self, send: base.Send) -> Segment:
         """A segment of draft rows."""
-        sequence = self._sequence
-        first = sequence.append(send.tokens, send.parents)
-        if sequence.length > self.capacity:
+        if send.more:
+            self._to_be_joined.add(self._flight.sent)
+        segment = self._flight.append(send.tokens, send.parents)
+        if self._sequence.length > self.capacity:
             raise ValueError(
                 f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
             )
-        positions = sequence.positions[first - sequence.context :]
-        if send.more:
-            self._to_be_joined.add(self._sent)
         self._counters = replace(
             self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
         )
-        return self._segment(False, first, send.tokens, positions, np.array(send.parents, dtype=np.int64))
-
-    def _segment(
-        self,
-        committed: bool,
-        first: int,
-        tokens: tuple[int, ...],
-        positions: IntArray,
-        parents: IntArray,
-    ) -> Segment:
-        if self.credits == 0:
-            raise ValueError(f"{self.strategy.name} sent a segment without a credit")
-        self.credits -= 1
-        self._sent += 1
-        segment = Segment(
-            session=self.name,
-            number=self._sent - 1,
-            epoch=self._sequence.epoch,
-            committed=committed,
-            first_row=first,
-            positions=positions,
-            parents=parents,
-            payload=np.array(tokens, dtype=np.int32),
-        )
-        self._sent_at[segment.number] = (len(tokens), self.now)
-        self._flight.send(segment.number, len(tokens), self.now, committed=committed)
-        self._in_flight.append(segment)
+        self._meter.send(segment.number, len(send.tokens), self._flight.now, committed=False)
         return segment
 
     def prune(self, command: base.Prune) -> Prune:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
-        self._maps[prune.epoch] = prune
-        self._flight.prune(prune, self.now)
-        self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
+        self._flight.prune(prune)
+        self._meter.prune(prune, self._flight.now)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
             self._incomplete, _ = map_segment(self._incomplete, prune)
@@ -164,46 +153,15 @@ class DraftSession:
             self._per_round.append(0)
         return prune
 
-    def pass_fence(self, epoch: int) -> None:
-        """The in-band copy of a prune has come around. Raises ProtocolError when it is not the next."""
-        if epoch != self._fence + 1 or epoch not in self._maps:
-            raise ProtocolError(f"prune {epoch} came back after {self._fence}")
-        self._fence = epoch
-        del self._maps[epoch]
-
     def take_result(self, segment: Segment, spec: DraftNodeSpec) -> None:
         """Take in a segment from the last stage. Raises ProtocolError when it does not fit the session."""
-        if segment.number != self._returned or segment.number >= self._sent:
-            raise ProtocolError(f"segment {segment.number} came back where {self._returned} was due")
-        if segment.epoch != self._fence:
-            raise ProtocolError(
-                f"segment {segment.number} is of epoch {segment.epoch}, the link is at {self._fence}"
-            )
-        if len(segment.parents) != segment.num_rows:
-            raise ProtocolError(
-                f"segment {segment.number} came back with {segment.num_rows} rows and "
-                f"{len(segment.parents)} parents"
-            )
-        wanted = (segment.num_rows, spec.width)
-        if segment.payload.shape != wanted or segment.payload.dtype.name != spec.dtype:
-            raise ProtocolError(
-                f"segment {segment.number} came back as {segment.payload.dtype.name} "
-                f"{list(segment.payload.shape)}, not {spec.dtype} {list(wanted)}"
-            )
-        self._returned += 1
-        rows, sent_at = self._sent_at.pop(segment.number)
-        self._crossings[segment.number] = base.Crossing(rows, self.now - sent_at)
-        for epoch in range(segment.epoch + 1, self._sequence.epoch + 1):
-            segment, _ = map_segment(segment, self._maps[epoch])
-        if not _same_rows(segment, self._in_flight.popleft()):
-            raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
+        segment = self._flight.take_back(segment, (spec.width,), spec.dtype)
         self._counters = replace(self._counters, segments=self._counters.segments + 1)
         self._collect(segment)
 
     def _collect(self, segment: Segment) -> None:
         """Have a returned segment wait for its verification, joined with those it is verified with."""
         if self._incomplete is not None:
-            self._crossings.pop(self._incomplete.number)
             segment, self._incomplete = self._incomplete.joined(segment), None
         if segment.number in self._to_be_joined:
             self._to_be_joined.remove(segment.number)
@@ -218,7 +176,7 @@ class DraftSession:
     @property
     def all_rows_returned(self) -> bool:
         """Whether every row of the prompt was sent and has come back."""
-        return not self._in_flight and self._sequence.context >= len(self.request.prompt)
+        return self._flight.all_returned and self._sequence.context >= len(self.request.prompt)
 
     def take_empty(self) -> bool:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""
@@ -227,8 +185,8 @@ class DraftSession:
         if not self.strategy.takes_results:
             return False
         number = self._results.popleft().number
-        self._crossings.pop(number)
-        self._flight.settle(number, self.now)
+        self._flight.take_crossings(number)
+        self._meter.settle(number, self._flight.now)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
@@ -236,10 +194,9 @@ class DraftSession:
         """Verification of the next returned segment; prompt chunks before the last need none."""
         while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
-            self._settling = segment.number
+            self._verified_number = segment.number
             if not segment.committed:
                 self._verifying = True
-                self._verified_number = segment.number
                 return self._verify_draft(segment)
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
@@ -272,17 +229,22 @@ class DraftSession:
     def verified(self, job: Verify, result: Walk, num_stages: int) -> base.Prefilled | base.Verified:
         """What a verification means for the strategy."""
         self._verifying = False
-        self._flight.settle(self._settling, self.now)
+        self._meter.settle(self._verified_number, self._flight.now)
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
         self._add_true_rows(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
-            crossings = tuple(self._crossings.values())
-            self._crossings.clear()
-            return base.Prefilled(len(self.request.prompt), result.token, self.credits, num_stages, crossings)
+            return base.Prefilled(
+                context=len(self.request.prompt),
+                token=result.token,
+                credits=self._flight.take_grants(),
+                stages=num_stages,
+                routes=tuple(self.middles),
+                crossings=self._flight.take_crossings(self._flight.sent),
+            )
         root_row = int(job.positions[0])  # everything before the root is context
-        crossing = self._crossings.pop(self._verified_number, None)
+        *_, crossing = self._flight.take_crossings(self._verified_number)
         return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
@@ -328,7 +290,7 @@ class DraftSession:
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
+        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, result.parts)
 
     def count_emitted(self, count: int) -> None:
         """Count tokens put out after a returned segment; the prefill's token belongs to none."""
@@ -336,11 +298,15 @@ class DraftSession:
             self._per_segment.append(count)
             self._per_round[-1] += count
         self._first_emitted = True
-        self._flight.mark(self.now)
+        self._meter.mark(self._flight.now)
+
+    def note_rollbacks(self) -> None:
+        """The strategy was obeyed; a rollback that the end of the answer forestalls is none."""
+        self._counters = replace(self._counters, rollbacks=self.strategy.rollbacks)
 
     def counters(self) -> DecodeCounters:
         """What was counted so far."""
-        rows, alive, segments = self._flight.means()
+        rows, alive, segments = self._meter.means()
         return replace(
             self._counters,
             rows_in_flight=rows,
@@ -349,12 +315,3 @@ class DraftSession:
             accepted_per_segment=tuple(self._per_segment),
             accepted_per_round=tuple(self._per_round),
         )
-
-
-def _same_rows(segment: Segment, sent: Segment) -> bool:
-    return (
-        segment.committed == sent.committed
-        and np.array_equal(segment.positions, sent.positions)
-        and np.array_equal(segment.parents, sent.parents)
-        and (segment.num_rows == 0 or segment.first_row == sent.first_row)
-    )

@@ -40,6 +40,11 @@ class BlockExecutor:
         self._caches: dict[str, SessionCache] = {}
 
     @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights it holds."""
+        return self.block.weight_bytes
+
+    @property
     def cache_bytes(self) -> int:
         """The bytes of all caches allocated now."""
         # A copy first: the lane's thread may open a session meanwhile.

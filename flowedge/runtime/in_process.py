@@ -12,11 +12,13 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
 from flowedge.models.head import LMHead
+from flowedge.models.middle import MiddleModel
 from flowedge.models.taps import row_width
 from flowedge.models.tensors import payload_dtype
 from flowedge.runtime.draft_node import DraftNode, DraftNodeSpec
 from flowedge.runtime.executors import BlockExecutor, HeadExecutor
 from flowedge.runtime.jobs import DraftExecutor, StageExecutor
+from flowedge.runtime.middle_executor import MiddleExecutor
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.stopping import TextStream
 from flowedge.runtime.virtual import Costs, ExpressFault, Observer, VirtualPipeline
@@ -52,8 +54,9 @@ def virtual_pipeline(
     express_fault: ExpressFault | None = None,
     observer: Observer | None = None,
     blocks: Sequence[LayerBlock] | None = None,
+    middles: Sequence[MiddleModel] = (),
 ) -> VirtualPipeline:
-    """Stages of `split` layers each, and a draft node, over one checkpoint.
+    """Stages of `split` layers each, and a draft node, over one checkpoint, and middle models beside them.
 
     `blocks`, of one dtype, are used where they are loaded already, and otherwise loaded in fp32. Raises
     BadRequestError when the split does not add up to the model's layers.
@@ -77,10 +80,13 @@ def virtual_pipeline(
             has_drafter=drafter is not None,
             needs_features=drafter is not None and drafter.needs_features,
             num_stages=len(loaded),
+            num_middles=len(middles),
+            vocab_size=config.vocab_size,
         ),
         make_text=make_text,
         express_fault=express_fault,
         observer=observer,
+        middle_executors=[MiddleExecutor(middle) for middle in middles],
     )
 
 
@@ -96,8 +102,9 @@ def machine_pipeline(
     express_fault: ExpressFault | None = None,
     observer: Observer | None = None,
     added_widths: Sequence[int] | None = None,
+    middle_executors: Sequence[StageExecutor] = (),
 ) -> VirtualPipeline:
-    """A draft node and one stage for each executor.
+    """A draft node and one stage for each executor, `spec.num_middles` of them for middle models.
 
     `width` is that of a hidden state, `added_widths` what each stage adds to its rows; nothing by default.
     """
@@ -118,4 +125,18 @@ def machine_pipeline(
     node = DraftNode(
         "d0", spec, lambda request: make_strategy(request.strategy, request.strategy_options), make_text
     )
-    return VirtualPipeline(node, draft_executor, stages, stage_executors, costs, express_fault, observer)
+    middles = [
+        Stage(f"m{route}", StageSpec(is_first=True, width=1, vocab_size=vocab_size, answers=True))
+        for route in range(1, 1 + len(middle_executors))
+    ]
+    return VirtualPipeline(
+        node,
+        draft_executor,
+        stages,
+        stage_executors,
+        costs,
+        express_fault,
+        observer,
+        middles,
+        middle_executors,
+    )

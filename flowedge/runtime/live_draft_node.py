@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from flowedge.errors import (
     BadRequestError,
@@ -22,19 +23,19 @@ from flowedge.messages import Fault, Message
 from flowedge.runtime.activity import REQUEST, TRANSFER, job_activity, message_rows
 from flowedge.runtime.deadline import within
 from flowedge.runtime.draft_node import DraftNode
-from flowedge.runtime.express import ExpressFault, ExpressLane
+from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.jobs import DraftExecutor
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
 from flowedge.runtime.request import Failed, Finished, Output, Request
+from flowedge.runtime.route_links import OpenLink, RouteLinks, RouteOpener
 from flowedge.runtime.timeline import Timeline
-from flowedge.runtime.transport.link import Lane, OutLink
+from flowedge.runtime.transport.link import Lane
 from flowedge.runtime.transport.server import InStream
 from flowedge.wire import FrameError
 
-OpenLink = Callable[[Callable[[Message], None], Callable[[DeviceLostError], None]], Awaitable[OutLink]]
 CHECK_S = 0.5  # how often sessions are looked at for progress
 
 _log = logging.getLogger(__name__)
@@ -83,14 +84,14 @@ class LiveDraftNode:
         self._executor = executor
         self._pace = make_pace(lane, pacing)
         self._progress_s = progress_s
-        self._fault = fault
         self._generations: dict[str, Generation] = {}
-        self._first: OutLink | None = None
-        self._express_links: list[OutLink] = []
-        self._express: ExpressLane | None = None
-        self._last: InStream | None = None
+        self._fault = fault
+        self._links = {route: RouteLinks() for route in machine.routes}
+        self._last: dict[int, InStream] = {}
         self._compute_pump = Pump("compute", self._compute, self._on_bug)
-        self._send_pump = Pump("send", self._send, self._on_bug)
+        self._send_pumps = [
+            Pump("send", partial(self._send, route), self._on_bug) for route in machine.routes
+        ]
         self._watch: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -104,19 +105,24 @@ class LiveDraftNode:
         """Sessions that are open here."""
         return self._machine.num_sessions
 
-    async def connect(self, open_first: OpenLink, open_express: Sequence[OpenLink]) -> None:
-        """Open the in-band link to the first stage and an express link to every stage.
+    async def connect(
+        self, open_first: OpenLink, open_express: Sequence[OpenLink], middles: Sequence[RouteOpener] = ()
+    ) -> None:
+        """Open the in-band link to the first stage and an express link to every stage; and to middle models.
 
-        Raises what they raise; DeviceLostError when a stage was lost meanwhile.
+        Raises what they raise; DeviceLostError when a device was lost meanwhile.
         """
-        for open_link in open_express:
-            self._express_links.append(await open_link(self._take, self._on_lost))
-        self._first = await open_first(self._replied, self._on_lost)
+        openers = [RouteOpener(open_first, open_express), *middles]
+        for (route, links), opener in zip(self._links.items(), openers, strict=True):
+            take, replied = partial(self._take, route=route), partial(self._replied, route=route)
+            await links.open(opener, take, replied, self._on_lost)
         if self.lost is not None:
             raise self.lost
-        self._express = ExpressLane(self._express_links, self._fault)
+        for links in self._links.values():
+            links.start_express(self._fault)
         self._compute_pump.start()
-        self._send_pump.start()
+        for pump in self._send_pumps:
+            pump.start()
         self._watch = asyncio.create_task(self._watch_progress())
 
     def draft_with(self, *, needs_features: bool) -> None:
@@ -152,7 +158,8 @@ class LiveDraftNode:
         if self._watch is not None:
             self._watch.cancel()
         await self._compute_pump.stop()
-        await self._send_pump.stop()
+        for pump in self._send_pumps:
+            await pump.stop()
         self._pace.stop()
         if self._closing is not None:
             await self._closing
@@ -163,29 +170,32 @@ class LiveDraftNode:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
         if self.lost is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
-        if self._last is not None:
-            raise BadRequestError(f"device {self.device} has a last stage already: {self._last.peer}")
-        self._last = stream
+        if stream.route not in self._links:
+            raise BadRequestError(f"device {self.device} has no route {stream.route} for {stream.peer}")
+        if stream.route in self._last:
+            last = self._last[stream.route].peer
+            raise BadRequestError(f"device {self.device} has a last stage already: {last}")
+        self._last[stream.route] = stream
 
     def received(self, stream: InStream, message: Message) -> None:
-        """A message has come from the last stage; see StreamOwner."""
-        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message))
+        """A message has come from the last stage of a route; see StreamOwner."""
+        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message, stream.route))
 
-    def _replied(self, message: Message) -> None:
-        """The first stage has something to say, such as a credit."""
-        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message))
+    def _replied(self, message: Message, route: int) -> None:
+        """The first stage of a route has something to say, such as a credit."""
+        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message, route))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """A frame of the last stage could not be read: the session it names has lost something."""
         if error.session:
             reason = f"{stream.peer} sent what cannot be read: {error}"
-            self._take(Fault(error.session, self.device, ProtocolError.code, reason))
+            self._take(Fault(error.session, self.device, ProtocolError.code, reason), stream.route)
 
     def closed(self, stream: InStream, reason: str) -> None:
         """The last stage is gone; see StreamOwner."""
         self._on_lost(DeviceLostError(stream.peer, reason))
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, route: int) -> None:
         session = getattr(message, "session", "")
         if (
             isinstance(message, Fault)
@@ -197,7 +207,7 @@ class LiveDraftNode:
             return
         self._note_progress(session)
         self._machine.tell_time(time.monotonic())
-        self._guard(session, lambda: self._machine.receive(message))
+        self._guard(session, lambda: self._machine.receive(message, route))
         self._changed()
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:
@@ -219,20 +229,22 @@ class LiveDraftNode:
 
     def _flush(self) -> None:
         """Hand out what goes to stages and clients."""
-        while (message := self._machine.next_express()) is not None:
-            if self._express is not None:
-                self._express.put(message)
+        for route, links in self._links.items():
+            while (message := self._machine.next_express(route)) is not None:
+                links.put_express(message)
         while (output := self._machine.next_output()) is not None:
             self._hand_out(output)
-        self._send_pump.wake()
+        for pump in self._send_pumps:
+            pump.wake()
 
     def _hand_out(self, output: Output) -> None:
         generation = self._generations.get(output.session)
         if generation is None:
             return
         self._note_progress(output.session)
-        if isinstance(output, Finished | Failed) and self._express is not None:
-            generation.express_bytes = self._express.take_sent_bytes(output.session)
+        if isinstance(output, Finished | Failed):
+            sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
+            generation.express_bytes = sum(sent)
         generation.outputs.put_nowait(output)
 
     def _note_progress(self, session: str) -> None:
@@ -259,13 +271,13 @@ class LiveDraftNode:
         self._changed()
         return True
 
-    async def _send(self) -> bool:
-        message = self._machine.next_outbound()
-        if message is None or self._first is None:
+    async def _send(self, route: int) -> bool:
+        message, link = self._machine.next_outbound(route), self._links[route].in_band
+        if message is None or link is None:
             return False
         started = time.monotonic()
         try:
-            sent = await self._pace.send(self._first, message)
+            sent = await self._pace.send(link, message)
         except DeviceLostError as error:
             self._on_lost(error)
             return False
@@ -310,7 +322,4 @@ class LiveDraftNode:
 
     async def _close_links(self) -> None:
         """The stages take the end of the express stream as the end of the pipeline."""
-        if self._express is not None:
-            await self._express.stop()
-        links = [*self._express_links, *([self._first] if self._first is not None else [])]
-        await asyncio.gather(*(link.close() for link in links))
+        await asyncio.gather(*(links.close() for links in self._links.values()))

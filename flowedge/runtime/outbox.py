@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from flowedge.messages import Message, Prune, Segment
+from flowedge.messages import Close, Message, Prune, Segment
 from flowedge.runtime.epochs import map_segment
 
 
@@ -51,3 +51,29 @@ class Outbox:
         self._messages = deque(
             m for m in self._messages if not (isinstance(m, Segment) and m.session == session)
         )
+
+
+class Outgoing:
+    """What waits to leave the draft node for one pipeline.
+
+    Attributes:
+        in_band: for its first stage; express: for all of its stages at once.
+    """
+
+    def __init__(self) -> None:
+        self.in_band = Outbox()
+        self.express: deque[Message] = deque()
+
+    def put(self, message: Message) -> None:
+        self.in_band.put(message)
+
+    def prune(self, prune: Prune) -> None:
+        """Send a prune both ways."""
+        self.in_band.prune(prune)
+        self.express.append(prune)
+
+    def close(self, session: str) -> None:
+        """Send the end of a session both ways, and no segment of it any more."""
+        self.in_band.drop_segments(session)
+        self.in_band.put(Close(session))
+        self.express.append(Close(session))

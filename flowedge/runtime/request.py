@@ -84,9 +84,11 @@ class DecodeCounters:
     Attributes:
         accepted_per_segment: tokens put out after each returned segment that held live draft rows.
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
-        rows_in_flight: rows sent and not yet verified or returned empty, as a mean over the time from the
-            first token to the last; rows_alive_in_flight: those of them not pruned yet;
-            segments_in_flight: segments that hold such a row (see flight.py).
+        rollbacks: of a hierarchy of models, how often each verifier had those before it roll back, the
+            target last.
+        rows_in_flight: rows sent to the target and not yet verified or returned empty, as a mean over the
+            time from the first token to the last; rows_alive_in_flight: those of them not pruned yet;
+            segments_in_flight: segments that hold such a row (see flight_meter.py).
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -96,6 +98,7 @@ class DecodeCounters:
     prunes: int = 0
     draft_layers: int = 0
     draft_rows_sent: int = 0
+    rollbacks: tuple[int, ...] = ()
     rows_in_flight: float = 0.0
     rows_alive_in_flight: float = 0.0
     segments_in_flight: float = 0.0
@@ -103,13 +106,18 @@ class DecodeCounters:
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out."""
+    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out.
+
+    Attributes:
+        reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
+    """
 
     session: str
     reason: str
     text: str  # what had been held back and belongs to the output
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
+    middle_reports: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class Sequence:
             positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
         if len(tokens) != len(parents):
             raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
-        self.tokens = np.append(self.tokens, np.array(tokens, dtype=np.int64))
-        self.parents = np.append(self.parents, np.array(parents, dtype=np.int64))
+        self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
+        self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
@@ -63,16 +63,26 @@ class Sequence:
         Returns the message that has every stage do the same.
         """
         subtree = _EMPTY if root is None else self._subtree(root)
-        retained = np.append(np.array(accepted, dtype=np.int64), subtree)
+        return self._retain(np.array(accepted, dtype=np.int64), subtree)
+
+    def keep(self, end: int, context: int) -> Prune:
+        """Forget the draft rows from `end` on, and make those before `context` context; they are a chain.
+
+        Returns the message that has the stage do the same.
+        """
+        return self._retain(np.arange(self.context, context), np.arange(context, end))
+
+    def _retain(self, accepted: IntArray, draft: IntArray) -> Prune:
+        """Make accepted rows context and keep these draft rows, whose parents are kept or accepted."""
         prune = Prune(
             session=self._session,
             epoch=self.epoch + 1,
             source_len=self.length,
             context=self.context,
             accepted=len(accepted),
-            retained=retained,
+            retained=np.concatenate([accepted, draft]),
         )
-        offsets = subtree - self.context
+        offsets = draft - self.context
         self.tokens = self.tokens[offsets]
         self.positions = self.positions[offsets]
         self.parents = renumbered_parents(prune, self.parents[offsets])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,7 @@ class StageSpec:
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_sessions: most sessions open at once.
         padding_per_row: bytes sent along with each row, for emulated models.
+        answers: gives a token id for each row, int32 [n], in place of a hidden state.
     """
 
     is_first: bool
@@ -58,6 +60,7 @@ class StageSpec:
     max_sessions: int = 64
     padding_per_row: int = 0
     added_width: int = 0
+    answers: bool = False
 
 
 @dataclass
@@ -77,11 +80,15 @@ class _Session:
     fence: int = 0  # the last prune that came in-band
     maps: dict[int, Prune] = field(default_factory=dict)  # applied prunes beyond the fence
     held: dict[int, Prune] = field(default_factory=dict)  # prunes whose turn has not come
-    report: StageReport = field(default_factory=lambda: StageReport(device=""))
+    counted: dict[str, Any] = field(default_factory=dict)  # what the report says, by the name of its field
 
     def count(self, **changes: float) -> None:
-        added = {name: getattr(self.report, name) + value for name, value in changes.items()}
-        self.report = replace(self.report, **added)
+        for name, value in changes.items():
+            self.counted[name] = self.counted.get(name, 0) + value
+
+    @property
+    def report(self) -> StageReport:
+        return StageReport(**self.counted)
 
 
 class Stage:
@@ -207,7 +214,7 @@ class Stage:
             self._closed[message.session] = StageReport(self.device)
             self._outbox.put(Fault(message.session, self.device, refusal.code, str(refusal)))
             return
-        self._sessions[message.session] = _Session(message.capacity, report=StageReport(self.device))
+        self._sessions[message.session] = _Session(message.capacity, counted={"device": self.device})
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
 
@@ -325,6 +332,8 @@ class Stage:
         return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
 
     def _no_output(self) -> Payload:
+        if self.spec.answers:
+            return np.zeros(0, dtype=np.int32)
         return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
 
     def _receive_close(self, close: Close, express: bool) -> None:

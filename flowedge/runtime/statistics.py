@@ -30,6 +30,7 @@ class RequestStatistics:
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
         draft_node, stages: what each device did, stages in pipeline order.
         link_bytes: bytes sent on each in-band link, by its sender, and "express" for all of that lane.
+        middles: what the devices of middle models did, the smallest model's first.
     """
 
     session: str
@@ -47,6 +48,7 @@ class RequestStatistics:
     draft_node: StageUse
     stages: tuple[StageUse, ...]
     link_bytes: dict[str, int]
+    middles: tuple[StageUse, ...] = ()
 
     def to_json(self) -> str:
         """The JSON that the client gets."""
@@ -76,13 +78,15 @@ class RequestClock:
         counters: DecodeCounters,
         reports: Sequence[StageReport],
         express_bytes: int,
+        middle_reports: Sequence[StageReport] = (),
     ) -> RequestStatistics:
         """The statistics at the end of the request; `reports` has the draft node's first."""
         times = self._times
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0
+        every = [*reports, *middle_reports]
         use = tuple(
-            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in reports
+            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in every
         )
         return RequestStatistics(
             session=session,
@@ -98,6 +102,7 @@ class RequestClock:
             itl_s=tuple(after - before for before, after in pairwise(times)),
             counters=counters,
             draft_node=use[0],
-            stages=use[1:],
-            link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
+            stages=use[1 : len(reports)],
+            link_bytes={report.device: report.bytes_sent for report in every} | {"express": express_bytes},
+            middles=use[len(reports) :],
         )

@@ -45,7 +45,7 @@ class Tail:
         parents = segment.parents
         if not bool(np.all((parents == CONTEXT) | ((parents >= self.context) & (parents < rows)))):
             raise ProtocolError(f"segment {segment.number} has a parent that is not an earlier draft row")
-        positions = np.append(self.positions, segment.positions)
+        positions = np.concatenate([self.positions, segment.positions])
         of_parent = positions[np.maximum(parents - self.context, 0)]
         expected = np.where(parents == CONTEXT, self.context, of_parent + 1)
         if not np.array_equal(segment.positions, expected):
@@ -59,8 +59,8 @@ class Tail:
             self.settled = self.context
             self.slots = _EMPTY
         else:
-            self.parents = np.append(self.parents, segment.parents)
-            self.positions = np.append(self.positions, segment.positions)
+            self.parents = np.concatenate([self.parents, segment.parents])
+            self.positions = np.concatenate([self.positions, segment.positions])
             self.slots = np.arange(self.context, self.cached)
 
     def apply(self, prune: Prune) -> None:
@@ -79,4 +79,4 @@ class Tail:
             parents = np.arange(segment.first_row - 1, segment.first_row + segment.num_rows - 1)
             parents[:1] = CONTEXT
             return parents
-        return np.append(self.parents, segment.parents)
+        return np.concatenate([self.parents, segment.parents])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from flowedge.errors import DeadlineError
@@ -18,12 +19,23 @@ from flowedge.runtime.jobs import DraftExecutor, DraftJob, Forward, StageExecuto
 from flowedge.runtime.pacing import abort_time
 from flowedge.runtime.request import Failed, Finished, Output, Request
 from flowedge.runtime.stage import Stage
+from flowedge.strategies.base import TARGET
 
-DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, ..
+DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, .. and middle models -2, -3, ..
+
+
+def place_of(route: int) -> int:
+    """The place of the middle model that a route leads to."""
+    return DRAFT_NODE - route
+
+
+def route_of(place: int) -> int:
+    """The route on which what a device sends comes back to the draft node."""
+    return DRAFT_NODE - place if place < DRAFT_NODE else TARGET
 
 
 class Costs(Protocol):
-    """How long things take, in seconds of virtual time."""
+    """How long things take, in seconds of virtual time; a stage is named by its place."""
 
     def stage_job(self, stage: int, job: StageJob) -> float:
         """Compute time of a job on a stage."""
@@ -84,7 +96,7 @@ class TimedOutput:
 
 
 class VirtualPipeline:
-    """A draft node and its stages on a virtual clock."""
+    """A draft node, its stages and its middle models on a virtual clock."""
 
     def __init__(
         self,
@@ -95,21 +107,29 @@ class VirtualPipeline:
         costs: Costs,
         express_fault: ExpressFault | None = None,
         observer: Observer | None = None,
+        middles: Sequence[Stage] = (),
+        middle_executors: Sequence[StageExecutor] = (),
     ) -> None:
+        """middles: the one stage of each middle model, in the order of their routes."""
         self.draft_node = draft_node
         self.stages = list(stages)
+        self.middles = list(middles)
         self.now = 0.0
         self.outputs: list[TimedOutput] = []
         self._draft_executor = draft_executor
-        self._stage_executors = list(stage_executors)
+        middle_places = [place_of(route) for route in range(1, 1 + len(self.middles))]
+        self._machines = dict(enumerate(self.stages)) | dict(zip(middle_places, middles, strict=True))
+        self._stage_executors = dict(enumerate(stage_executors)) | dict(
+            zip(middle_places, middle_executors, strict=True)
+        )
         self._costs = costs
         self._express_fault = express_fault
         self._observer = observer
         self._heap: list[_Event] = []
         self._sequence = 0
         self._draft_lane = _Lane()
-        self._lanes = [_Lane() for _ in self.stages]
-        self._link_busy = dict.fromkeys(range(-1, len(self.stages)), False)
+        self._lanes = {place: _Lane() for place in self._machines}
+        self._link_busy = dict.fromkeys([DRAFT_NODE, *self._machines], False)
         self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
 
     def start(self, request: Request, time: float | None = None) -> None:
@@ -164,23 +184,24 @@ class VirtualPipeline:
         if not lane.busy and (job := node.next_job()) is not None:
             cost = self._costs.draft_job(job)
             self._occupy(DRAFT_NODE, lane, job, cost, lambda: self._finish_draft(job))
-        while (message := node.next_express()) is not None:
-            for index in range(len(self.stages)):
-                self._send_express(index, message)
-        self._send_next(DRAFT_NODE, node)
+        for route in node.routes:
+            while (message := node.next_express(route)) is not None:
+                for place in range(len(self.stages)) if route == TARGET else [place_of(route)]:
+                    self._send_express(place, message)
+            self._send_next(DRAFT_NODE, partial(node.next_outbound, route), route)
         while (output := node.next_output()) is not None:
             self.outputs.append(TimedOutput(self.now, output))
 
     def _pump_stage(self, index: int) -> None:
-        stage, lane = self.stages[index], self._lanes[index]
+        stage, lane = self._machines[index], self._lanes[index]
         if not lane.busy and (job := stage.next_job()) is not None:
             cost = self._costs.stage_job(index, job)
             self._occupy(index, lane, job, cost, lambda: self._finish_stage(index, job))
         if isinstance(lane.job, Forward) and lane.job.dead and lane.busy:
             self._end_early(index, lane, lane.job)
         while (message := stage.next_upstream()) is not None:
-            self._deliver(self.now + self._costs.latency(index), DRAFT_NODE, message)
-        self._send_next(index, stage)
+            self._deliver_up(self.now + self._costs.latency(index), index, message)
+        self._send_next(index, stage.next_outbound, route_of(index))
 
     def _occupy(self, place: int, lane: _Lane, job: Any, cost: float, finish: Callable[[], None]) -> None:
         lane.busy, lane.job, lane.started, lane.ends = True, job, self.now, self.now + cost
@@ -212,44 +233,55 @@ class VirtualPipeline:
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
         self._record(index, self._lanes[index], job)
-        self.stages[index].record_busy(job.session, self.now - self._lanes[index].started)
-        self.stages[index].finish(job, self._stage_executors[index].run(job))
+        stage = self._machines[index]
+        stage.record_busy(job.session, self.now - self._lanes[index].started)
+        stage.finish(job, self._stage_executors[index].run(job))
 
     def _record(self, place: int, lane: _Lane, job: StageJob | DraftJob) -> None:
         if self._observer is not None:
             self._observer.computed(place, job, lane.started, self.now)
 
-    def _send_next(self, sender: int, machine: DraftNode | Stage) -> None:
+    def _send_next(self, sender: int, take: Callable[[], Message | None], route: int) -> None:
+        """Have the link out of a device take the next message for a route, unless it is busy."""
         if self._link_busy[sender]:
             return
-        message = machine.next_outbound()
+        message = take()
         if message is None:
             return
         self._link_busy[sender] = True
+        machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
         machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(sender, message))
         left = self.now + self._costs.transfer(sender, message)
-        receiver = sender + 1 if sender + 1 < len(self.stages) else DRAFT_NODE
         arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link
         if self._observer is not None:
             self._observer.sent(sender, message, self.now, left, arrives)
         self._at(left, sender, lambda: self._free_link(sender))
-        self._deliver(arrives, receiver, message)
+        receiver = self._receiver(sender, route)
+        if receiver == DRAFT_NODE:
+            self._deliver_up(arrives, sender, message)
+        else:
+            stage = self._machines[receiver]
+            self._at(arrives, receiver, lambda: stage.receive(message, express=False))
+
+    def _receiver(self, sender: int, route: int) -> int:
+        if sender == DRAFT_NODE and route != TARGET:
+            return place_of(route)
+        return sender + 1 if DRAFT_NODE <= sender < len(self.stages) - 1 else DRAFT_NODE
 
     def _free_link(self, sender: int) -> None:
         self._link_busy[sender] = False
 
-    def _send_express(self, index: int, message: Message) -> None:
-        extra = 0.0 if self._express_fault is None else self._express_fault(index, message)
+    def _send_express(self, place: int, message: Message) -> None:
+        extra = 0.0 if self._express_fault is None else self._express_fault(place, message)
         if extra is not None:
             delay = self._costs.latency(DRAFT_NODE) + extra
-            stage = self.stages[index]
+            stage = self._machines[place]
             if self._observer is not None:
-                self._observer.expressed(index, message, self.now, self.now + delay)
-            self._at(self.now + delay, index, lambda: stage.receive(message, express=True))
+                self._observer.expressed(place, message, self.now, self.now + delay)
+            self._at(self.now + delay, place, lambda: stage.receive(message, express=True))
 
-    def _deliver(self, time: float, place: int, message: Message) -> None:
-        if place == DRAFT_NODE:
-            self._at(time, place, lambda: self.draft_node.receive(message))
-        else:
-            self._at(time, place, lambda: self.stages[place].receive(message, express=False))
+    def _deliver_up(self, time: float, sender: int, message: Message) -> None:
+        """Have the draft node take in a message from a stage or a middle model."""
+        route = route_of(sender)
+        self._at(time, DRAFT_NODE, lambda: self.draft_node.receive(message, route))

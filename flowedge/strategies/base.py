@@ -14,6 +14,8 @@ from typing import ClassVar, TypeAlias
 
 from flowedge.sampling import FloatArray, IntArray
 
+TARGET = 0  # the route to the target's pipeline; the others lead to middle models, numbered from 1
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -31,6 +33,8 @@ class Prefilled:
         context: rows of the prompt; token: the first drawn token; credits: segments that may be sent now.
         stages: verification stages of the pipeline.
         crossings: what the chunks of the prompt took, in order.
+        routes: those to the session's middle models, the smallest model's first; their credits are granted
+            when they have the prompt as well.
     """
 
     context: int
@@ -38,6 +42,7 @@ class Prefilled:
     credits: int
     stages: int = 1
     crossings: tuple[Crossing, ...] = ()
+    routes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +55,7 @@ class Layer:
         tokens: int64 [f, c] likeliest children of each, best first, c at most the width asked for;
         log_probs: float64 [f, c]. Where a node has fewer than c, its row ends in tokens below 0.
         seconds: what computing it took.
+        parts: float64 [f, c, k], see DraftLayer.
     """
 
     growth: int
@@ -57,6 +63,7 @@ class Layer:
     tokens: IntArray
     log_probs: FloatArray
     seconds: float = 0.0
+    parts: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,22 @@ class Returned:
 
 @dataclass(frozen=True)
 class CreditGranted:
-    """One more segment may be sent."""
+    """One more segment may be sent on a route."""
+
+    route: int = TARGET
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A segment has come back from a middle model with live rows.
+
+    Attributes:
+        position: of the first row; tokens: what the model predicts after each row.
+    """
+
+    route: int
+    position: int
+    tokens: tuple[int, ...]
 
 
 Event: TypeAlias = Prefilled | Layer | Verified | Returned | CreditGranted
@@ -145,13 +167,40 @@ class Prune:
 
 
 @dataclass(frozen=True)
+class SendTo:
+    """Send further tokens of the one chain that a middle model holds, prompt included, as a segment.
+
+    Attributes:
+        position: of the first token, which follows the last one that the model was sent and keeps.
+    """
+
+    route: int
+    position: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Have a middle model forget its rows from position `end` on.
+
+    Attributes:
+        context: its rows before this position are certain: they become context, as far as they have come
+            back.
+    """
+
+    route: int
+    end: int
+    context: int
+
+
+@dataclass(frozen=True)
 class Emit:
     """Tokens that are certain, in order; comes first among the commands of an event."""
 
     tokens: tuple[int, ...]
 
 
-Command: TypeAlias = Grow | Cancel | Send | Append | Prune | Emit
+Command: TypeAlias = Grow | Cancel | Send | Append | Prune | SendTo | Keep | Emit
 
 
 class Strategy(ABC):
@@ -173,6 +222,24 @@ class Strategy(ABC):
         """
         return True
 
+    @property
+    def rollbacks(self) -> tuple[int, ...]:
+        """How often each verifier of a hierarchy had all models before it roll back, the target's last."""
+        return ()
+
     @abstractmethod
     def handle(self, event: Event) -> Sequence[Command]:
+        """Take in an event and say what to do."""
+
+
+class HierarchicalStrategy(Strategy):
+    """A strategy with models between the drafter and the target, each in a pipeline of its own."""
+
+    @property
+    @abstractmethod
+    def max_middles(self) -> int:
+        """The most middle models that it works with; where there are more, the last of them."""
+
+    @abstractmethod
+    def handle(self, event: Event | Predicted) -> Sequence[Command]:
         """Take in an event and say what to do."""

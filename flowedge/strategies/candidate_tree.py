@@ -32,6 +32,7 @@ class CandidateTree:
         self._floor = floor
         self._acceptance = acceptance
         self._growth = 0
+        self._parts = 1
         self.restart(0, 0)
 
     def restart(self, token: int, context: int) -> None:
@@ -39,7 +40,8 @@ class CandidateTree:
         self.tree = DraftTree(token, context)
         self.drafted_layers = 0
         self._tokens: IntArray = np.full((1, self._width), -1, dtype=np.int64)  # candidates of each node
-        self._raw: FloatArray = np.full((1, self._width), -np.inf)  # as the drafter scored them
+        # What each of the joined drafters gives them; one that is not joined is the only one.
+        self._raw: FloatArray = np.full((1, self._width, self._parts), -np.inf)
         self._scores: FloatArray = np.full((1, self._width), -np.inf)  # calibrated
         self.regrow()
 
@@ -67,7 +69,7 @@ class CandidateTree:
         last = path[-1]
         found = self.tree.child(last, token)
         if found is None:
-            hits = np.flatnonzero(self._tokens[last] == token)
+            hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self._tokens[last] == token))
             if len(hits):
                 score = float(self.tree.scores[last] + self._scores[last, hits[0]])
                 found = self._put([last], [token], [score])[0]
@@ -110,10 +112,14 @@ class CandidateTree:
         here = [i for i, name in enumerate(layer.nodes) if name in living]
         nodes = np.array([living[layer.nodes[i]] for i in here], dtype=np.int64)
         width = layer.tokens.shape[1]
+        parts = layer.log_probs[:, :, None] if layer.parts is None else layer.parts
+        if parts.shape[2] != self._parts:
+            self._parts = parts.shape[2]
+            self._raw = np.full((*self._tokens.shape, self._parts), -np.inf)
         self._tokens[nodes], self._raw[nodes], self._scores[nodes] = -1, -np.inf, -np.inf
         self._tokens[nodes, :width] = layer.tokens[here]
-        self._raw[nodes, :width] = layer.log_probs[here]
-        self._scores[nodes, :width] = self._acceptance.log_share(layer.log_probs[here])
+        self._raw[nodes, :width] = parts[here]
+        self._scores[nodes, :width] = self._acceptance.log_share(parts[here])
         self._scores[self._tokens < 0] = -np.inf
         self._admit(nodes)
 
@@ -143,7 +149,7 @@ class CandidateTree:
         nodes = self.tree.put(parents, tokens, scores)
         added = len(self.tree) - len(self._names)
         self._tokens = np.pad(self._tokens, ((0, added), (0, 0)), constant_values=-1)
-        self._raw = np.pad(self._raw, ((0, added), (0, 0)), constant_values=-np.inf)
+        self._raw = np.pad(self._raw, ((0, added), (0, 0), (0, 0)), constant_values=-np.inf)
         self._scores = np.pad(self._scores, ((0, added), (0, 0)), constant_values=-np.inf)
         self._names = np.pad(self._names, (0, added), constant_values=NO_NAME)
         self._parent_names = np.pad(self._parent_names, (0, added), constant_values=-1)

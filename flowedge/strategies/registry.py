@@ -14,8 +14,17 @@ from flowedge.strategies.flowspec_paper import FlowSpecPaper
 from flowedge.strategies.naive_pp import NaivePP
 from flowedge.strategies.pipedec import PipeDec
 from flowedge.strategies.pipeinfer import PipeInfer
+from flowedge.strategies.pipespec import PipeSpec
+from flowedge.strategies.pipespec_sync import PipeSpecSync
 from flowedge.strategies.pruned_pp import PrunedPP
-from flowedge.strategies.settings import AutoSettings, LevelSettings, MicroBatchSettings, TreeSettings
+from flowedge.strategies.settings import (
+    AutoSettings,
+    HierarchySettings,
+    LevelSettings,
+    LookaheadSettings,
+    MicroBatchSettings,
+    TreeSettings,
+)
 from flowedge.strategies.specpipe import SpecPipe, SpecPipeSettings
 
 
@@ -36,6 +45,8 @@ _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     PipeDec.name: lambda options: PipeDec(LevelSettings.from_options(options)),
     SpecPipe.name: lambda options: SpecPipe(SpecPipeSettings.from_options(options)),
     PipeInfer.name: lambda options: PipeInfer(MicroBatchSettings.from_options(options)),
+    PipeSpec.name: lambda options: PipeSpec(HierarchySettings.from_options(options)),
+    PipeSpecSync.name: lambda options: PipeSpecSync(LookaheadSettings.from_options(options)),
 }
 STRATEGIES = tuple(_FACTORIES)
 

@@ -103,15 +103,37 @@ class AutoSettings(Settings):
     max_nodes: int = 600  # size of the tree beyond which nothing is drafted
     row_price: float = 0.65  # least probability of a row, as a multiple of its share of a crossing
     least_node: float = 0.001  # least probability of a node of the tree; above 0
-    stale_tokens: float = 2.0  # tokens after which the drafter begins at the root again
+    stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
     extra_segments: float = 0.0  # segments under way beyond one a stage
-    prior: float = 20.0  # proposals that the drafter's own probabilities count as; above 0
+    prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("least_node", "prior"):
             if getattr(self, name) == 0:
                 raise BadRequestError(f"strategy option {name} is 0; it must be above 0")
+
+
+@dataclass(frozen=True)
+class HierarchySettings(Settings):
+    """How many models PipeSpec works with, and how far they run ahead (pipespec, section 3)."""
+
+    models: int = 16  # K + 1: most models of the hierarchy, the drafter and the target among them; 2 or more
+    max_draft_rows: int = 128  # most tokens ahead of the last drawn one, itself included
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.models < 2:
+            raise BadRequestError(
+                f"strategy option models is {self.models}; a drafter and the target are 2 models"
+            )
+
+
+@dataclass(frozen=True)
+class LookaheadSettings(Settings):
+    """Plain speculative decoding: a chain is drafted, then verified (pipespec, section 4.4)."""
+
+    lookahead: int = 8  # tokens of a chain
 
 
 def _is_count(default: object) -> bool:

@@ -1,13 +1,14 @@
-"""A fresh EAGLE head for a target of any supported family."""
+"""Fresh heads for a target of any supported family."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig
 
+from flowedge.drafting.eagle3_head import Eagle3Head
 from flowedge.drafting.eagle_head import EagleHead
 from flowedge.models.cache import head_size
 from flowedge.models.features import FULL, max_positions, rope_by_layer_type
@@ -41,12 +42,33 @@ def new_head(target: Any, generator: torch.Generator | None = None) -> EagleHead
     """A random head for a target config, in float32, that shares the target's embedding."""
     config = head_config(target)
     head = EagleHead(config, fc_bias=True)
+    _randomise(head, config.initializer_range, generator)
+    return head
+
+
+def new_eagle3_head(
+    target: Any, ids: Tensor, logits_weight: Tensor, generator: torch.Generator | None = None
+) -> Eagle3Head:
+    """A random EAGLE-3 head for a target config, in float32, that shares the target's embedding.
+
+    ids: int64 [draft_vocab], ascending, the target's ids of its vocabulary; logits_weight: the target's LM
+    head [vocab, hidden], whose rows for those its own LM head begins with.
+    """
+    config = head_config(target)
+    head = Eagle3Head(config, len(ids), config.hidden_size)
+    _randomise(head, config.initializer_range, generator)
+    with torch.no_grad():
+        head.d2t.copy_(ids - torch.arange(len(ids)))
+        head.lm_head.weight.copy_(logits_weight[ids])
+    return head
+
+
+def _randomise(head: nn.Module, deviation: float, generator: torch.Generator | None) -> None:
     for module in head.modules():
         if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=config.initializer_range, generator=generator)
+            nn.init.normal_(module.weight, std=deviation, generator=generator)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    return head
 
 
 def _rope(target: Any) -> dict[str, Any]:

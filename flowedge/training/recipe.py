@@ -11,6 +11,7 @@ from torch.nn import functional as F
 NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation
 BETAS = (0.9, 0.95)  # of AdamW
 WEIGHT_DECAY = 0.01
+STEP_DECAY = 0.8  # of the weight of an EAGLE-3 head's steps, from one to the next
 
 
 @dataclass(frozen=True)

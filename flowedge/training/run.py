@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowedge.drafting.eagle_head import save_eagle_head
-from flowedge.drafting.loading import TOKENIZER_FILES
+from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
@@ -21,6 +20,7 @@ from flowedge.models.tensors import torch_dtype
 from flowedge.training.documents import Document, document_of, prompt_tokens
 from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
+from flowedge.training.kinds import head_taps, head_training
 from flowedge.training.local_target import open_local_target
 from flowedge.training.recipe import default_learning_rate
 from flowedge.training.self_generation import self_generated
@@ -67,6 +67,8 @@ def train_drafter(
     and what `open_target` and its target raise; what was trained before a device was lost is kept.
     """
     _check_output(out, restart)
+    if settings.init:
+        drafter_directory(settings.init)
     training, held_out = split_held_out(read_examples(data), settings.evaluate)
     if not settings.self_generate and not any(example.has_answer for example in training):
         raise BadRequestError(
@@ -74,14 +76,17 @@ def train_drafter(
         )
     checkpoint = Checkpoint.open(model)
     settings = _resolved(settings, checkpoint.config)
+    taps = head_taps(settings.kind, checkpoint.config)
     identity = asdict(settings) | {"model": checkpoint.fingerprint, "data": data_digest(data)}
     if restart and (out / STATE_FOLDER).exists():
         shutil.rmtree(out / STATE_FOLDER)
     states = StateFolder(out / STATE_FOLDER, identity)
-    with open_target(model, settings.quant, torch_dtype(settings.dtype), ()) as target:
-        trainer = Trainer(target, _documents(target, training, settings, states.folder, watcher), settings)
+    with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
+        documents = _documents(target, training, settings, states.folder, watcher)
+        head = head_training(target, documents, settings)
+        trainer = Trainer(target, head, documents, settings)
         _train(trainer, states, watcher)
-        save_eagle_head(trainer.head, out)
+        head.save(out)
         prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
         acceptance = evaluate(
             target,

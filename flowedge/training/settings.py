@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flowedge.errors import BadRequestError
 
 CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
+DRAFT_VOCAB = 32000  # of published EAGLE-3 heads
+UNROLL = 7  # as published
+
+HeadKind = Literal["eagle", "eagle3"]
 
 
 @dataclass(frozen=True)
@@ -16,12 +21,18 @@ class TrainingSettings:
     Exactly one of minutes and steps is set. Raises BadRequestError when a value is out of range.
     """
 
+    kind: HeadKind = "eagle"
+    init: str = ""  # directory of the head that it begins with; a random one if empty
     minutes: float | None = None  # of training, those of earlier runs included; loading does not count
     steps: int | None = None  # updates of the weights
     batch_tokens: int = 2048  # tokens of one update
     max_length: int = 2048  # tokens of a text; what is beyond is cut, and the model's context bounds it
     learning_rate: float | None = None  # peak; None for recipe.default_learning_rate
-    cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT
+    cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # of an EAGLE-1/2 head
+    draft_vocab: int = DRAFT_VOCAB  # tokens that an EAGLE-3 head can propose, at most
+    unroll: int = (
+        UNROLL  # steps of an EAGLE-3 head that a row is trained through, all but one on its own output
+    )
     self_generate: int = 0  # prompts that the target answers itself, once at T=0 and once at T=1
     answer_tokens: int = 256  # of a self-generated answer, at most
     evaluate: int = 4  # held-out prompts
@@ -39,6 +50,8 @@ class TrainingSettings:
             "--max-length": self.max_length < 3,
             "--lr": self.learning_rate is not None and not 0 < self.learning_rate < float("inf"),
             "--cross-entropy-weight": not 0 <= self.cross_entropy_weight < float("inf"),
+            "--draft-vocab": self.draft_vocab < 1,
+            "--unroll": self.unroll < 1,
             "--self-generate": self.self_generate < 0,
             "--answer-tokens": self.answer_tokens < 1,
             "--evaluate": self.evaluate < 0,

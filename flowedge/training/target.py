@@ -94,7 +94,7 @@ class TrainingTarget(ABC):
         """
 
     def embed(self, tokens: TokenIds) -> Tensor:
-        """The rows [length, hidden] of the embedding, float32, as EagleDrafter gives them to the head."""
+        """The embeddings [..., hidden] of tokens [...], float32, as drafters give them to their heads."""
         with torch.no_grad():
             ids = torch.from_numpy(tokens.astype(np.int64)).to(self.device)
             embedded: Tensor = self.embedding(ids)

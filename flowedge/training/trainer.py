@@ -14,23 +14,20 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from flowedge.drafting.eagle_head import EagleHead
 from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.training.batch import Batch, like_lengths
 from flowedge.training.documents import Document, updates_from
-from flowedge.training.new_head import new_head
+from flowedge.training.head_training import HeadTraining, Sums
 from flowedge.training.recipe import (
     BETAS,
     WEIGHT_DECAY,
     default_learning_rate,
-    head_losses,
     learning_rate_scale,
-    with_noise,
 )
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress, Saved
 from flowedge.training.target import TrainingTarget
 
-LOGIT_ROWS = 256  # rows whose logits over the vocabulary are held at once
 LARGEST_NORM = 1.0  # of an update's gradients
 SMOOTHING = 0.98  # of the losses that are shown
 _HEAD, _OPTIMIZER = "head.", "optimizer."
@@ -39,7 +36,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class StepReport:
-    """One update: the means over its counted rows.
+    """One update: the means over its counted rows, of an EAGLE-3 head over those of all steps.
 
     Attributes:
         token_loss: soft cross-entropy in nats; agreement: share of rows with the target's likeliest token.
@@ -50,15 +47,6 @@ class StepReport:
     agreement: float
 
 
-@dataclass
-class _Sums:
-    """Over the rows of a batch."""
-
-    feature: float = 0.0
-    token: float = 0.0
-    agreed: float = 0.0
-
-
 class Trainer:
     """Trains a head on documents; what it does depends on the settings, the data and the step alone.
 
@@ -66,14 +54,18 @@ class Trainer:
     """
 
     def __init__(
-        self, target: TrainingTarget, documents: Sequence[Document], settings: TrainingSettings
+        self,
+        target: TrainingTarget,
+        training: HeadTraining,
+        documents: Sequence[Document],
+        settings: TrainingSettings,
     ) -> None:
         """`documents` have counted rows, all of them, and lie within the target's context."""
         self._target = target
         self._documents = documents
         self._settings = settings
-        generator = torch.Generator().manual_seed(settings.seed)
-        self.head: EagleHead = new_head(target.checkpoint.config, generator).train().to(target.device)
+        self._training = training
+        self.head = training.head
         self._peak = settings.learning_rate or default_learning_rate(target.lm_head.hidden_size)
         self._optimizer = AdamW(self.head.parameters(), lr=self._peak, betas=BETAS, weight_decay=WEIGHT_DECAY)
         self.progress = Progress()
@@ -136,9 +128,15 @@ class Trainer:
             (self._settings.seed << 32) + self.progress.step
         )
         rows = sum(int(document.rows.sum()) for document in batch)
-        sums = _Sums()
-        for document in batch:
-            self._backward(document, next(features), rows, noise, sums)
+        sums = Sums()
+        given = [next(features) for _ in batch]
+        for alike in like_lengths([len(document) for document in batch]):
+            texts = Batch.of(
+                [batch[index] for index in alike],
+                [given[index] for index in alike],
+                self._target.lm_head.hidden_size,
+            )
+            self._training.backward(texts, rows, noise, sums)
         clip_grad_norm_(self.head.parameters(), LARGEST_NORM)
         if not math.isfinite(sums.feature + sums.token):
             raise BadRequestError(
@@ -149,42 +147,10 @@ class Trainer:
             group["lr"] = self._peak * learning_rate_scale(self.share)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        report = StepReport(sums.feature, sums.token, sums.agreed)
+        share = sums.share or 1.0
+        report = StepReport(sums.feature / share, sums.token / share, sums.agreed / share)
         self.progress = _advanced(self.progress, report, sum(map(len, batch)), time.monotonic() - started)
         return report
-
-    def _backward(
-        self,
-        document: Document,
-        features: Tensor,
-        batch_rows: int,
-        noise: torch.Generator,
-        sums: _Sums,
-    ) -> None:
-        """Adds the gradients and the losses of one document, each row weighing 1 / batch_rows."""
-        given = with_noise(features[:-1], features.std(), noise)
-        embedded = self._target.embed(document.tokens[1:])
-        rows = torch.from_numpy(document.rows).to(features.device)
-        predicted = self.head.forward_causal(embedded[None], given[None])[0][rows]
-        wanted = features[1:][rows]
-        # Backwards in two parts, so that few rows have their logits in memory.
-        leaf = predicted.detach().requires_grad_()
-        for start in range(0, len(leaf), LOGIT_ROWS):
-            piece = slice(start, start + LOGIT_ROWS)
-            self._backward_logits(leaf[piece], wanted[piece], batch_rows, sums)
-        predicted.backward(leaf.grad)  # type: ignore[no-untyped-call]
-
-    def _backward_logits(self, predicted: Tensor, wanted: Tensor, batch_rows: int, sums: _Sums) -> None:
-        logits = self._target.lm_head.differentiable_logits(predicted)
-        with torch.no_grad():
-            wanted_logits = self._target.lm_head.differentiable_logits(wanted)
-        weight = len(predicted) / batch_rows
-        losses = head_losses(predicted, wanted, logits, wanted_logits)
-        torch.autograd.backward(weight * losses.total(self._settings.cross_entropy_weight))
-        agreement = (logits.argmax(-1) == wanted_logits.argmax(-1)).float().mean()
-        sums.feature += weight * losses.feature.item()
-        sums.token += weight * losses.token.item()
-        sums.agreed += weight * agreement.item()
 
 
 def _advanced(progress: Progress, report: StepReport, tokens: int, seconds: float) -> Progress:

@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -35,7 +35,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Device(_message.Message):
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     QUANT_FIELD_NUMBER: _ClassVar[int]
     STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    MIDDLES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -76,10 +77,19 @@ class Device(_message.Message):
     drafter: str
     quant: str
     stage_layers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ...) -> None: ...
+    middles: _containers.RepeatedCompositeFieldContainer[Middle]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ...) -> None: ...
+
+class Middle(_message.Message):
+    __slots__ = ("model", "address")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    address: str
+    def __init__(self, model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps")
+    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +100,8 @@ class StageRole(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TAPS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     layer_start: int
@@ -100,10 +112,12 @@ class StageRole(_message.Message):
     fingerprint: str
     dtype: str
     taps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ...) -> None: ...
+    route: int
+    vocab_size: int
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype")
+    __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +126,7 @@ class DraftNodeRole(_message.Message):
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MIDDLES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     drafter: str
@@ -120,7 +135,8 @@ class DraftNodeRole(_message.Message):
     split: _containers.RepeatedScalarFieldContainer[int]
     protocol_version: int
     dtype: str
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    middles: _containers.RepeatedCompositeFieldContainer[Middle]
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ...) -> None: ...
 
 class RoleProgress(_message.Message):
     __slots__ = ("device", "message", "ready")

@@ -64,9 +64,14 @@ def load_corpus(data: Path) -> Corpus:
 def jsonl_pairs(data: Path) -> Iterator[Pair]:
     """Pairs of every *.jsonl file of a folder: objects with the strings `prompt` and `response`."""
     for path in sorted(data.glob("*.jsonl")):
-        with path.open(encoding="utf-8") as lines:
-            for record in map(json.loads, lines):
-                yield Pair(record["prompt"].strip(), record["response"].strip(), path.stem)
+        yield from jsonl_file_pairs(path)
+
+
+def jsonl_file_pairs(path: Path) -> Iterator[Pair]:
+    """Pairs of one such file."""
+    with path.open(encoding="utf-8") as lines:
+        for record in map(json.loads, lines):
+            yield Pair(record["prompt"].strip(), record["response"].strip(), path.stem)
 
 
 def standard_library_sources() -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The target's own answers to training prompts, to train the draft head on.
+"""The target's own answers to training prompts, to train drafters on.
 
 `python -m testbed.models.generate_responses --data DIR --target DIR --out FILE --minutes 10`
 """
@@ -9,17 +9,27 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.training.looping import is_looping
+from testbed.models.batched_decoding import continuations
 from testbed.models.corpus import Pair, load_corpus
 from testbed.models.packing import REPEATS
 
 MAX_PROMPT_TOKENS = 400
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A user message, as text and as the tokens of a conversation that it opens."""
+
+    text: str
+    tokens: list[int]
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
@@ -33,56 +43,39 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
 
 def prompt_batches(
     tokenizer: PreTrainedTokenizerBase, pairs: list[Pair], rows: int, seed: int
-) -> Iterator[list[list[int]]]:
+) -> Iterator[list[Prompt]]:
     """Endless batches of prompts of like length, drawn with the weights of training."""
     generator = np.random.default_rng(seed)
     weights = np.array([REPEATS.get(pair.source, 1.0) for pair in pairs])
     while True:
         chosen = generator.choice(len(pairs), size=16 * rows, p=weights / weights.sum(), replace=False)
-        prompts = [prompt_tokens(tokenizer, pairs[index].prompt) for index in chosen]
-        prompts = sorted((prompt for prompt in prompts if len(prompt) <= MAX_PROMPT_TOKENS), key=len)
-        starts = np.arange(0, len(prompts), rows)
-        for start in generator.permutation(starts):
-            yield prompts[start : start + rows]
-
-
-@torch.no_grad()
-def continuations(
-    model: LlamaForCausalLM, prompts: list[list[int]], temperature: float, new_tokens: int
-) -> list[list[int]]:
-    """The model's answer to each prompt, eos included where it came within `new_tokens`."""
-    pad, eos = model.config.pad_token_id, model.config.eos_token_id
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    settings = GenerationConfig.from_model_config(model.config)
-    settings.max_new_tokens = new_tokens
-    if temperature > 0:
-        settings.do_sample, settings.temperature, settings.top_k = True, temperature, 0
-    output = model.generate(  # type: ignore[misc]
-        input_ids=ids, attention_mask=mask, generation_config=settings
-    )
-    answers: list[list[int]] = output[:, width:].tolist()
-    return [answer[: answer.index(eos) + 1] if eos in answer else answer for answer in answers]
+        texts = [pairs[index].prompt for index in chosen]
+        prompts = [Prompt(text, prompt_tokens(tokenizer, text)) for text in texts]
+        fitting = [prompt for prompt in prompts if len(prompt.tokens) <= MAX_PROMPT_TOKENS]
+        fitting.sort(key=lambda prompt: len(prompt.tokens))
+        for start in generator.permutation(np.arange(0, len(fitting), rows)):
+            yield fitting[start : start + rows]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl with prompt and response")
     parser.add_argument("--target", type=Path, required=True, help="folder of the target and its tokenizer")
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines of {temperature, tokens}")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON lines of {prompt, response, temperature}"
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
     parser.add_argument("--new-tokens", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=64, help="prompts a batch")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=192, help="prompts a batch")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.target)
-    model = LlamaForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
+    model = LlamaForCausalLM.from_pretrained(arguments.target, dtype=torch.bfloat16)
     batches = prompt_batches(
         tokenizer, load_corpus(arguments.data).training_pairs, arguments.rows, arguments.seed
     )
@@ -94,16 +87,21 @@ def main() -> None:
             temperature = arguments.temperatures[turn % len(arguments.temperatures)]
             turn += 1
             prompts = next(batches)
-            answers = continuations(model, prompts, temperature, arguments.new_tokens)
+            answers = continuations(
+                model, [prompt.tokens for prompt in prompts], temperature, arguments.new_tokens
+            )
             for prompt, answer in zip(prompts, answers, strict=True):
-                if is_looping(answer):
+                text = str(tokenizer.decode(answer, skip_special_tokens=True))
+                if is_looping(answer) or not text.strip():
                     looping += 1
                     continue
                 kept += 1
                 tokens += len(answer)
-                lines.write(json.dumps({"temperature": temperature, "tokens": prompt + answer}) + "\n")
+                entry = {"prompt": prompt.text, "response": text, "temperature": temperature}
+                lines.write(json.dumps(entry) + "\n")
+            lines.flush()
             rate = tokens / (time.monotonic() - started)
-            print(f"{kept} answers, {tokens} tokens, {looping} looping, {rate:.0f} tokens/s", flush=True)
+            print(f"{kept} answers, {tokens} tokens, {looping} left out, {rate:.0f} tokens/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from testbed.models.packing import WeightedDocument, corpus_documents, packed_ba
 from testbed.models.replicas import Replicas
 from testbed.models.schedule import TimedSchedule
 
-PHASES = ((0.0, 16, 256), (0.5, 8, 512), (0.8, 4, 1536))  # from this share of the budget: rows, tokens a row
+Phases = tuple[tuple[float, int, int], ...]  # from this share of the budget on: rows, tokens a row
+
+PHASES: Phases = ((0.0, 16, 256), (0.5, 8, 512), (0.8, 4, 1536))
 MICRO_BATCHES = 4  # of a batch, for the threads to share
 CHECKPOINT_EVERY_S = 240.0
 REPORT_EVERY = 10  # steps
@@ -109,15 +111,16 @@ def train(
     schedule: TimedSchedule,
     learning_rate: float,
     progress: Progress,
+    phases: Phases = PHASES,
 ) -> None:
-    """Train until the schedule's time is used up, with short rows first and long ones at the end."""
+    """Train until the schedule's time is used up, with the rows of the phases."""
     phase: tuple[float, int, int] | None = None
     batches: Iterator[Tensor] = iter(())
     losses: list[float] = []
     saved = reported = time.monotonic()
     reported_tokens = progress.tokens
     while schedule.progress < 1.0:
-        due = max(entry for entry in PHASES if entry[0] <= schedule.progress)
+        due = max(entry for entry in phases if entry[0] <= schedule.progress)
         if due != phase:
             phase = due
             batches = packed_batches(documents, rows=due[1], length=due[2], seed=progress.step)

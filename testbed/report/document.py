@@ -24,8 +24,8 @@ from testbed.workers import read_record, read_trace
 
 DEPTHS = ("option.depth", "option.expand_depth")
 _BOUNDS = (
-    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, and then those of them alone "
-    "that are not pruned yet; docs/benchmarks.md says how it is computed."
+    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, and then only those of "
+    "them that are not pruned yet; docs/benchmarks.md says how it is computed."
 )
 _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
@@ -39,7 +39,7 @@ def write_report(
     for name in _tables(scenario):
         parts += _table(name, scenario, entries)
     parts += ["## Acceptance and latency", tables.detail_table(entries)]
-    if all(entry["bound_tokens_per_s"] is not None for entry in entries):
+    if any(entry["bound_tokens_per_s"] is not None for entry in entries):
         parts += ["## Share of the bound", _BOUNDS, bounds_table(entries)]
     parts += [
         "## Devices",

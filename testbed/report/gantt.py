@@ -9,10 +9,9 @@ from typing import Any
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from flowedge.runtime.virtual import DRAFT_NODE
 from testbed.record import RunRecord
 from testbed.report.style import new_figure, save
-from testbed.trace import Trace
+from testbed.trace import Trace, place_at
 
 _KINDS = {
     "draft": ("#E69F00", "draft"),
@@ -39,29 +38,31 @@ def window(record: RunRecord, trace: Trace) -> tuple[float, float]:
 def plot_gantt(record: RunRecord, trace: Trace, title: str, path: Path) -> Path:
     """A row for each device: computing above, sending below it, prunes as they arrive, tokens at the top."""
     start, end = window(record, trace)
-    places = [DRAFT_NODE, *range(len(record.stages))]
+    names = [device.device.upper() for device in record.devices]
+    lines = {place_at(device.device): line for line, device in enumerate(record.devices)}
+    places = list(lines)
     figure, axes = new_figure(13, 1.5 + 0.62 * len(places))
     panel = axes[0, 0]
     for interval in trace.intervals:
-        if interval.kind in _KINDS and interval.end > start and interval.start < end:
+        line = lines.get(interval.place)
+        if line is not None and interval.kind in _KINDS and interval.end > start and interval.start < end:
             shown = (max(interval.start, start) - start, min(interval.end, end) - start)
             edge = 0.4 if shown[1] - shown[0] > (end - start) / 250 else 0.0
-            _draw(panel, interval.place + 1, interval.kind, *shown, edge)
+            _draw(panel, line, interval.kind, *shown, edge)
             if (
                 interval.kind in ("forward", "prefill", "aborted")
                 and interval.end - interval.start > (end - start) / 60
             ):
                 panel.text(
-                    sum(shown) / 2, interval.place + 0.9, str(interval.rows), color="white", fontsize=6.5,
+                    sum(shown) / 2, line - 0.1, str(interval.rows), color="white", fontsize=6.5,
                     ha="center", va="center", clip_on=True,
                 )  # fmt: skip
-    marks = [mark for mark in trace.prunes if start <= mark.time < end]
+    marks = [mark for mark in trace.prunes if mark.stage in lines and start <= mark.time < end]
     panel.plot(
-        [mark.time - start for mark in marks], [mark.stage + 1 - 0.36 for mark in marks],
+        [mark.time - start for mark in marks], [lines[mark.stage] - 0.36 for mark in marks],
         linestyle="", marker="v", markersize=4, color=_PRUNE,
     )  # fmt: skip
     _tokens(panel, record, start, end)
-    names = ["D0", *(f"V{place + 1}" for place in range(len(record.stages)))]
     panel.set_yticks(range(len(places)), names)
     panel.set_ylim(len(places) - 0.45, -1.05)
     panel.set_xlim(0, end - start)

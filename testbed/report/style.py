@@ -19,6 +19,8 @@ _COLOURS = {
     "pipedec": "#0072B2",
     "specpipe": "#CC79A7",
     "pipeinfer": "#F0E442",
+    "pipespec": "#661100",
+    "pipespec_sync": "#AA4499",
 }
 
 

@@ -229,9 +229,7 @@ def use_table(entries: Sequence[Entry]) -> str:
         cells: list[str] = []
         for device in devices:
             used = [e["use"][device] for e in own if device in e["use"]]
-            shares = [
-                fmean(u[kind] for u in used) if used else 0.0 for kind in ("busy", "transferring", "waiting")
-            ]
+            shares = [fmean(u[kind] for u in used) for kind in ("busy", "transferring", "waiting") if used]
             cells.append(" / ".join(f"{100 * share:.0f}" for share in shares))
         rows.append([profile, variant.label, *cells])
     return table(["Model", "Method", *devices], rows, left=2)

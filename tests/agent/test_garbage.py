@@ -133,9 +133,9 @@ def answer(draft_node: AgentProcess, max_new_tokens: int = 24) -> list[int]:
 
 
 def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[AgentProcess]) -> None:
-    expected = answer(pipeline[0], 200)
+    expected = answer(pipeline[0], 100)
     got: list[list[int]] = []
-    other = threading.Thread(target=lambda: got.append(answer(pipeline[0], 200)))
+    other = threading.Thread(target=lambda: got.append(answer(pipeline[0], 100)))
 
     async def send_all() -> None:
         async with Stranger(pipeline[1].address) as stranger:
@@ -153,7 +153,7 @@ def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[Agen
     asyncio.run(send_all())
     other.join(240)
     assert got == [expected]
-    assert answer(pipeline[0], 200) == expected
+    assert answer(pipeline[0]) == expected[:24]
 
 
 def test_bytes_that_are_no_frame_do_not_end_the_stream(pipeline: list[AgentProcess]) -> None:

@@ -12,8 +12,6 @@ from flowedge.client.timelines import fetch_timelines, measure_offset
 from flowedge.errors import DeviceError, DeviceLostError
 from tests.agent.processes import agents
 
-pytestmark = pytest.mark.xdist_group("cluster4")
-
 
 def test_the_clocks_of_one_machine_are_one() -> None:
     with agents([f"clock-{uuid.uuid4().hex[:8]}"]) as (agent,):

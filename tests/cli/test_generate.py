@@ -16,11 +16,9 @@ from flowedge.cli import check
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.local import LocalCluster
+from flowedge.cluster.local import LocalAgent
 
 PROMPT = "Tell me a story about a lamp."
-
-pytestmark = pytest.mark.xdist_group("cluster4")
 
 
 def test_text_goes_to_stdout_and_the_rest_to_stderr(
@@ -142,14 +140,15 @@ def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_lookup_drafts_without_weights(tmp_path: Path) -> None:
+def test_lookup_drafts_without_weights(
+    idle_agents: list[LocalAgent], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     out = tmp_path / "out.json"
     options = ["--drafter", "ngram", "--max-new-tokens", "48", "--check", "--json", str(out)]
     prompt = "Repeat after me: one two three four, one two three four, one two three four."
-    command = [sys.executable, "-m", "flowedge.cli.main", "generate", "--stages", "2", "--prompt", prompt]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "identical to the plain model's" in done.stdout
+    peers = ",".join(agent.address for agent in idle_agents[:3])
+    assert run(["generate", "--peers", peers, "--prompt", prompt, *options]) == 0
+    assert "identical to the plain model's" in capsys.readouterr().out
     entry = json.loads(out.read_text())["prompts"][0]
     assert len(entry["token_ids"]) > len(entry["accepted_per_segment"]), "some of it was foreseen"
 
@@ -164,17 +163,18 @@ def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_pipeline_is_freed_before_it_is_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    with LocalCluster(1, name="test") as cluster:
-        first, second = (agent.address for agent in cluster.agents)
-        assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
-        ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
-        assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
-        assert "release" in capsys.readouterr().err
-        assert run(["release", f"{first},{second}"]) == 0
-        assert run(ask) == 0
-        assert run([*ask, "--strategy", "naive_pp"]) == 0
-        assert "loading" not in capsys.readouterr().err.split("4 tokens")[-1]
+def test_a_pipeline_is_freed_before_it_is_made_anew(
+    idle_agents: list[LocalAgent], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (agent.address for agent in idle_agents[:2])
+    assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+    ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
+    assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
+    assert "release" in capsys.readouterr().err
+    assert run(["release", f"{first},{second}"]) == 0
+    assert run(ask) == 0
+    assert run([*ask, "--strategy", "naive_pp"]) == 0
+    assert "loading" not in capsys.readouterr().err.split("4 tokens")[-1]
 
 
 def processes_with(mark: str) -> list[int]:

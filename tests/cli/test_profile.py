@@ -9,7 +9,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.local import LocalCluster
+from flowedge.cluster.local import LocalAgent
 from flowedge.cluster.measurement import LinkMeasurement
 from testbed.plan import cases
 from testbed.profile_documents import link_profile
@@ -97,14 +97,15 @@ def _bench(directory: Path, options: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_ring_of_agents_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with LocalCluster(1, name="ring") as cluster:
-        hosts = [agent.address for agent in cluster.agents]
-        names = [agent.name for agent in cluster.agents]
-        assert run(["profile", *hosts, "--out", str(tmp_path), *QUICK]) == 0
-        assemble(PipelineSpec(hosts[0], (hosts[1],), "bundled", "none"), lambda *_: None)
-        assert run(["profile", *hosts, "--out", str(tmp_path / "other"), *QUICK]) == 1
-        assert f"flowedge release {hosts[0]}" in capsys.readouterr().err
+def test_a_ring_of_agents_is_measured(
+    idle_agents: list[LocalAgent], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = [agent.address for agent in idle_agents[:2]]
+    names = [agent.name for agent in idle_agents[:2]]
+    assert run(["profile", *hosts, "--out", str(tmp_path), *QUICK]) == 0
+    assemble(PipelineSpec(hosts[0], (hosts[1],), "bundled", "none"), lambda *_: None)
+    assert run(["profile", *hosts, "--out", str(tmp_path / "other"), *QUICK]) == 1
+    assert f"flowedge release {hosts[0]}" in capsys.readouterr().err
     forth, back = (f"link-{a}-{b}.yaml" for a, b in (names, reversed(names)))
     scenario = read_scenario(tmp_path / SCENARIO)
     assert scenario.hosts is not None

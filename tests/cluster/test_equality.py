@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from flowedge.client import Client, Generation
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.local import LocalCluster
+from flowedge.cluster.local import LocalAgent
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.reference import ReferenceModel
 from flowedge.models.tokenizer import eos_token_ids
@@ -24,8 +24,6 @@ PROMPT = "Tell me a short story about a fox who could not sleep."
 NEW_TOKENS = 48
 
 Reference = Callable[[str], ReferenceModel]
-
-pytestmark = pytest.mark.xdist_group("cluster4")
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +90,19 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [1, 8])
-def test_over_one_stage_and_over_one_layer_a_stage(reference: Reference, stages: int) -> None:
-    with LocalCluster(stages, name="test") as cluster:
-        address = assembled(cluster)
-        for strategy in STRATEGIES:
-            assert_equal(generate(address, strategy, SAMPLINGS[1]), SAMPLINGS[1], reference("none"))
+def test_over_one_stage_and_over_one_layer_a_stage(
+    idle_agents: list[LocalAgent], reference: Reference, stages: int
+) -> None:
+    address = assembled(idle_agents[: stages + 1])
+    for strategy in STRATEGIES:
+        assert_equal(generate(address, strategy, SAMPLINGS[1]), SAMPLINGS[1], reference("none"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["nf4", "int8", "int4"])
-def test_quantised(reference: Reference, quant: str) -> None:
+def test_quantised(idle_agents: list[LocalAgent], reference: Reference, quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
-    with LocalCluster(2, name="test") as cluster:
-        generation = generate(assembled(cluster, quant), "flowspec", SAMPLINGS[1])
+    generation = generate(assembled(idle_agents[:3], quant), "flowspec", SAMPLINGS[1])
     model = reference(quant)
     text = [*generation.prompt_ids, *generation.token_ids]
     tolerance = model.measure_tolerance((text * 4)[:256]).value
@@ -112,8 +110,8 @@ def test_quantised(reference: Reference, quant: str) -> None:
     assert judgement.passed, judgement
 
 
-def assembled(cluster: LocalCluster, quant: str = "none") -> str:
-    addresses = [agent.address for agent in cluster.agents]
+def assembled(agents: Sequence[LocalAgent], quant: str = "none") -> str:
+    addresses = [agent.address for agent in agents]
     spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled", quant)
     assemble(spec, lambda *_: None)
     return addresses[0]

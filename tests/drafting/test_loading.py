@@ -41,6 +41,7 @@ def lm(small_lm: Callable[..., Path]) -> Path:
         ("ngram", ("ngram",)),
         ("owner/name", ("owner/name",)),
         ("bundled+ngram", ("bundled", "ngram")),
+        ("bundled+bundled-small", ("bundled", "bundled-small")),
         ("ngram+owner/name", ("ngram", "owner/name")),
         ("owner/name+other/name", ("owner/name", "other/name")),
     ],
@@ -84,6 +85,19 @@ def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
     assert isinstance(hybrid, HybridDrafter)
     assert hybrid.fingerprint == f"ngram-1-4+{small.fingerprint}"
     assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("bundled", "eagle"), ("bundled-small", "lm"), ("bundled-eagle3", "eagle3")]
+)
+def test_the_bundled_ones_are_loaded_by_name(target: Target, name: str, kind: str) -> None:
+    assert drafter_kinds(name) == (kind,)
+    loaded = load_drafter(name, target)
+    assert loaded is not None
+    assert 2e6 < loaded.weight_bytes < 2e7
+    hybrid = load_drafter(f"{name}+ngram", target)
+    assert isinstance(hybrid, HybridDrafter)
+    assert hybrid.fingerprint == f"{loaded.fingerprint}+ngram-1-4"
 
 
 def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.eagle import EagleDrafter
 from flowedge.drafting.eagle_head import load_eagle_head
 from flowedge.models.checkpoint import Checkpoint
@@ -33,7 +34,7 @@ class Pair:
 
     checkpoint: Checkpoint
     head: LMHead
-    drafter: EagleDrafter
+    drafter: Drafter
     tokenizer: Any
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:

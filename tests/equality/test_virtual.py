@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
+import torch
 
+from flowedge.drafting.loading import Target, load_drafter
 from flowedge.models.judging import Tolerance
 from flowedge.runtime.request import Failed, Finished, Tokens
 from flowedge.sampling import SamplingParams
@@ -25,7 +28,8 @@ SAMPLINGS = {
 # The full matrix is run on our own strategies. The baselines differ from them in policy alone, so for them
 # every number of stages and every sampling is met, but not every pair.
 OWN = ("autoregressive", "naive_pp", "flowspec")
-BASELINES = tuple(name for name in STRATEGIES if name not in OWN)
+HIERARCHIES = ("pipespec", "pipespec_sync")  # which tests/equality/test_pipespec.py is about
+BASELINES = tuple(name for name in STRATEGIES if name not in (*OWN, *HIERARCHIES))
 PAIRS = [(1, "greedy"), (2, "T0.7-k20"), (3, "T0.7"), (4, "greedy"), (4, "T1-p0.9"), (8, "T1-k40-p0.95")]
 MATRIX = [
     *((name, stages, sampling) for name in OWN for stages in SPLITS for sampling in SAMPLINGS),
@@ -51,6 +55,22 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     assert len(prompt) == length
     outputs = pair.pipeline([2, 2, 2, 2]).generate(request(prompt, sampling, 16, strategy))
     assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
+
+
+@pytest.mark.parametrize("name", ["bundled-small", "bundled+bundled-small", "bundled-eagle3"])
+@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
+def test_the_other_bundled_drafters(pair: Pair, name: str, sampling: SamplingParams) -> None:
+    drafter = load_drafter(name, Target(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
+    assert drafter is not None
+    outputs = (
+        replace(pair, drafter=drafter)
+        .pipeline([3, 5])
+        .generate(request(pair.prompt(40), sampling, 24, "flowspec"))
+    )
+    assert token_ids(outputs) == expected(pair.prompt(40), sampling, 24, "none")
+    finished = outputs[-1].output
+    assert isinstance(finished, Finished)
+    assert max(finished.counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
 @pytest.mark.parametrize("quant", ["nf4", "fp4"])

@@ -25,50 +25,49 @@ from flowedge.runtime.jobs import (
 )
 from flowedge.sampling import walk
 
-U64 = np.uint64
-POISON = U64(0xDEADBEEFDEADBEEF)
+MASK = (1 << 64) - 1
+POISON = 0xDEADBEEFDEADBEEF
 
 
-def mix(x):
-    """The splitmix64 finaliser of a uint64 array."""
-    x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
-    return x ^ (x >> U64(31))
+def mix(x: int) -> int:
+    """The splitmix64 finaliser of a 64-bit integer."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
 
 
-def row_kv(stage: int, inputs, positions):
-    return mix(mix(inputs + U64(stage + 1)) + positions.astype(U64) * U64(0x9E3779B97F4A7C15))
+def row_kv(stage: int, value: int, position: int) -> int:
+    return mix(mix(mix(value + stage + 1 & MASK) + position * 0x9E3779B97F4A7C15 & MASK))
 
 
-def attend(inputs, visible_sum):
-    return mix(inputs ^ mix(visible_sum))
+def attend(value: int, visible_sum: int) -> int:
+    return mix(value ^ mix(visible_sum & MASK))
 
 
 def token_of(hidden: int, position: int, vocab: int) -> int:
-    return int(mix(np.array([hidden], dtype=U64) ^ U64(position))[0] % U64(vocab))
+    return mix(hidden ^ position) % vocab
 
 
 class PlainModel:
-    """The same model run alone, one token at a time, with nothing but a growing list of KVs per stage."""
+    """The same model run alone, one token at a time, with nothing but a growing sum of KVs per stage."""
 
     def __init__(self, num_stages: int, vocab: int) -> None:
         self.num_stages = num_stages
         self.vocab = vocab
 
     def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
-        sums = [np.zeros(1, dtype=U64) for _ in range(self.num_stages)]
+        sums = [0] * self.num_stages
         out: list[int] = []
         tokens = list(prompt)
         position = 0
         while True:
-            hidden = np.array([tokens[position]], dtype=U64)
+            hidden = tokens[position]
             for stage in range(self.num_stages):
-                kv = row_kv(stage, hidden, np.array([position]))
-                sums[stage] = sums[stage] + mix(kv)
+                sums[stage] += row_kv(stage, hidden, position)
                 hidden = attend(hidden, sums[stage])
             position += 1
             if position == len(tokens):
-                token = token_of(int(hidden[0]), position, self.vocab)
+                token = token_of(hidden, position, self.vocab)
                 tokens.append(token)
                 out.append(token)
                 if len(out) == max_new_tokens or token in eos:
@@ -80,13 +79,13 @@ class ExactStage:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.caches: dict[str, np.ndarray] = {}
+        self.caches: dict[str, list[int]] = {}
 
     def run(self, job: StageJob) -> Payload | None:
         match job:
             case OpenCache():
                 assert job.session not in self.caches
-                self.caches[job.session] = np.full(job.capacity, POISON, dtype=U64)
+                self.caches[job.session] = [POISON] * job.capacity
                 return None
             case DropCache():
                 del self.caches[job.session]
@@ -95,26 +94,24 @@ class ExactStage:
                 return self._forward(job)
 
     def _forward(self, job: Forward) -> Payload | None:
-        cache = self.caches[job.session]
-        assert job.settled + len(job.slots) == job.cached
-        assert np.all(job.slots >= job.settled + np.arange(len(job.slots)))
-        cache[job.settled : job.cached] = cache[job.slots]
-        cache[job.cached :] = POISON
+        cache, slots, cached = self.caches[job.session], job.slots.tolist(), job.cached
+        capacity = len(cache)
+        assert job.settled + len(slots) == cached
+        assert all(slot >= row for row, slot in enumerate(slots, start=job.settled))
+        cache[job.settled :] = [cache[slot] for slot in slots] + [POISON] * (capacity - cached)
         if job.dead:
             return None
-        inputs = job.payload.reshape(-1).astype(U64)
-        n = len(inputs)
-        kv = row_kv(self.index, inputs, job.positions)
-        cache[job.cached : job.cached + n] = kv
-        assert not np.any(cache[: job.cached + n] == POISON), "a row that is seen was never computed"
-        mixed = mix(cache[: job.cached + n])
-        path_sums = np.zeros((job.cached + n - job.context, 1), dtype=U64)
-        context_sum = mixed[: job.context].sum(dtype=U64, keepdims=True)
-        for offset, parent in enumerate(job.tail_parents):
-            above = context_sum if parent == CONTEXT else path_sums[parent - job.context]
-            path_sums[offset] = above + mixed[job.context + offset]
-        path_sums = path_sums[:, 0]
-        return attend(inputs, path_sums[job.cached - job.context :]).reshape(n, 1)
+        inputs, positions = job.payload.reshape(-1).tolist(), job.positions.tolist()
+        rows = cached + len(inputs)
+        cache[cached:rows] = [row_kv(self.index, *row) for row in zip(inputs, positions, strict=True)]
+        assert len(cache) == capacity, "more rows than the cache has room for"
+        assert POISON not in cache[:rows], "a row that is seen was never computed"
+        context_sum = sum(cache[: job.context])
+        path_sums: list[int] = []
+        for kv, parent in zip(cache[job.context : rows], job.tail_parents.tolist(), strict=True):
+            path_sums.append(kv + (context_sum if parent == CONTEXT else path_sums[parent - job.context]))
+        outputs = map(attend, inputs, path_sums[cached - job.context :])
+        return np.array(list(outputs), dtype=np.uint64).reshape(-1, 1)
 
 
 class ExactHead:
@@ -137,11 +134,11 @@ class ExactHead:
                 self.open.remove(job.session)
                 return None
             case Verify():
-                hidden = job.hidden.reshape(-1)
+                hidden, positions = job.hidden.reshape(-1).tolist(), job.positions.tolist()
                 return walk(
                     job.tokens.tolist(),
                     job.parents.tolist(),
-                    lambda row: token_of(int(hidden[row]), int(job.positions[row]) + 1, self.vocab),
+                    lambda row: token_of(hidden[row], positions[row] + 1, self.vocab),
                 )
             case ExtendDraft():
                 assert len(job.features) == len(job.next_tokens)

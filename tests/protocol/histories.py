@@ -9,7 +9,10 @@ from flowedge.runtime.request import Failed, Finished, Request, Tokens
 from flowedge.runtime.stage import Stage, StageSpec
 from flowedge.runtime.virtual import VirtualPipeline
 from flowedge.sampling import SamplingParams
+from flowedge.strategies.base import TARGET, Strategy
 from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.settings import HierarchySettings
+from tests.protocol.exact_middle import CheckedPipeSpec, ExactMiddle
 from tests.protocol.exact_model import ExactHead, ExactStage, PlainModel
 
 
@@ -52,12 +55,13 @@ class NoText:
 
 TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
 LEVELS = ("pipedec", "specpipe")
-OTHERS = ("autoregressive", "pipeinfer")
+OTHERS = ("autoregressive", "pipeinfer", "pipespec_sync")
+HIERARCHY = ("pipespec",) * 3
 ASYNCHRONOUS = ("flowspec",) * 6  # the one with the most freedom is drawn the most often
 
 
 def random_strategy(rng: np.random.Generator):
-    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *OTHERS]))
+    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *OTHERS, *HIERARCHY]))
     return name, random_options(name, rng)
 
 
@@ -79,6 +83,10 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "decay": float(rng.choice([0.1, 0.3])),
             "max_draft_rows": int(rng.integers(1, 20)),
         }
+    if name == "pipespec":
+        return {"models": int(rng.integers(2, 6)), "max_draft_rows": int(rng.integers(1, 20))}
+    if name == "pipespec_sync":
+        return {"lookahead": int(rng.integers(1, 6))}
     if name not in TREES:
         return {}
     return {
@@ -121,15 +129,30 @@ def run_history(seed: int, check_always: bool = False) -> int:
         for i in range(num_stages)
     ]
     executors = [ExactStage(i) for i in range(num_stages)]
+    middles, middle_executors = random_middles(num_stages, vocab, rng)
     head = ExactHead(vocab, rng)
     node = DraftNode(
         "d0",
-        DraftNodeSpec(width=1, dtype="uint64", prefill_rows=int(rng.integers(1, 6)), num_stages=num_stages),
-        lambda request: make_strategy(request.strategy, request.strategy_options),
+        DraftNodeSpec(
+            width=1,
+            dtype="uint64",
+            prefill_rows=int(rng.integers(1, 6)),
+            num_stages=num_stages,
+            num_middles=len(middles),
+            vocab_size=vocab,
+        ),
+        lambda request: checked_strategy(request, middle_executors),
         NoText,
     )
     pipeline = VirtualPipeline(
-        node, head, stages, executors, RandomCosts(rng), express_fault=express_fault(rng)
+        node,
+        head,
+        stages,
+        executors,
+        RandomCosts(rng),
+        express_fault=express_fault(rng),
+        middles=middles,
+        middle_executors=middle_executors,
     )
     plain = PlainModel(num_stages, vocab)
     requests, cancelled = [], set()
@@ -154,7 +177,9 @@ def run_history(seed: int, check_always: bool = False) -> int:
     check_all = rng.random() < 0.25 or check_always
     while pipeline.step():
         if check_all:
-            check_invariants(node, stages)
+            check_invariants(node, stages, TARGET)
+            for route, middle in enumerate(middles, start=1):
+                check_invariants(node, [middle], route)
     compared = 0
     for request in requests:
         outputs = [t.output for t in pipeline.outputs if t.output.session == request.session]
@@ -165,17 +190,41 @@ def run_history(seed: int, check_always: bool = False) -> int:
             assert got == want[: len(got)], seed
         else:
             assert isinstance(outputs[-1], Finished), seed
-            assert len(outputs[-1].reports) == num_stages + 1, "a fault ended a session that had finished"
+            used = min(len(middles), int(request.strategy_options.get("models", 2)) - 2)
+            finished = outputs[-1]
+            assert len(finished.reports) == num_stages + 1, "a fault ended a session that had finished"
+            assert len(finished.middle_reports) == used
             assert got == want, (seed, request.strategy, got, want)
         compared += len(got)
-    check_clean(node, stages, executors, head)
+    check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
     return compared
 
 
-def check_invariants(node: DraftNode, stages: list[Stage]) -> None:
-    """What must hold after every event, for every session that is open everywhere."""
+def random_middles(
+    num_stages: int, vocab: int, rng: np.random.Generator
+) -> tuple[list[Stage], list[ExactMiddle]]:
+    """None to three middle models, the later ones nearer to the target."""
+    count = int(rng.choice([0, 1, 1, 2, 3]))
+    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, answers=True)
+    doubts = sorted(rng.choice([1, 2, 5, 50], size=count).tolist())
+    stages = [Stage(f"m{route}", spec) for route in range(1, 1 + count)]
+    return stages, [ExactMiddle(num_stages, vocab, doubt) for doubt in doubts]
+
+
+def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
+    if request.strategy != CheckedPipeSpec.name:
+        return make_strategy(request.strategy, request.strategy_options)
+    settings = HierarchySettings.from_options(request.strategy_options)
+    return CheckedPipeSpec(settings, request.prompt, middles)
+
+
+def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
+    """What must hold after every event on a route, for every session that is open everywhere."""
     for name, session in node._sessions.items():
-        sequence = session._sequence
+        if route not in session.routes:
+            assert all(name not in stage._sessions for stage in stages)
+            continue
+        sequence = session.flight(route).sequence
         for stage in stages:
             held = stage._sessions.get(name)
             if held is None or held.epoch != sequence.epoch:
@@ -185,8 +234,8 @@ def check_invariants(node: DraftNode, stages: list[Stage]) -> None:
             assert tail.cached <= sequence.length, "a cache is a prefix of the draft node's sequence"
             if draft > 0:
                 assert tail.context == sequence.context
-                assert np.array_equal(tail.parents, sequence.parents[:draft])
-                assert np.array_equal(tail.positions, sequence.positions[:draft])
+                assert tail.parents.tolist() == sequence.parents[:draft].tolist()
+                assert tail.positions.tolist() == sequence.positions[:draft].tolist()
         for stage in stages:
             held = stage._sessions.get(name)
             if held is not None:

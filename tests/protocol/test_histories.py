@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowedge.messages import Prune, Segment
-from flowedge.runtime import draft_session, epochs, sequence, stage, tail
+from flowedge.runtime import draft_session, epochs, flight, sequence, stage, tail
 from flowedge.runtime.outbox import Outbox
 from flowedge.runtime.request import Finished
 from flowedge.runtime.sequence import Sequence
@@ -258,6 +258,10 @@ def node_keeps_old_result(original, self: draft_session.DraftSession, command) -
     return prune
 
 
+def one_row_too_many(original, self, end, context):
+    return original(self, min(end + 1, self.length), context)
+
+
 exact_walk = exact_model.walk
 
 BUGS: dict[str, Bug] = {
@@ -290,6 +294,8 @@ BUGS: dict[str, Bug] = {
     "the subtree of the new root pruned": wrapped(FlowSpec, "_advance", subtree_dies),
     "a row accepted that was not drawn": replaced(exact_model, "walk", walk_one_too_far),
     "the node trims no results": replaced(draft_session, "map_segment", restamped_only),
+    "what returns late is not trimmed": replaced(flight, "map_segment", restamped_only),
+    "a rolled back row stays in a middle model": wrapped(Sequence, "keep", one_row_too_many),
     "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
 }
 

@@ -42,9 +42,6 @@ OPTIONS = ["--steps", "8", "--batch-tokens", "128", "--max-length", "48", "--lr"
 OPTIONS += ["--self-generate", "1", "--answer-tokens", "8", "--evaluate", "1"]
 
 
-pytestmark = pytest.mark.xdist_group("train-agents")
-
-
 class Killer(Recorder):
     """Kills an agent after a step."""
 

@@ -24,6 +24,7 @@ from flowedge.runtime.transport.status import from_status
 SERVICE = "flowedge.v1.Pipeline"
 PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: which pipeline the stream belongs to
 DEVICE_KEY = "flowedge-device-bin"  # metadata both ways: the name of the device, UTF-8
+ROUTE_KEY = "flowedge-route"  # metadata of the caller towards the draft node: the route it is the end of
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
@@ -80,14 +81,19 @@ class OutLink:
         device: str,
         events: LinkEvents,
         settings: LinkSettings,
+        route: int = 0,
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
+
+        route: towards the draft node, 0 from the target's last stage, the number of a middle model from that.
 
         Raises DeviceLostError when nobody answers within `connect_s`, or the FlowEdgeError that the other
         side refuses the stream with.
         """
         channel = grpc.aio.insecure_channel(address, options=settings.channel_options)
-        metadata = grpc.aio.Metadata((PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()))
+        metadata = grpc.aio.Metadata(
+            (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
+        )
         # Without a serialiser, frames stay bytes.
         call: Call = channel.stream_stream(f"/{SERVICE}/{lane.value}")(metadata=metadata)
         try:

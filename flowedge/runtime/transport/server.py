@@ -14,7 +14,7 @@ import grpc.aio
 from flowedge import wire
 from flowedge.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.messages import Fault, Heartbeat, Message
-from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE, Lane
+from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import abort
 
@@ -22,11 +22,15 @@ _log = logging.getLogger(__name__)
 
 
 class InStream:
-    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode)."""
+    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode).
 
-    def __init__(self, lane: Lane, peer: str, max_replies: int) -> None:
+    `route` is what the peer says that it is the end of (see OutLink.open).
+    """
+
+    def __init__(self, lane: Lane, peer: str, max_replies: int, route: int = 0) -> None:
         self.lane = lane
         self.peer = peer
+        self.route = route
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
         self.departed = 0.0
@@ -82,7 +86,8 @@ class StreamServer:
         async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             peer = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")[: wire.MAX_TEXT]
-            stream = InStream(lane, peer, self._settings.max_replies)
+            route = str(metadata.get(ROUTE_KEY) or "0")
+            stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
                 owner = self._find(str(metadata.get(PIPELINE_KEY) or ""))
                 owner.opened(stream)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowedge.messages import Prune
-from flowedge.runtime.flight import FlightMeter
+from flowedge.runtime.flight_meter import FlightMeter
 
 
 def prune(context: int, accepted: int, *retained: int) -> Prune:

@@ -1,0 +1,29 @@
+"""Runs the jobs of a stage that holds a middle model."""
+
+from __future__ import annotations
+
+from flowedge.messages import Payload
+from flowedge.models.middle import MiddleModel
+from flowedge.models.tensors import to_tensor
+from flowedge.runtime.executors import BlockExecutor
+from flowedge.runtime.jobs import Forward, StageJob
+
+
+class MiddleExecutor(BlockExecutor):
+    """A StageExecutor that answers each row with a token id, int32 [n]."""
+
+    def __init__(self, model: MiddleModel) -> None:
+        super().__init__(model.block)
+        self.model = model
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.model.weight_bytes
+
+    def run(self, job: StageJob) -> Payload | None:
+        """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
+        if not isinstance(job, Forward):
+            return super().run(job)
+        job.payload = self.model.known(job.payload)
+        hidden = super().run(job)
+        return None if hidden is None else self.model.predict(to_tensor(hidden), job.positions)

@@ -1,0 +1,125 @@
+"""PipeSpec puts out the plain model's tokens (rule R1), whatever the models between do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.middle import MiddleModel
+from flowedge.models.tokenizer import StreamDecoder
+from flowedge.runtime.costs import FixedCosts
+from flowedge.runtime.in_process import virtual_pipeline
+from flowedge.runtime.request import Finished
+from flowedge.sampling import SamplingParams
+from flowedge.strategies.pipespec_sync import PipeSpecSync
+from tests.drafting.conftest import save_small_lm
+from tests.equality.conftest import Pair, expected, request, token_ids
+from tests.truncated import first_layers
+
+SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=13)}
+SPLITS = {1: [8], 4: [2, 2, 2, 2]}
+NEW_TOKENS = 10
+PROMPT_TOKENS = 24
+COSTS = FixedCosts(stage_s=0.03, middle_s=0.02)
+
+
+class Contrary(MiddleModel):
+    """Predicts what nobody expects, every third token."""
+
+    def predict(self, hidden, positions):
+        predicted = super().predict(hidden, positions)
+        predicted[positions % 3 == 0] = 7
+        return predicted
+
+
+@pytest.fixture(scope="session")
+def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, MiddleModel]:
+    """One that knows nothing, one that knows a little, the target itself, and one that is contrary."""
+
+    def load(directory: Path, kind: type[MiddleModel] = MiddleModel) -> MiddleModel:
+        return kind.load(Checkpoint(directory), pair.head.vocab_size, torch.float32)
+
+    cut = first_layers(tmp_path_factory.mktemp("middle"), 2)
+    return {
+        "random": load(save_small_lm(tmp_path_factory.mktemp("small"))),
+        "cut": load(cut),
+        "target": load(pair.checkpoint.directory),
+        "contrary": load(cut, Contrary),
+    }
+
+
+def pipeline(pair: Pair, stages: int, middles: list[MiddleModel], fault=None, costs=COSTS):
+    return virtual_pipeline(
+        pair.checkpoint,
+        SPLITS[stages],
+        costs,
+        drafter=pair.drafter,
+        head=pair.head,
+        make_text=lambda: StreamDecoder(pair.tokenizer),
+        middles=middles,
+        express_fault=fault,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "names", "sampling_name"),
+    [
+        (1, "", "T0"),
+        (4, "", "T1"),
+        (1, "cut", "T1"),
+        (4, "random", "T0"),
+        (1, "contrary", "T0"),
+        (4, "contrary", "T1"),
+        (1, "random+cut", "T1"),
+        (4, "cut+target", "T0"),
+        (4, "cut+target", "T1"),
+    ],
+)
+def test_whatever_the_models_between_predict(
+    pair: Pair, middles: dict[str, MiddleModel], stages: int, names: str, sampling_name: str
+) -> None:
+    prompt, sampling, between = pair.prompt(PROMPT_TOKENS), SAMPLINGS[sampling_name], names.split("+")
+    between = between if names else []
+    run = pipeline(pair, stages, [middles[name] for name in between])
+    outputs = run.generate(request(prompt, sampling, NEW_TOKENS, "pipespec"))
+    assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
+    finished = outputs[-1].output
+    assert isinstance(finished, Finished)
+    rollbacks = finished.counters.rollbacks
+    assert len(rollbacks) == len(between) + 1
+    assert [report.device for report in finished.middle_reports] == ["m1", "m2"][: len(between)]
+    assert all(report.rows_computed >= len(prompt) for report in finished.middle_reports)
+    assert sum(rollbacks) > 0
+    if between[-1:] == ["target"] and sampling.greedy:
+        assert rollbacks[-1] == 0, "what the target's twin has accepted is never rejected"
+    if "contrary" in between:
+        assert min(rollbacks) >= 2
+
+
+def test_without_the_express_lane(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+    prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
+    run = pipeline(pair, 4, [middles["random"], middles["cut"]], fault=lambda _place, _message: None)
+    outputs = run.generate(request(prompt, sampling, NEW_TOKENS, "pipespec"))
+    assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
+
+
+def test_other_strategies_leave_middle_models_alone(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+    prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
+    run = pipeline(pair, 1, [middles["cut"]])
+    outputs = run.generate(request(prompt, sampling, 8, PipeSpecSync.name))
+    assert token_ids(outputs) == expected(prompt, sampling, 8, "none")
+    assert isinstance(outputs[-1].output, Finished)
+    assert outputs[-1].output.middle_reports == ()
+
+
+def test_prompts_in_many_chunks_and_a_full_stop(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+    """A slow middle model still reads the prompt while the target decodes already."""
+    prompt, sampling = pair.prompt(200), SAMPLINGS["T0"]
+    run = pipeline(pair, 1, [middles["cut"]], costs=FixedCosts(middle_s=0.5))
+    outputs = run.generate(request(prompt, sampling, 6, "pipespec"))
+    assert token_ids(outputs) == expected(prompt, sampling, 6, "none")
+    assert run.draft_node.num_sessions == 0
+    assert all(middle.num_sessions == 0 for middle in run.middles)

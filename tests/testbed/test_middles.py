@@ -1,0 +1,102 @@
+"""Middle models on the testbed: what they cost, what is told of them, and that replay computes the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowedge.errors import BadRequestError, CapacityError
+from flowedge.messages import Credit
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.middle import MiddleModel
+from flowedge.runtime.virtual import place_of
+from testbed.bench import BenchOptions, Progress, run_bench
+from testbed.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
+from testbed.emulation import EmulatedMiddle
+from testbed.memory import require_fit
+from testbed.pair import Pair
+from testbed.plan import cases
+from testbed.profiles.model import LayerSize, SmallModelSize
+from testbed.scenario import read_scenario
+from tests.testbed.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
+from tests.truncated import first_layers
+
+SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
+MIDDLE = EmulatedMiddle(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
+DEVICES = {
+    "draft_node": "orin-nano-8gb",
+    "stages": {"device": "orin-nano-8gb", "count": 2},
+    "middles": ["orin-nano-8gb"],
+}
+EMULATED = [{"model": "llama2-7b", "quant": "int4", "middles": ["tiny_lm"]}]
+
+
+def test_a_middle_model_pays_for_its_layers_and_its_head() -> None:
+    costs, layer = ProfileCosts(emulation(middles=(MIDDLE,))), LayerSize.of(SIZE)
+    one = (layer.weights * 2 + 11 * layer.kv_bytes_per_row) / BYTES_PER_S + 4 * 11 * 2 / 10_000 + OVERHEAD
+    assert costs.layer(place_of(1), forward(1, 10)) == pytest.approx(one)
+    head = (50 * 2 * 2 + 2 * LOGIT_BYTES * 50) / BYTES_PER_S + OVERHEAD
+    assert costs.stage_job(place_of(1), forward(1, 10)) == pytest.approx(3 * one + head)
+    assert costs.latency(place_of(1)) == pytest.approx(0.007)
+    assert costs.latency(-1) == pytest.approx(0.002), "the draft node's own link"
+    assert costs.transfer(place_of(1), Credit("s")) == pytest.approx(HEADER_BYTES / BYTES_PER_S)
+
+
+def test_it_has_to_fit_its_device() -> None:
+    large = replace(MIDDLE, size=SIZE.model_copy(update={"hidden": 1 << 14, "intermediate": 1 << 14}))
+    with pytest.raises(CapacityError, match="middle model 1 does not fit on slow"):
+        require_fit(emulation(middles=(large,)), 10)
+
+
+def with_middle(scenario_file: Callable[..., Path], directory: str, **changes: Any) -> Path:
+    content = {
+        "pair": {"middles": [directory]},
+        "devices": DEVICES,
+        "emulated": EMULATED,
+        "strategies": ["autoregressive", "pipespec"],
+        **changes,
+    }
+    return scenario_file(**content)
+
+
+def test_replay_gives_the_figures_of_the_virtual_clock(
+    scenario_file: Callable[..., Path], pair: Pair, tmp_path: Path
+) -> None:
+    directory = first_layers(tmp_path / "middle", 2)
+    middle = MiddleModel.load(Checkpoint(directory), pair.head.vocab_size, pair.head.weight.dtype)
+    scenario = with_middle(scenario_file, str(directory), temperatures=[1], max_new_tokens=10)
+    found = {}
+    for clock in ("replay", "virtual"):
+        options = BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1)
+        run_bench(options, Progress(), replace(pair, middles=(middle,)))
+        found[clock] = json.loads((tmp_path / clock / "results.json").read_text())
+    assert found["replay"]["runs"] == found["virtual"]["runs"]
+    assert found["replay"]["outputs_differ"] == []
+    alone, pipespec = found["replay"]["runs"]
+    assert set(alone["use"]) == {"d0", "v1", "v2"}, "it is not used"
+    assert set(pipespec["use"]) == {"d0", "v1", "v2", "m1"}
+    assert pipespec["use"]["m1"]["busy"] > 0
+    assert pipespec["link_bytes"]["m1"] > 0
+    assert len(pipespec["rollbacks"]) == 2
+    assert sum(pipespec["rollbacks"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"emulated": [{"model": "llama2-7b", "quant": "int4"}]}, "emulated.middles 0 sizes"),
+        ({"emulated": [{**EMULATED[0], "middles": ["eagle"]}]}, "no small_lm 'eagle'"),
+        ({"clock": "paced"}, "the paced clock has no middle models"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused(
+    scenario_file: Callable[..., Path], changes: dict[str, Any], said: str
+) -> None:
+    scenario = read_scenario(with_middle(scenario_file, "anything", **changes))
+    with pytest.raises(BadRequestError, match=said):
+        cases(scenario, Path())

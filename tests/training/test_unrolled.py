@@ -1,0 +1,42 @@
+"""The steps of an EAGLE-3 head on its own output, against its definition, and its draft vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from flowedge.drafting.eagle3_head import load_eagle3_head
+from flowedge.training.documents import Document
+from flowedge.training.eagle3_training import draft_vocabulary
+from flowedge.training.unrolled import unrolled
+from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
+
+HIDDEN, VOCAB, ROWS, STEPS = 32, 60, 4, 3
+
+
+@torch.no_grad()
+def test_every_step_is_that_of_the_plain_head_on_a_branch(tmp_path: Path) -> None:
+    save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=25)
+    plain, head = PlainEagle3(tmp_path), load_eagle3_head(tmp_path, torch.float32)
+    torch.manual_seed(1)
+    embedded = nn.Embedding(VOCAB, HIDDEN)(torch.randint(VOCAB, (2, ROWS + STEPS - 1)))
+    fused = head.fc(torch.randn(2, ROWS, 3 * HIDDEN))
+    outputs = list(unrolled(head, embedded, fused, STEPS))
+    assert len(outputs) == STEPS
+    for text in range(2):
+        for row in range(ROWS):
+            before = fused[text, : row + 1]
+            for step in range(STEPS):
+                branch = plain.states(embedded[text, : row + 1 + step], before)
+                torch.testing.assert_close(outputs[step][text, row], branch[-1], rtol=1e-4, atol=1e-4)
+                before = torch.cat((before, branch[-1:]))
+
+
+def test_the_draft_vocabulary_is_what_the_assistant_writes_most() -> None:
+    tokens = np.array([1, 1, 1, 1, 9, 9, 9, 4, 4, 7], dtype=np.int32)
+    document = Document(tokens, np.arange(len(tokens)) >= 4)
+    assert draft_vocabulary([document, document], vocab=12, size=2).tolist() == [4, 9]
+    assert draft_vocabulary([document], vocab=12, size=12).tolist() == list(range(12))
