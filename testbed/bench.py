@@ -13,14 +13,17 @@ from typing import Any
 
 from flowedge.errors import BadRequestError
 from flowedge.runtime.request import Noise
+from testbed.bounds import all_bounds
 from testbed.clocks import LIVE, check_clock
 from testbed.paced.clock import why_loopback
 from testbed.paced.timings import Kept
 from testbed.pair import Pair
-from testbed.plan import Case, Plan, by_setup, cases, make_plan
+from testbed.plan import Case, Plan, Run, Task, by_setup, cases, make_plan
 from testbed.profiles import library
 from testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from testbed.provenance import code_digest, git_revision, versions
+from testbed.reach import Reach
+from testbed.replay.path_reach import ReachStore
 from testbed.report.charted import charted
 from testbed.report.document import write_report
 from testbed.results import differing_outputs, entries, write_json
@@ -186,6 +189,11 @@ def _results(
             if record is None:
                 raise BadRequestError(f"run {run.key} is missing from {options.out}; start it again")
             records[run.key] = record
+    reaches = ReachStore(pair, options.out)
+
+    def reach_of(task: Task, run: Run) -> Reach:
+        return reaches.reach(task.prompt, task.sampling, task.max_new_tokens, run.noise)
+
     return {
         "scenario": scenario.name,
         "clock": scenario.clock,
@@ -205,7 +213,7 @@ def _results(
         },
         "profiles": _profiles(all_cases),
         "outputs_differ": differing_outputs(plan.cells, records),
-        "runs": entries(plan.cells, records),
+        "runs": entries(plan.cells, records, all_bounds(plan.tasks, records, reach_of)),
     }
 
 

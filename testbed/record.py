@@ -47,6 +47,7 @@ class RunRecord:
     Attributes:
         latency_s: from the request's arrival to its last token.
         itl_s: time between tokens; output: a digest of the tokens, by which methods are compared.
+        rows_in_flight and the two after it: means over the decode time, as in DecodeCounters.
         middles: devices of the middle models that were used; rollbacks: as in DecodeCounters.
     """
 
@@ -65,6 +66,9 @@ class RunRecord:
     prunes: int
     draft_layers: int
     draft_rows_sent: int
+    rows_in_flight: float
+    rows_alive_in_flight: float
+    segments_in_flight: float
     express_bytes: int
     draft_node: DeviceRecord
     stages: tuple[DeviceRecord, ...]
@@ -147,6 +151,9 @@ def record_from(
         prunes=counters.prunes,
         draft_layers=counters.draft_layers,
         draft_rows_sent=counters.draft_rows_sent,
+        rows_in_flight=counters.rows_in_flight,
+        rows_alive_in_flight=counters.rows_alive_in_flight,
+        segments_in_flight=counters.segments_in_flight,
         express_bytes=trace.express_bytes,
         draft_node=draft_node,
         stages=tuple(others[:stages]),

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from testbed.bounds import RunBounds, bound_together
 from testbed.emulation import Emulation
 from testbed.plan import Cell
 from testbed.record import DeviceRecord, RunRecord
@@ -20,12 +21,18 @@ DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
 
 
-def entries(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[dict[str, Any]]:
+def entries(
+    cells: Sequence[Cell], records: Mapping[str, RunRecord], bounds: Mapping[str, RunBounds]
+) -> list[dict[str, Any]]:
     """One object for each method on a case, a dataset, a temperature and a kind of drafting.
 
-    Speedups are over the baseline with plain drafting; None where that was not run.
+    `bounds` are those of runs that have them; what depends on them is None for others. Speedups are over the
+    baseline with plain drafting; None where that was not run.
     """
-    found = [_entry(cell, [records[key] for key in cell.keys]) for cell in cells]
+    found = [
+        _entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys])
+        for cell in cells
+    ]
     plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
     for entry in found:
         for baseline in BASELINES:
@@ -54,7 +61,7 @@ def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry["profile"], tuple(entry["point"].items()), entry["dataset"], entry["temperature"]
 
 
-def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
+def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | None]) -> dict[str, Any]:
     gaps = sorted(gap for run in runs for gap in run.itl_s)
     per_segment = [count for run in runs for count in run.accepted_per_segment]
     # A round of a method that drafts nothing is no round.
@@ -108,6 +115,9 @@ def _entry(cell: Cell, runs: Sequence[RunRecord]) -> dict[str, Any]:
         },
         "use": {used[0].device: _use(used) for used in zip(*devices, strict=True)},
         "energy_j_per_token": _energy(devices, tokens),
+        "rows_in_flight": _over_time(runs, [run.rows_in_flight for run in runs]),
+        "rows_alive_in_flight": _over_time(runs, [run.rows_alive_in_flight for run in runs]),
+        **_bounds(runs, [bound for bound in bounds if bound is not None]),
     }
     return {name: rounded(value) for name, value in entry.items()}
 
@@ -116,6 +126,29 @@ def _speed(runs: Sequence[RunRecord]) -> float:
     """Tokens after the first over the time they took."""
     decode_s = sum(run.decode_s for run in runs)
     return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else 0.0
+
+
+def _over_time(runs: Sequence[RunRecord], means: Sequence[float]) -> float:
+    """The mean over the decode time of all runs, of what is a mean over each run's."""
+    decode_s = sum(run.decode_s for run in runs)
+    weighted = sum(run.decode_s * mean for run, mean in zip(runs, means, strict=True))
+    return weighted / decode_s if decode_s > 0 else 0.0
+
+
+def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str, float | None]:
+    """The bounds and the share of each that was reached; None without the bounds of all runs."""
+    tokens = [run.new_tokens for run in runs]
+    known = len(bounds) == len(runs) > 0
+    sent = bound_together(tokens, [bound.sent_tokens_per_s for bound in bounds]) if known else None
+    alive = bound_together(tokens, [bound.alive_tokens_per_s for bound in bounds]) if known else None
+    speed = _speed(runs)
+    return {
+        "crossing_ms": fmean(bound.crossing_s for bound in bounds) * 1e3 if known else None,
+        "bound_tokens_per_s": alive,
+        "share_of_bound": None if alive is None else speed / alive,
+        "bound_sent_tokens_per_s": sent,
+        "share_of_bound_sent": None if sent is None else speed / sent,
+    }
 
 
 def _use(devices: Sequence[DeviceRecord]) -> dict[str, float]:

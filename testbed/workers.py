@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from testbed.bounds import drafts, is_bounded
 from testbed.clocks import Clock, make_clock
 from testbed.pair import Pair
 from testbed.plan import Task
 from testbed.record import RunRecord
+from testbed.replay.path_reach import ReachStore
 from testbed.trace import Trace
 
 
@@ -95,15 +97,18 @@ class Worker:
         self._settings = settings
         loaded = Pair.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
         self._clock: Clock = make_clock(settings.clock, loaded, settings.directory)
+        self._reaches = ReachStore(loaded, settings.directory)
 
     def carry_out(self, task: Task) -> Done:
-        """Run a task, keeping each run as it ends."""
+        """Run a task, keeping each run as it ends, and then the reach of its drafts."""
         tokens, directory = 0, self._settings.directory
         for run, record, trace in self._clock.measure(task):
             tokens += record.new_tokens
             if run.key in self._settings.traced:
                 _keep(trace_file(directory, run.key), trace.to_dict())
             _keep(record_file(directory, run.key), record.to_dict())
+        for noise in {run.noise for run in task.runs if is_bounded(run) and drafts(run)}:
+            self._reaches.reach(task.prompt, task.sampling, task.max_new_tokens, noise)
         return Done(len(task.runs), tokens, self._clock.facts())
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from flowedge.messages import CONTEXT, Payload, Prune, Segment, StageReport
 from flowedge.runtime.draft_node_spec import DraftNodeSpec
 from flowedge.runtime.epochs import map_segment
 from flowedge.runtime.flight import Flight
+from flowedge.runtime.flight_meter import FlightMeter
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.runtime.middle_session import MiddleSession
 from flowedge.runtime.request import DecodeCounters, Request
@@ -80,6 +81,7 @@ class DraftSession:
         self._wanted_growth: int | None = None
         self._flight = Flight(self.name, request.prompt)
         self._sequence = self._flight.sequence
+        self._meter = FlightMeter()  # of decoding
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
@@ -119,7 +121,9 @@ class DraftSession:
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """A segment of rows that are context at once."""
-        return self._flight.commit(tokens)
+        segment = self._flight.commit(tokens)
+        self._meter.send(segment.number, len(tokens), self._flight.now, committed=True)
+        return segment
 
     def draft_segment(self, send: base.Send) -> Segment:
         """A segment of draft rows."""
@@ -133,12 +137,14 @@ class DraftSession:
         self._counters = replace(
             self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
         )
+        self._meter.send(segment.number, len(send.tokens), self._flight.now, committed=False)
         return segment
 
     def prune(self, command: base.Prune) -> Prune:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._flight.prune(prune)
+        self._meter.prune(prune, self._flight.now)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
             self._incomplete, _ = map_segment(self._incomplete, prune)
@@ -178,7 +184,9 @@ class DraftSession:
             return False
         if not self.strategy.takes_results:
             return False
-        self._flight.take_crossings(self._results.popleft().number)
+        number = self._results.popleft().number
+        self._flight.take_crossings(number)
+        self._meter.settle(number, self._flight.now)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
 
@@ -221,6 +229,7 @@ class DraftSession:
     def verified(self, job: Verify, result: Walk, num_stages: int) -> base.Prefilled | base.Verified:
         """What a verification means for the strategy."""
         self._verifying = False
+        self._meter.settle(self._verified_number, self._flight.now)
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
         self._add_true_rows(job.hidden[accepted], tokens)
@@ -289,6 +298,7 @@ class DraftSession:
             self._per_segment.append(count)
             self._per_round[-1] += count
         self._first_emitted = True
+        self._meter.mark(self._flight.now)
 
     def note_rollbacks(self) -> None:
         """The strategy was obeyed; a rollback that the end of the answer forestalls is none."""
@@ -296,8 +306,12 @@ class DraftSession:
 
     def counters(self) -> DecodeCounters:
         """What was counted so far."""
+        rows, alive, segments = self._meter.means()
         return replace(
             self._counters,
+            rows_in_flight=rows,
+            rows_alive_in_flight=alive,
+            segments_in_flight=segments,
             accepted_per_segment=tuple(self._per_segment),
             accepted_per_round=tuple(self._per_round),
         )

@@ -87,6 +87,9 @@ class DecodeCounters:
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
         rollbacks: of a hierarchy of models, how often each verifier had those before it roll back, the
             target last.
+        rows_in_flight: rows sent to the target and not yet verified or returned empty, as a mean over the
+            time from the first token to the last; rows_alive_in_flight: those of them not pruned yet;
+            segments_in_flight: segments that hold such a row (see flight_meter.py).
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -97,6 +100,9 @@ class DecodeCounters:
     draft_layers: int = 0
     draft_rows_sent: int = 0
     rollbacks: tuple[int, ...] = ()
+    rows_in_flight: float = 0.0
+    rows_alive_in_flight: float = 0.0
+    segments_in_flight: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class PathStore:
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, eos: frozenset[int]
     ) -> TruePath:
         """The path of a request, computed when it is not here yet."""
-        file = self._directory / f"{self._key(prompt, sampling, max_new_tokens, eos)}.npz"
+        file = self._directory / f"{self.key(prompt, sampling, max_new_tokens, eos)}.npz"
         if file.is_file():
             with np.load(file, allow_pickle=False) as stored:
                 return TruePath(int(stored["prompt_tokens"]), stored["tokens"], stored["features"])
@@ -116,9 +116,10 @@ class PathStore:
             self._block = LayerBlock.load(self._checkpoint, 0, layers, dtype=torch.float32)
         return self._block
 
-    def _key(
+    def key(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, eos: frozenset[int]
     ) -> str:
+        """A digest of what determines the path of a request."""
         content = {
             "format": FORMAT,
             "torch": torch.__version__,

@@ -13,6 +13,7 @@ from testbed.pair import Pair
 from testbed.plan import Plan, Run, Task
 from testbed.record import RunRecord
 from testbed.report import tables
+from testbed.report.bounds import bounds_table
 from testbed.report.charted import charted, plots_of
 from testbed.report.paper import lookup
 from testbed.report.parts import parts_table
@@ -23,6 +24,10 @@ from testbed.trace import Trace
 from testbed.workers import read_record, read_trace
 
 DEPTHS = ("option.depth", "option.expand_depth")
+_BOUNDS = (
+    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, and then only those of "
+    "them that are not pruned yet; docs/benchmarks.md says how it is computed."
+)
 _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
 
@@ -35,6 +40,8 @@ def write_report(
     for name in _tables(scenario):
         parts += _table(name, scenario, entries)
     parts += ["## Acceptance and latency", tables.detail_table(entries)]
+    if any(entry["bound_tokens_per_s"] is not None for entry in entries):
+        parts += ["## Share of the bound", _BOUNDS, bounds_table(entries)]
     parts += [
         "## Devices",
         "Computing / sending / waiting, percent of the decode time.",

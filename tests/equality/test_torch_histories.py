@@ -35,7 +35,9 @@ class RandomDrafter:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def open(self, session: str, capacity: int, first_token: int) -> None:
+    def open(
+        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+    ) -> None:
         pass
 
     def close(self, session: str) -> None:

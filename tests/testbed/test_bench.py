@@ -76,6 +76,14 @@ def test_results_have_what_was_asked_for(scenario_file: ScenarioFile, bench: Ben
             assert sum(use.values()) == pytest.approx(1)
         assert run["energy_j_per_token"] > 0
         assert run["link_bytes"]["v1"] > run["link_bytes"]["d0"] > 0
+        # While a segment crosses, nothing comes out but what is in flight. C is the mean over few trees here,
+        # the output's first token starts an empty pipeline and its last segment may hold more than fits: at
+        # 12 tokens the shares may be off by some tenths either way, over 128 by some hundredths.
+        assert 0 < run["share_of_bound_sent"] < 1.2
+        assert run["bound_tokens_per_s"] <= run["bound_sent_tokens_per_s"]
+        assert run["rows_alive_in_flight"] <= run["rows_in_flight"]
+    assert (alone["rows_in_flight"], alone["rows_alive_in_flight"]) == (pytest.approx(1), pytest.approx(1))
+    assert alone["share_of_bound"] == pytest.approx(1, abs=0.01), "one row crosses an empty pipeline"
     assert alone["acceptance_length"] == 1
     assert alone["rounds"] == 0
     assert naive["speedup_vs_naive_pp"] == 1
@@ -193,6 +201,7 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
     assert "*in the paper*" in report
     assert "*6.14*" in report  # naive_pp's mean over datasets in the paper's table 1
     assert "| run 1 | run 2 | mean | SD |" in report
+    assert "| rows alive | bound (alive) | share (alive) |" in report
     for name in ("bars.png", "gantt-naive_pp.png", "gantt-flowspec.png"):
         assert f"]({name})" in report
         assert (out / name).read_bytes().startswith(b"\x89PNG")

@@ -69,7 +69,9 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
 ) -> None:
     directory = first_layers(tmp_path / "middle", 2)
     middle = MiddleModel.load(Checkpoint(directory), pair.head.vocab_size, pair.head.weight.dtype)
-    scenario = with_middle(scenario_file, str(directory), temperatures=[1], max_new_tokens=10)
+    scenario = with_middle(
+        scenario_file, str(directory), temperatures=[1], noise=["plain"], max_new_tokens=10
+    )
     found = {}
     for clock in ("replay", "virtual"):
         options = BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1)
