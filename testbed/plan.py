@@ -94,7 +94,7 @@ class Cell:
     """Runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting."""
 
     case: Case
-    strategy: str
+    method: str
     options: Options
     dataset: str
     temperature: float
@@ -208,22 +208,22 @@ def make_plan(
     _check_memory(scenario, all_cases, datasets, choose)
     planner = _Planner(scenario, base, choose)
     cells = [
-        planner.cell(case, strategy, dataset, temperature, noise)
+        planner.cell(case, method, dataset, temperature, noise)
         for case in all_cases
         for dataset in datasets
         for temperature in scenario.temperatures
-        for strategy in scenario.strategies
-        for noise in scenario.noises(strategy, temperature)
+        for method in scenario.strategies
+        for noise in scenario.noises(method, temperature)
     ]
     return Plan(tuple(planner.tasks()), tuple(cells))
 
 
-def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, strategy: str) -> Options:
-    """The options of a strategy in a case; those of the sweep go to whoever knows them.
+def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
+    """The options of a method in a case; those of the sweep go to whoever knows them.
 
     SpecPipe's width is chosen for the case unless it is given.
     """
-    fixed = dict(scenario.strategy_options.get(strategy, {}))
+    strategy, fixed = scenario.method(method)
     for name, value in case.options:
         try:
             make_strategy(strategy, {name: value})
@@ -258,8 +258,8 @@ class _Planner:
         self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
         self._sizes: dict[int, dict[str, Any]] = {}
 
-    def cell(self, case: Case, strategy: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
-        options = self._choose(case, strategy)
+    def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
+        (strategy, _), options = self._scenario.method(method), self._choose(case, method)
         keys: list[str] = []
         for seed in self._scenario.seeds:
             for index, prompt in enumerate(dataset.prompts):
@@ -269,7 +269,7 @@ class _Planner:
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
         return Cell(
-            case, strategy, options, dataset.name, temperature, noise, tuple(keys), len(self._scenario.seeds)
+            case, method, options, dataset.name, temperature, noise, tuple(keys), len(self._scenario.seeds)
         )
 
     def tasks(self) -> Iterator[Task]:
@@ -319,7 +319,7 @@ def _check_memory(
         if not isinstance(case.setup, Emulation):
             continue  # agents look at their own memory
         rows = [
-            make_strategy(strategy, dict(choose(case, strategy))).max_draft_rows
-            for strategy in scenario.strategies
+            make_strategy(scenario.method(method)[0], dict(choose(case, method))).max_draft_rows
+            for method in scenario.strategies
         ]
         require_fit(case.setup, longest + scenario.max_new_tokens + max(rows))

@@ -53,7 +53,7 @@ def differing_outputs(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -
         outputs = [records[key].output for key in cell.keys]
         place = (cell.case.profile, cell.case.point, cell.dataset, cell.temperature)
         if first.setdefault(place, outputs) != outputs:
-            differing.add(cell.strategy)
+            differing.add(cell.method)
     return sorted(differing)
 
 
@@ -72,7 +72,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
-        "method": cell.strategy,
+        "method": cell.method,
         "options": dict(cell.options),
         "profile": cell.case.profile,
         "emulated": isinstance(setup, Emulation),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowedge.errors import BadRequestError
+from flowedge.runtime.request import Noise
 from flowedge.sampling import SamplingParams
 from testbed.clocks import make_clock
 from testbed.emulation import Emulation
@@ -19,7 +20,7 @@ SCENARIO = Path(__file__).parent / "scenarios" / "flowspec-table1.yaml"
 
 
 class SampleRuns:
-    """Replays prompts of one dataset at temperature 0, by any method on any pipeline of SCENARIO.
+    """Replays prompts of one dataset, by any method on any pipeline of SCENARIO.
 
     Attributes:
         dataset: its name; that of the project's own prompts when there is no such file.
@@ -45,7 +46,7 @@ class SampleRuns:
         return found[0].emulation
 
     def records(self, emulation: Emulation, strategy: str, options: Options = ()) -> list[RunRecord]:
-        """One for each prompt."""
+        """One for each prompt, at temperature 0."""
         scenario = self._scenario
         run = Run("sample", strategy, options, emulation, 0, scenario.prefill_rows)
         tasks = [
@@ -53,3 +54,26 @@ class SampleRuns:
             for index, prompt in enumerate(self._prompts)
         ]
         return [record for task in tasks for _, record, _ in self._clock.measure(task)]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self._prompts)
+
+    def compared(
+        self,
+        emulation: Emulation,
+        strategy: str,
+        choices: Sequence[Options],
+        index: int,
+        temperature: float,
+    ) -> list[RunRecord]:
+        """One for each choice of options, all on one prompt, with shared noise above temperature 0."""
+        scenario = self._scenario
+        noise: Noise = "shared" if temperature > 0 else "plain"
+        runs = tuple(
+            Run(f"sample{i}", strategy, options, emulation, 0, scenario.prefill_rows, noise)
+            for i, options in enumerate(choices)
+        )
+        sampling = SamplingParams(temperature=temperature, seed=index)
+        task = Task(self._prompts[index], sampling, scenario.max_new_tokens, runs)
+        return [record for _, record, _ in self._clock.measure(task)]

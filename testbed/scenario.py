@@ -14,7 +14,7 @@ from testbed.profiles.document import Document, explain, read_document
 from testbed.profiles.model import Quantisation
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
-Table = Literal["table1", "table2", "table3", "bandwidth", "depth"]
+Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "depth"]
 Plot = Literal["bars", "bandwidth", "depth", "stages", "gantt"]
 Count = Annotated[int, Field(ge=1)]
 
@@ -97,6 +97,18 @@ class Hosts(Document):
     split: list[Count] | None = None
 
 
+class MethodVariant(Document):
+    """A method under a name of its own: a strategy with other options.
+
+    Attributes:
+        noise: kinds of drafting above temperature 0; those of the scenario when not given.
+    """
+
+    strategy: str
+    options: dict[str, float] = Field(default_factory=dict)
+    noise: Annotated[list[Noise], Field(min_length=1)] | None = None
+
+
 class Quick(Document):
     """What --quick replaces."""
 
@@ -121,7 +133,9 @@ class Scenario(Document):
         clock: where time comes from when --clock is not given.
         devices, links, emulated: what is emulated; real hosts need none of it, but take titles and power from
             the profiles of devices that are given.
-        strategy_options: options by strategy.
+        strategies: what is run, by name: of strategies and of `variants`.
+        strategy_options: options by strategy, which its variants have too.
+        variants: further methods by name.
         datasets: JSON-lines files by name, in the directory of --data or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
         noise: kinds of drafting, all of which every method that drafts is run with above temperature 0.
@@ -138,6 +152,7 @@ class Scenario(Document):
     emulated: list[Emulated] = Field(default_factory=list)
     strategies: list[str] = Field(min_length=1)
     strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
+    variants: dict[str, MethodVariant] = Field(default_factory=dict)
     datasets: dict[str, str] = Field(min_length=1)
     temperatures: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
     noise: list[Noise] = Field(default=list(NOISES), min_length=1)
@@ -152,9 +167,15 @@ class Scenario(Document):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Scenario:
-        for strategy in [*self.strategies, *self.strategy_options]:
+        for name in self.variants:
+            if name in STRATEGIES:
+                raise ValueError(f"variant {name!r} has the name of a strategy; give it another")
+        of_variants = [variant.strategy for variant in self.variants.values()]
+        methods = [name for name in self.strategies if name not in self.variants]
+        for strategy in [*methods, *of_variants, *self.strategy_options]:
             if strategy not in STRATEGIES:
-                raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+                known = ", ".join((*STRATEGIES, *self.variants))
+                raise ValueError(f"unknown strategy {strategy!r}; known are {known}")
         for axis in [*self.sweep, *(self.quick.sweep or {})]:
             if axis not in ("mbps", "latency_ms", "stages") and not axis.startswith(OPTION):
                 raise ValueError(
@@ -172,15 +193,22 @@ class Scenario(Document):
         scenario.check_options()
         return scenario
 
-    def noises(self, strategy: str, temperature: float) -> list[Noise]:
+    def method(self, name: str) -> tuple[str, dict[str, float]]:
+        """The strategy of a method, and its options."""
+        variant = self.variants.get(name, MethodVariant(strategy=name))
+        return variant.strategy, {**self.strategy_options.get(variant.strategy, {}), **variant.options}
+
+    def noises(self, name: str, temperature: float) -> list[Noise]:
         """The kinds of drafting that a method is run with; plain where there is no noise or no draft."""
-        drafts = make_strategy(strategy, self.strategy_options.get(strategy, {})).needs_drafter
-        return list(dict.fromkeys(self.noise)) if drafts and temperature > 0 else ["plain"]
+        drafts = make_strategy(*self.method(name)).needs_drafter
+        variant = self.variants.get(name)
+        kinds = self.noise if variant is None or variant.noise is None else variant.noise
+        return list(dict.fromkeys(kinds)) if drafts and temperature > 0 else ["plain"]
 
     def check_options(self) -> None:
         """Raises BadRequestError for strategy options that do not exist or are out of range."""
-        for strategy in self.strategies:
-            make_strategy(strategy, self.strategy_options.get(strategy, {}))
+        for name in self.strategies:
+            make_strategy(*self.method(name))
 
     def quickened(self) -> Scenario:
         """The scenario as --quick runs it."""

@@ -13,7 +13,7 @@ from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError
-from flowedge.runtime.request import Failed, Finished, Request, Tokens, parse_noise
+from flowedge.runtime.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.runtime.statistics import RequestClock
 from flowedge.runtime.transport.status import abort
 from flowedge.sampling import SamplingParams
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 AUTOREGRESSIVE = "autoregressive"
-DEFAULT_STRATEGY = "flowspec"
 DEFAULT_NOISE = "shared"
 
 

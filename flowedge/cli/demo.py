@@ -30,7 +30,7 @@ def demo(
     from flowedge.errors import DeadlineError  # noqa: PLC0415
 
     screen = Screen()
-    options = GenerateOptions(strategy="flowspec", max_new_tokens=max_new_tokens)
+    options = GenerateOptions(max_new_tokens=max_new_tokens)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     with LocalCluster(stages, name="demo") as cluster:
         names = [agent.name for agent in cluster.agents]

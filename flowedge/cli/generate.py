@@ -36,10 +36,10 @@ def generate(
     strategy: Annotated[
         str,
         typer.Option(
-            help="flowspec; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, "
-            "flowspec_paper, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
+            help="auto; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
+            "flowspec, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
         ),
-    ] = "flowspec",
+    ] = "auto",
     middle: Annotated[
         str | None,
         typer.Option(

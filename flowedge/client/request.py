@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from flowedge.errors import BadRequestError
-from flowedge.runtime.request import Noise, parse_noise
+from flowedge.runtime.request import DEFAULT_STRATEGY, Noise, parse_noise
 from flowedge.sampling import SamplingParams
 from flowedge.v1 import generation_pb2 as pb
 
-DEFAULT_STRATEGY = "flowspec"
 DEFAULT_MAX_NEW_TOKENS = 256
 _TOKEN_LIMIT = 2**31
 

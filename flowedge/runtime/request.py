@@ -11,6 +11,7 @@ from flowedge.sampling import SamplingParams
 
 Noise: TypeAlias = Literal["plain", "shared"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
+DEFAULT_STRATEGY = "auto"
 
 
 def parse_noise(text: str) -> Noise:
@@ -45,7 +46,7 @@ class Request:
     max_new_tokens: int
     eos: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
-    strategy: str = "flowspec"
+    strategy: str = DEFAULT_STRATEGY
     strategy_options: dict[str, float] = field(default_factory=dict)
     noise: Noise = "shared"
     rows_only: bool = False

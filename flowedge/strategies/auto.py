@@ -112,7 +112,6 @@ class Auto(Strategy):
     def _begin(self, token: int, context: int) -> None:
         self._candidates.restart(token, context)
         self._drafting = self._at_root = False
-        self._tokens = 0
 
     def _advance(self, event: Verified) -> list[Command]:
         candidates = self._candidates
@@ -130,7 +129,6 @@ class Auto(Strategy):
         if self._at_root or grows_anew(self._tokens, self._settings.stale_tokens):
             candidates.regrow()
             self._drafting = self._at_root = False
-            self._tokens = 0
         return [emitted, Prune(event.accepted, None if row == UNSENT else row, ends_round=False)]
 
     def _proceed(self) -> list[Command]:
@@ -144,10 +142,14 @@ class Auto(Strategy):
             self._credits -= 1
             self._flying += 1
             commands.append(candidates.send(nodes))
-        if not self._drafting and len(candidates.tree) < settings.max_nodes:
+        # Nothing is sent before the root is drafted below, however small a tree may be.
+        has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
+        if not self._drafting and has_room:
             grow = candidates.grow(settings.draft_nodes)
             if grow is not None:
                 self._drafting, self._at_root = True, grow.nodes == (ROOT,)
+                if self._at_root:
+                    self._tokens = 0
                 commands.append(grow)
         return commands
 

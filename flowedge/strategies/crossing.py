@@ -9,9 +9,11 @@ import numpy as np
 from flowedge.strategies.base import Crossing
 
 _FADE = 0.95  # weight of what came before, at each crossing
-_PRIOR_ROWS = 64.0  # row count of the crossing that the first estimate of a row's time is a guess from
-_PRIOR_SHARE = 0.3  # by how much that many rows are taken to prolong a crossing until it is measured
-_PRIOR_WEIGHT = 0.5
+# What rows are taken to cost until it is measured: this share of a crossing for so many of them.
+_PRIOR_SHARE = 0.3
+_PRIOR_ROWS = 64.0
+_PRIOR_WEIGHT = 0.5  # crossings, that many rows from the mean, that the prior counts as
+_LEAST_BASE = 0.1  # share of the mean crossing that one without rows takes at least
 
 
 class CrossingEstimate:
@@ -44,14 +46,15 @@ class CrossingEstimate:
         return max(slope / base, 0.0) if base > 0 else _PRIOR_SHARE / _PRIOR_ROWS
 
     def _line(self) -> tuple[float, float]:
-        if self._moments[0, 0] == 0:
+        """Least squares, with a slope drawn to the prior's, so that one row count gives a line too."""
+        weight = float(self._moments[0, 0])
+        if weight == 0:
             return 0.0, 0.0
-        mean = float(self._product[0] / self._moments[0, 0])
-        # A crossing as the prior has it stands beside those measured, so that one row count gives a line too.
-        point = np.array([1.0, _PRIOR_ROWS])
-        guess = mean * (1 + _PRIOR_SHARE)
-        moments = self._moments + _PRIOR_WEIGHT * np.outer(point, point)
-        base, slope = np.linalg.solve(moments, self._product + _PRIOR_WEIGHT * point * guess)
-        if base <= 0:
-            return mean, 0.0
-        return float(base), float(slope)
+        rows, seconds = float(self._moments[0, 1]) / weight, float(self._product[0]) / weight
+        share = _PRIOR_SHARE / _PRIOR_ROWS
+        prior_slope = seconds * share / (1 + share * rows)
+        pull = _PRIOR_WEIGHT * _PRIOR_ROWS**2
+        variance = max(float(self._moments[1, 1]) - weight * rows**2, 0.0)
+        covariance = float(self._product[1]) - weight * rows * seconds
+        slope = (covariance + pull * prior_slope) / (variance + pull)
+        return max(seconds - slope * rows, _LEAST_BASE * seconds), slope

@@ -8,7 +8,7 @@ from testbed.plan import Plan, Run, Task
 from testbed.scenario import Plot, Scenario
 
 DEFAULT_PLOTS: tuple[Plot, ...] = ("bars", "gantt")
-GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec")
+GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec", "auto")
 
 
 def plots_of(scenario: Scenario) -> tuple[Plot, ...]:

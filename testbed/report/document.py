@@ -16,6 +16,7 @@ from testbed.report import tables
 from testbed.report.bounds import bounds_table
 from testbed.report.charted import charted, plots_of
 from testbed.report.paper import lookup
+from testbed.report.parts import parts_table
 from testbed.report.tables import Entry, unique
 from testbed.report.variants import Variant, variants
 from testbed.scenario import Plot, Scenario, Table
@@ -113,6 +114,11 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
             parts = [f"## {title}{like}"]
             for temperature in scenario.temperatures:
                 parts += [f"Temperature {temperature:g}", make(entries, temperature)]
+            return parts
+        case "parts":
+            parts = ["## What each part is worth"]
+            for temperature in scenario.temperatures:
+                parts += [f"Temperature {temperature:g}", parts_table(entries, temperature)]
             return parts
         case "bandwidth":
             table = tables.sweep_table(_swept(entries, "mbps"), "mbps", published_bandwidth(entries))

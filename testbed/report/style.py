@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _COLOURS = {
+    "auto": "#7A1FA2",
     "autoregressive": "#999999",
     "naive_pp": "#000000",
     "pruned_pp": "#56B4E9",

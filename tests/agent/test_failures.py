@@ -80,7 +80,7 @@ def generate_until(
 
 
 CASES = [
-    (1, signal.SIGKILL, "flowspec"),
+    (1, signal.SIGKILL, "auto"),
     (2, signal.SIGSTOP, "flowspec"),
     (2, signal.SIGKILL, "autoregressive"),
     (1, signal.SIGSTOP, "autoregressive"),

@@ -19,7 +19,7 @@ def test_generate_with_the_check(
     model, head = tmp_path / "model", tmp_path / "head"
     save_small_lm(model, num_hidden_layers=8)
     save_eagle3_head(head, hidden=32, vocab=4096, draft_vocab=1000)
-    models = ["--model", str(model), "--drafter", str(head), "--strategy", "flowspec"]
+    models = ["--model", str(model), "--drafter", str(head), "--strategy", "auto"]
     prompt = ["--prompt", "The quick brown fox jumps", "--max-new-tokens", "24"]
     sampling = ["--temperature", "0.8", "--seed", "3"]
     peers = ",".join(agent.address for agent in idle_agents[:3])

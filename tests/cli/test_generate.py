@@ -45,7 +45,7 @@ def test_check_and_json(cluster4: str, capsys: pytest.CaptureFixture[str], tmp_p
     assert "tolerance" in printed
     content = json.loads(out.read_text())
     assert content["settings"]["seed"] == 5
-    assert content["settings"]["strategy"] == "flowspec"
+    assert content["settings"]["strategy"] == "auto"
     assert content["versions"]["flowedge"] == "0.1.0"
     assert [entry["prompt"] for entry in content["prompts"]] == [PROMPT, "Hello!"]
     for entry in content["prompts"]:

@@ -61,7 +61,7 @@ def test_an_answer_streams_and_is_complete_at_the_end() -> None:
     assert (generation.seed, generation.prompt_ids) == (99, (1, 2))
     assert (generation.finish_reason, generation.statistics) == ("eos", {"rounds": 2})
     (request,) = node.requests
-    assert (request.prompt, request.strategy, request.max_new_tokens) == ("Hi", "flowspec", 9)
+    assert (request.prompt, request.strategy, request.max_new_tokens) == ("Hi", "auto", 9)
     assert (request.temperature, request.top_k, list(request.stop)) == (0.5, 3, ["x"])
     assert not request.HasField("seed")
 

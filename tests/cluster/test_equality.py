@@ -14,7 +14,7 @@ from flowedge.models.reference import ReferenceModel
 from flowedge.models.tokenizer import eos_token_ids
 from flowedge.sampling import SamplingParams
 
-STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
+STRATEGIES = ("autoregressive", "flowspec", "auto")
 SAMPLINGS = (
     SamplingParams(),
     SamplingParams(temperature=0.7, seed=11),
@@ -72,7 +72,7 @@ def test_over_four_stages(
 
 def test_a_long_prompt_goes_through_in_chunks(cluster4: str, reference: Reference) -> None:
     prompt = "The boat sailed on, and on the next day it met another boat. " * 60
-    generation = generate(cluster4, "flowspec", SAMPLINGS[1], prompt)
+    generation = generate(cluster4, "auto", SAMPLINGS[1], prompt)
     assert len(generation.prompt_ids) > 500
     assert_equal(generation, SAMPLINGS[1], reference("none"))
 
@@ -81,7 +81,7 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
     with Client(cluster4, timeout_s=240) as client:
         both = [
             client.generate(PROMPT, strategy=strategy, temperature=0.7, seed=seed, max_new_tokens=NEW_TOKENS)
-            for strategy, seed in (("flowspec", 21), ("naive_pp", 22))
+            for strategy, seed in (("auto", 21), ("naive_pp", 22))
         ]
         for generation, seed in zip(both, (21, 22), strict=True):
             sampling = SamplingParams(temperature=0.7, seed=seed)
@@ -102,7 +102,7 @@ def test_over_one_stage_and_over_one_layer_a_stage(
 @pytest.mark.parametrize("quant", ["nf4", "int8", "int4"])
 def test_quantised(idle_agents: list[LocalAgent], reference: Reference, quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
-    generation = generate(assembled(idle_agents[:3], quant), "flowspec", SAMPLINGS[1])
+    generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS[1])
     model = reference(quant)
     text = [*generation.prompt_ids, *generation.token_ids]
     tolerance = model.measure_tolerance((text * 4)[:256]).value

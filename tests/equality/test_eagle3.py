@@ -124,7 +124,7 @@ class TappingDrafter(LMDrafter):
         super().extend(session, features, next_tokens)
 
 
-@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec"])
+@pytest.mark.parametrize("strategy", ["naive_pp", "auto"])
 @pytest.mark.parametrize("split", [[8], [3, 5], [2, 2, 2, 2], [5, 3], [1] * 8], ids=str)
 def test_tapped_states_are_the_whole_models(models: Models, split: list[int], strategy: str) -> None:
     drafter = TappingDrafter(models.noisy)
@@ -138,7 +138,7 @@ def test_tapped_states_are_the_whole_models(models: Models, split: list[int], st
     np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec"])
+@pytest.mark.parametrize("strategy", ["naive_pp", "auto"])
 def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
     for sampling in SAMPLINGS:
         expected = plain(models, sampling)
@@ -170,7 +170,7 @@ def test_a_head_for_another_width(models: Models, tmp_path: Path) -> None:
     )
     narrow = load_drafter(str(tmp_path), models.target())
     assert narrow is not None
-    assert generate(models, narrow, "flowspec", SAMPLINGS[0], [4, 4])[0] == plain(models, SAMPLINGS[0])
+    assert generate(models, narrow, "auto", SAMPLINGS[0], [4, 4])[0] == plain(models, SAMPLINGS[0])
 
 
 def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> None:

@@ -27,7 +27,7 @@ SAMPLINGS = {
 
 # The full matrix is run on our own strategies. The baselines differ from them in policy alone, so for them
 # every number of stages and every sampling is met, but not every pair.
-OWN = ("autoregressive", "naive_pp", "flowspec")
+OWN = ("autoregressive", "flowspec", "auto")
 HIERARCHIES = ("pipespec", "pipespec_sync")  # which tests/equality/test_pipespec.py is about
 BASELINES = tuple(name for name in STRATEGIES if name not in (*OWN, *HIERARCHIES))
 PAIRS = [(1, "greedy"), (2, "T0.7-k20"), (3, "T0.7"), (4, "greedy"), (4, "T1-p0.9"), (8, "T1-k40-p0.95")]
@@ -110,7 +110,7 @@ def reordered(seed: int):
 @pytest.mark.parametrize(
     "fault", [cut, late, reordered(1), reordered(2)], ids=["cut", "late", "mixed1", "mixed2"]
 )
-@pytest.mark.parametrize("strategy", ["flowspec", "naive_pp"])
+@pytest.mark.parametrize("strategy", ["flowspec", "auto"])
 @pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
 def test_express_lane_faults(pair: Pair, strategy: str, fault, sampling: SamplingParams) -> None:
     prompt = pair.prompt(40)
@@ -130,7 +130,7 @@ def test_express_lane_faults_under_the_baselines(pair: Pair, strategy: str) -> N
 def test_sessions_do_not_see_each_other(pair: Pair) -> None:
     pipeline = pair.pipeline([2, 2, 2, 2])
     wanted = {}
-    for i, strategy in enumerate(["flowspec", "naive_pp", "autoregressive", "flowspec"]):
+    for i, strategy in enumerate(["flowspec", "auto", "autoregressive", "auto"]):
         prompt, sampling = pair.prompt(30 + i), SamplingParams(temperature=1.0, seed=i)
         pipeline.start(request(prompt, sampling, 16, strategy, session=f"s{i}"), time=0.05 * i)
         wanted[f"s{i}"] = expected(prompt, sampling, 16, "none")
@@ -142,7 +142,7 @@ def test_sessions_do_not_see_each_other(pair: Pair) -> None:
 
 def test_a_run_repeats_exactly(pair: Pair) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS["T1-p0.9"]
-    runs = [pair.pipeline([3, 5]).generate(request(prompt, sampling, 24, "flowspec")) for _ in range(2)]
+    runs = [pair.pipeline([3, 5]).generate(request(prompt, sampling, 24, "auto")) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
@@ -153,7 +153,7 @@ def test_end_of_sequence_wherever_it_falls(pair: Pair) -> None:
     pipeline = pair.pipeline([2, 2, 2, 2])
     for i in range(0, 24, 3):
         eos = frozenset([tokens[i]])
-        session = request(prompt, sampling, 24, "flowspec", session=f"eos{i}")
+        session = request(prompt, sampling, 24, "auto", session=f"eos{i}")
         outputs = pipeline.generate(type(session)(**{**session.__dict__, "eos": eos}))
         assert token_ids(outputs) == tokens[: tokens.index(tokens[i]) + 1]
         assert isinstance(outputs[-1].output, Finished)
@@ -171,7 +171,7 @@ def test_token_limit(pair: Pair, strategy: str, count: int) -> None:
 def test_stop_string_across_token_borders(pair: Pair) -> None:
     prompt = pair.prompt(40)
     pipeline = pair.pipeline([3, 5])
-    plain = request(prompt, SamplingParams(), 24, "flowspec", session="plain")
+    plain = request(prompt, SamplingParams(), 24, "auto", session="plain")
     outputs = pipeline.generate(plain)
     text = "".join(o.output.text for o in outputs if isinstance(o.output, Tokens))
     stop = text[len(text) // 2 - 2 : len(text) // 2 + 3]

@@ -57,7 +57,7 @@ TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper
 LEVELS = ("pipedec", "specpipe")
 OTHERS = ("autoregressive", "pipeinfer", "pipespec_sync")
 HIERARCHY = ("pipespec",) * 3
-ASYNCHRONOUS = ("flowspec",) * 6  # the one with the most freedom is drawn the most often
+ASYNCHRONOUS = ("auto", "flowspec") * 3  # those with the most freedom are drawn the most often
 
 
 def random_strategy(rng: np.random.Generator):
@@ -83,12 +83,22 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "decay": float(rng.choice([0.1, 0.3])),
             "max_draft_rows": int(rng.integers(1, 20)),
         }
+    if name == "auto":
+        return {
+            "candidates": int(rng.integers(1, 4)),
+            "draft_nodes": int(rng.integers(1, 5)),
+            "segment_rows": int(rng.integers(1, 6)),
+            "max_draft_rows": int(rng.integers(1, 40)),
+            "max_nodes": int(rng.integers(1, 40)),
+            "least_node": float(rng.choice([0.001, 0.05, 0.4])),
+            "row_price": float(rng.choice([0.0, 0.65, 1e9])),
+            "stale_tokens": float(rng.choice([0, 1, 3, 1e9])),
+            "extra_segments": float(rng.choice([0, 1])),
+        }
     if name == "pipespec":
         return {"models": int(rng.integers(2, 6)), "max_draft_rows": int(rng.integers(1, 20))}
-    if name == "pipespec_sync":
-        return {"lookahead": int(rng.integers(1, 6))}
     if name not in TREES:
-        return {}
+        return {"lookahead": int(rng.integers(1, 6))} if name == "pipespec_sync" else {}
     return {
         "tree_nodes": int(rng.integers(1, 14)),
         "depth": int(rng.integers(1, 5)),

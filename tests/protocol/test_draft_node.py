@@ -50,7 +50,7 @@ def request(session: str = "s", strategy: str = "flowspec", **changes) -> Reques
         "sampling": SamplingParams(),
         "max_new_tokens": 12,
         "strategy": strategy,
-        "strategy_options": {} if strategy == "autoregressive" else SMALL,
+        "strategy_options": SMALL if strategy in ("flowspec", "naive_pp") else {},
     }
     return Request(**{**values, **changes})
 
@@ -135,7 +135,7 @@ class Loop:
         self.rig.check_empty()
 
 
-@pytest.mark.parametrize("strategy", ["flowspec", "naive_pp", "autoregressive"])
+@pytest.mark.parametrize("strategy", ["auto", "flowspec", "autoregressive"])
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3), (3, 2, 1, 0, 3, 2, 1)])
 def test_the_loop_generates_what_the_plain_model_does(strategy, prompt):
     loop, wanted = Loop(), request(strategy=strategy, prompt=prompt)
@@ -404,7 +404,7 @@ def test_a_job_that_fails_ends_its_session():
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 6, 10, 15])
-@pytest.mark.parametrize("strategy", ["flowspec", "naive_pp", "autoregressive"])
+@pytest.mark.parametrize("strategy", ["auto", "flowspec", "autoregressive"])
 def test_a_cancelled_session_says_nothing_more_and_leaves_nothing(turns, strategy):
     loop = Loop()
     loop.node.start(request(strategy=strategy, max_new_tokens=60))
@@ -499,7 +499,7 @@ def test_verifying_goes_before_drafting():
     assert both > 5, "the test has not met the case"
 
 
-@pytest.mark.parametrize("strategy", ["flowspec", "naive_pp", "autoregressive"])
+@pytest.mark.parametrize("strategy", ["auto", "flowspec", "autoregressive"])
 def test_a_segment_is_sent_for_each_credit_and_no_more(strategy):
     """The stage keeps its credits back for a while: at most one more segment than were granted is out."""
     loop, wanted = Loop(), request(strategy=strategy, max_new_tokens=30)

@@ -168,7 +168,7 @@ def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models
         async with live_pipeline(models, ExpressFault.parse(fault)) as (node, stages):
             expected, plain = await result_of(node, request("plain", "autoregressive"))
             assert len(expected) == 40
-            for strategy in ("naive_pp", "flowspec"):
+            for strategy in ("naive_pp", "auto"):
                 tokens, finished = await result_of(node, request(strategy, strategy))
                 assert tokens == expected
                 assert finished.counters.prunes > 0
@@ -185,7 +185,7 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
     async def test() -> None:
         async with live_pipeline(models) as (node, _):
             expected, _ = await result_of(node, request("alone"))
-            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "naive_pp") * 2)]
+            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "auto") * 2)]
             results = await asyncio.gather(*(result_of(node, each) for each in asked))
             assert [tokens for tokens, _ in results] == [expected] * 4
 

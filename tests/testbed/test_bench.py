@@ -124,6 +124,34 @@ def test_both_kinds_of_drafting_are_run_where_they_differ(
     assert only["speedup_vs_naive_pp"] is None, "nothing to compare with was run"
 
 
+def test_a_method_is_run_less_each_of_its_parts(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    variants = {
+        "small segments": {"strategy": "auto", "options": {"segment_rows": 1}},
+        "without shared noise": {"strategy": "auto", "noise": ["plain"]},
+    }
+    scenario = scenario_file(
+        strategies=["auto", *variants],
+        variants=variants,
+        strategy_options={"auto": {"candidates": 8}},
+        temperatures=[0, 1],
+        noise=["shared"],
+        report={"tables": ["parts"], "plots": ["gantt"]},
+    )
+    assert bench(scenario, tmp_path / "out").begun == [(5, 0)], "at temperature 0 two of them are the same"
+    found = {(run["temperature"], run["method"]): run for run in results(tmp_path / "out")["runs"]}
+    assert [found[1, name]["noise"] for name in ["auto", *variants]] == ["shared", "shared", "plain"]
+    assert found[1, "small segments"]["options"] == {"candidates": 8, "segment_rows": 1}
+    whole, small = found[0, "auto"], found[0, "small segments"]
+    assert small["draft_rows_sent"] < whole["draft_rows_sent"]
+    assert found[0, "without shared noise"]["tokens_per_s"] == whole["tokens_per_s"]
+    report = (tmp_path / "out" / "report.md").read_text()
+    beside = 100 * (small["tokens_per_s"] / whole["tokens_per_s"] - 1)
+    assert f"| {beside:+.1f} % |" in report
+    assert "gantt-auto.png" in report
+
+
 def test_an_interrupted_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,12 @@ def test_an_unknown_profile_names_the_known() -> None:
     ("changes", "said"),
     [
         ({"strategies": ["flowspec", "magic"]}, "unknown strategy 'magic'"),
+        ({"variants": {"slow": {"strategy": "magic"}}}, "unknown strategy 'magic'"),
+        ({"variants": {"auto": {"strategy": "auto"}}}, "variant 'auto' has the name of a strategy"),
+        (
+            {"strategies": ["slow"], "variants": {"slow": {"strategy": "auto", "options": {"depth": 3}}}},
+            "unknown strategy option depth",
+        ),
         ({"sweep": {"colour": [1]}}, "unknown sweep axis 'colour'"),
         ({"samples": 0}, "key samples"),
         ({"strategy_options": {"flowspec": {"dept": 3}}}, "unknown strategy option dept"),

@@ -1,0 +1,68 @@
+"""The search for auto's parameters: along lines, on replayed prompts, validated on others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flowedge.errors import BadRequestError
+from testbed.line_search import Values, line_search, outcome
+from testbed.pair import Pair
+from testbed.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
+from tests.testbed.conftest import PROMPTS
+
+pytestmark = pytest.mark.xdist_group("bench")
+
+
+def test_a_line_search_climbs_until_nothing_changes() -> None:
+    def score(many: Sequence[Values]) -> list[float]:
+        return [-((values["x"] - 3) ** 2) - (values["y"] - values["x"]) ** 2 / 2 for values in many]
+
+    start = {"x": 0.0, "y": 0.0}
+    steps = line_search({"x": (1, 2, 3), "y": (0, 1, 2, 3)}, start, score, rounds=9)
+    assert outcome(start, steps) == {"x": 3, "y": 3}
+    assert [(step.parameter, step.chosen) for step in steps] == [
+        ("x", 2),
+        ("y", 2),
+        ("x", 3),
+        ("y", 3),
+        ("x", 3),
+        ("y", 3),
+    ], "and a last round that changes nothing"
+    assert steps[0].scores == {0: -9, 1: -4.5, 2: -3, 3: -4.5}
+    assert len(line_search({"x": (1, 2)}, start, score, rounds=1)) == 1
+    (flat,) = line_search({"x": (1, 2)}, start, lambda many: [1.0 for _ in many], rounds=1)
+    assert flat.chosen == 0, "nothing is better"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["depth=3"], "depth is not to be tuned; row_price"),
+        (["prior=0"], "prior is 0"),
+        (["candidates=2.5"], "whole number"),
+        (["prior=many"], "separated by commas"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(given: list[str], said: str) -> None:
+    with pytest.raises(BadRequestError, match=said):
+        parse_space(given)
+    assert parse_space([]) == TUNABLE
+    assert parse_space(["prior", "row_price=1,2"]) == {"prior": TUNABLE["prior"], "row_price": (1.0, 2.0)}
+
+
+def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
+    prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path)
+    found = tune(prompts, PROFILE, {"segment_rows": (1, 48)}, rounds=1)
+    (step,) = found["steps"]
+    assert step["scores"]["1"] < step["scores"]["48"]
+    assert found["tuned"] == {"segment_rows": 48} == found["defaults"]
+    checked = found["validation"]
+    assert checked["gain"] == 0
+    assert checked["defaults_tokens_per_s"] not in step["scores"].values(), "other prompts"
+    assert "no better: keep the defaults" in lines(found)[-1]
+    with pytest.raises(BadRequestError, match="own has 2 prompts that fit, and 4 are needed"):
+        Prompts(pair, ["own"], tmp_path, 2, tmp_path)
