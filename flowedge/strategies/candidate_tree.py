@@ -133,11 +133,6 @@ class CandidateTree:
         parents = self.tree.mark_sent(nodes)
         return Send(tuple(self.tree.tokens[list(nodes)].tolist()), tuple(parents))
 
-    @property
-    def depth_sent(self) -> int:
-        """Depth of the deepest node that is sent; 0 with the root alone."""
-        return int(self.tree.depths[self.tree.rows != UNSENT].max(initial=0))
-
     def _admit(self, nodes: IntArray) -> None:
         """Make nodes of the candidates below `nodes` that are likely enough; score those that are nodes."""
         scores = self.tree.scores[nodes, None] + self._scores[nodes]
