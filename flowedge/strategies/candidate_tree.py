@@ -9,7 +9,7 @@ import numpy as np
 from flowedge.sampling import FloatArray, IntArray
 from flowedge.strategies.acceptance import Acceptance
 from flowedge.strategies.base import Grow, Layer, Send
-from flowedge.tree import ROOT, UNSENT, BoolArray, DraftTree
+from flowedge.tree import ROOT, BoolArray, DraftTree
 
 NO_NAME = -1
 
