@@ -150,7 +150,7 @@ def test_the_template_works_with_hosts_filled_in(cluster: LocalCluster, bench: B
     (tmp_path / "lan.yaml").write_text(form)
     bench(tmp_path / "lan.yaml", tmp_path / "out", quick=True)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [run["tokens"] for run in results["runs"]] == [16] * 4
+    assert [run["tokens"] for run in results["runs"]] == [16] * 5
     assert results["outputs_differ"] == []
 
 
