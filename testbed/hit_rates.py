@@ -1,7 +1,7 @@
 """Measures how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
 
 On prompts that no benchmark uses, the project's own. A pipeline's width is chosen by the rates
-(level_width.py).
+(fitted_options.py).
 
 Run: python -m testbed.hit_rates [--model M] [--drafter D] --out FILE
 """

@@ -12,7 +12,9 @@ It is FlowSpec's continuous pipelining without its turns, and every decision aim
 - Candidates stay with their parents (CandidateTree), and what share of proposals comes true is learnt from
   the tokens drawn (Acceptance), so that scores are probabilities.
 - After a miss the first layer of children is sent as soon as it is there: a crossing of the pipeline takes
-  many times as long as a forward of the drafter, and what is drafted meanwhile follows at once.
+  many times as long as a forward of the drafter, and what is drafted meanwhile follows at once. Where one
+  row takes much less time than two (4-bit weights of bitsandbytes), the root goes alone before it
+  (lone_root).
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ class Auto(Strategy):
 
     def _came_back(self, crossing: Crossing | None) -> None:
         self._flying -= 1
-        if crossing is not None:
+        # A lone row is no measure of what rows add where it is sent alone because it is the cheaper.
+        if crossing is not None and not (self._settings.lone_root and crossing.rows == 1):
             self._crossing.observe([crossing])
 
     def _begin(self, token: int, context: int) -> None:
@@ -135,7 +138,7 @@ class Auto(Strategy):
         """Send what is worth it, and draft where it helps most."""
         commands: list[Command] = []
         candidates, settings = self._candidates, self._settings
-        while self._credits and self._flying < self._limit and candidates.drafted_layers:
+        while self._credits and self._flying < self._limit:
             nodes = self._choose()
             if not nodes:
                 break
@@ -154,8 +157,12 @@ class Auto(Strategy):
         return commands
 
     def _choose(self) -> list[int]:
-        """The nodes of the next segment; the root goes in any case."""
-        settings = self._settings
+        """The nodes of the next segment, if there is anything worth sending; the root is in any case."""
+        settings, tree = self._settings, self._candidates.tree
+        if settings.lone_root and tree.rows[ROOT] == UNSENT:
+            return [ROOT]
+        if not self._candidates.drafted_layers:
+            return []
         threshold = math.log(row_threshold(self._crossing.row_share, settings.row_price))
-        room = settings.max_draft_rows - self._candidates.tree.num_sent
+        room = settings.max_draft_rows - tree.num_sent
         return self._candidates.best_unsent(min(settings.segment_rows, room), threshold)

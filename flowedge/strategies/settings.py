@@ -106,6 +106,7 @@ class AutoSettings(Settings):
     stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
     extra_segments: float = 0.0  # segments under way beyond one a stage
     prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
+    lone_root: float = 0.0  # above 0, a root that is not under way is sent alone, and at once
 
     def __post_init__(self) -> None:
         super().__post_init__()

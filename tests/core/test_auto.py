@@ -46,6 +46,13 @@ def test_the_first_layer_goes_at_once_and_the_next_follows():
     assert script.sends[1] == Send((3, 5, 6, 4), (6, 7, 7, 6)), "the likeliest first"
 
 
+def test_a_lone_root_goes_before_its_children_are_drafted():
+    script = Script(auto(lone_root=1.0), granted=9, stages=3)
+    assert script.sends == [Send((0,), (-1,))]
+    script.layer(*FIRST)
+    assert script.sends[1:] == [Send((1, 2), (5, 5))]
+
+
 def test_no_more_segments_are_under_way_than_there_are_stages():
     script = Script(auto(segment_rows=1), granted=9, stages=2)
     script.layer(*FIRST)

@@ -1,4 +1,4 @@
-"""The width of SpecPipe's tree for an emulated pipeline (specpipe, section 3.3.3)."""
+"""What methods take from the profile of a pipeline: SpecPipe its width (specpipe, section 3.3.3)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from testbed.emulation import Emulation
 from testbed.profiles.hit_rate import HitRates
 
 CONTEXT_ROWS = 256  # of a request in the middle of its answer
+_SEGMENT_ROWS = 16
+_CHEAP = 0.75  # share of the time of many rows
 
 
 def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
@@ -34,6 +36,18 @@ def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
         [partial(step, stage) for stage in range(len(emulation.stages)) for step in (computing, sending)],
         lambda rows: costs.draft_job(_level(rows)),
         lambda rows: hit_rates.rates[rows],
+    )
+
+
+def lone_row_is_cheap(emulation: Emulation) -> bool:
+    """Whether every stage takes much less time for one row than for a segment of them.
+
+    Some products with 4-bit weights do, which unpack whole matrices for more than one row.
+    """
+    costs = ProfileCosts(emulation)
+    return all(
+        costs.stage_job(stage, _forward(1)) < _CHEAP * costs.stage_job(stage, _forward(_SEGMENT_ROWS))
+        for stage in range(emulation.num_stages)
     )
 
 

@@ -1,4 +1,4 @@
-"""SpecPipe's width, chosen from hit rates and what a pipeline takes."""
+"""Options of methods, chosen from hit rates and what a pipeline takes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testbed.emulation import Emulation
+from testbed.fitted_options import level_width, lone_row_is_cheap
 from testbed.hit_rates import hit_rate
-from testbed.level_width import level_width
 from testbed.pair import Pair
 from testbed.plan import cases, make_plan
 from testbed.profiles import library
@@ -77,3 +77,16 @@ def test_the_hit_rate_is_that_of_levels(pair: Pair, tmp_path: Path) -> None:
     misses = len(records[0].accepted_per_round) - 1
     assert hit_rate(records) == pytest.approx(1 - misses / (records[0].new_tokens - 1))
     assert 0 < hit_rate(records) < 1
+
+
+def test_a_lone_row_is_cheap_where_many_have_weights_unpacked():
+    found = {
+        case.profile: lone_row_is_cheap(case.emulation)
+        for case in cases(read_scenario(SCENARIO), SCENARIO.parent)
+    }
+    assert found == {
+        "llama2-7b-fp16": False,
+        "vicuna-7b-fp16": False,
+        "llama2-13b-fp4": True,
+        "vicuna-13b-fp4": True,
+    }
