@@ -14,11 +14,8 @@ from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from flowedge.tree import UNSENT
 from tests.core.script import Script
+from tests.core.script_layers import FIRST, SECOND
 from tests.core.trees import check_tree
-
-# Root 0 with children 1 (0.6) and 2 (0.3); below 1 are 3 (0.9) and 4 (0.05), below 2 are 5 (0.5), 6 (0.4).
-FIRST = ([[1, 2]], [[0.6, 0.3]])
-SECOND = ([[3, 4], [5, 6]], [[0.9, 0.05], [0.5, 0.4]])
 
 
 def auto(**changes: float) -> Auto:

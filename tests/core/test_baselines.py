@@ -13,29 +13,11 @@ from flowedge.strategies.pipedec import PipeDec
 from flowedge.strategies.pipeinfer import PipeInfer
 from flowedge.strategies.pruned_pp import PrunedPP
 from flowedge.strategies.registry import make_strategy
-from flowedge.strategies.settings import LevelSettings, MicroBatchSettings, TreeSettings
+from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
 from flowedge.strategies.specpipe import SpecPipe, SpecPipeSettings
 from flowedge.strategies.specpipe_width import best_width, time_between_tokens
 from tests.core.script import Script
-
-# Root 0 with children 1 (0.6) and 2 (0.3); below 1 are 3 (0.9) and 4 (0.05), below 2 are 5 (0.5), 6 (0.4).
-FIRST = ([[1, 2]], [[0.6, 0.3]])
-SECOND = ([[3, 4], [5, 6]], [[0.9, 0.05], [0.5, 0.4]])
-
-
-def small(**changes: int) -> TreeSettings:
-    values = {
-        "tree_nodes": 5,
-        "depth": 2,
-        "top_k": 2,
-        "segment_rows": 2,
-        "expand_nodes": 5,
-        "expand_depth": 2,
-        "deepen_nodes": 2,
-        "deepen_layers": 1,
-        "max_draft_rows": 20,
-    }
-    return TreeSettings(**{**values, **changes})
+from tests.core.script_layers import FIRST, SECOND, small
 
 
 def grow_first_tree(script: Script) -> None:
