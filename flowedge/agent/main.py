@@ -9,6 +9,7 @@ import logging
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
+from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
 from flowedge.agent.measure_service import MeasureService
@@ -41,7 +42,8 @@ async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
     signals = Signals()
     server = grpc.aio.server(options=settings.link.channel_options)
-    identity = Identity.of(settings, bind(server, settings))
+    device_id = DeviceId.claim()
+    identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
@@ -63,6 +65,7 @@ async def run_agent(settings: AgentSettings) -> None:
             )
         await server.stop(STOP_GRACE_S)
         lane.stop(settings.stop_s)
+        device_id.release()
 
 
 async def _serve_until(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flowedge.errors import BadRequestError
 
-HAND_BACK_S = 8.0  # at most, from the end of `drain_s` to the end of the process
+MAX_DRAIN_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OperationsSettings:
 
     def __post_init__(self) -> None:
         """BadRequestError for what makes no sense."""
-        if not 0 <= self.drain_s <= 3600:
-            raise BadRequestError(f"drain_s is {self.drain_s:g}; it must be 0 to 3600 seconds")
+        if not 0 <= self.drain_s <= MAX_DRAIN_S:
+            raise BadRequestError(f"drain_s is {self.drain_s:g}; it must be 0 to {MAX_DRAIN_S:g} seconds")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise BadRequestError(f"metrics_port is {self.metrics_port}; it must be 0 to 65535, or none")
