@@ -20,6 +20,7 @@ from flowedge.agent.stage_role import StageRole
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.status import abort
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
@@ -35,12 +36,18 @@ class AgentService(rpc.AgentServicer):
     """Answers for one device."""
 
     def __init__(
-        self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
+        self,
+        identity: Identity,
+        roles: RoleHolder,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
+        self._observer = observer
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         """The device and its role."""
@@ -52,13 +59,20 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon)
+        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon, self._observer)
         await self._become(role, request, context, lambda report: role.load(lambda text: report(name, text)))
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
         identity = self._identity
-        role = DraftNodeRole(identity.name, identity.address_for, request, self._settings, self._lane)
+        role = DraftNodeRole(
+            identity.name,
+            identity.address_for,
+            request,
+            self._settings,
+            self._lane,
+            observer=self._observer,
+        )
         await self._become(role, request, context, role.load)
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:

@@ -23,6 +23,7 @@ from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
@@ -48,6 +49,7 @@ class DraftNodeRole:
         settings: AgentSettings,
         lane: ComputeLane,
         taps: Taps | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
 
@@ -60,6 +62,7 @@ class DraftNodeRole:
         self._settings = settings
         self._lane = lane
         self._taps = taps
+        self._observer = observer
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
@@ -83,6 +86,16 @@ class DraftNodeRole:
     def num_sessions(self) -> int:
         """See Role."""
         return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """See Role."""
+        return 0
+
+    @property
+    def cache_budget(self) -> int:
+        """See Role."""
+        return 0
 
     @property
     def settled(self) -> bool:
@@ -243,6 +256,7 @@ class DraftNodeRole:
             progress_s=self._settings.progress_s,
             fault=ExpressFault.from_environment(),
             pacing=None if self._settings.pacing is None else self._settings.pacing(),
+            observer=self._observer,
         )
 
     async def _open(
@@ -259,6 +273,7 @@ class DraftNodeRole:
             device=self._device,
             events=LinkEvents(on_message, on_lost),
             settings=self._settings.link,
+            observer=self._observer,
         )
 
 

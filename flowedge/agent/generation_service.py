@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError
@@ -32,8 +33,11 @@ DEFAULT_NOISE = "shared"
 class GenerationService(rpc.GenerationServicer):
     """Serves requests with whatever pipeline this device is the draft node of."""
 
-    def __init__(self, device: str, roles: RoleHolder, settings: AgentSettings) -> None:
+    def __init__(
+        self, device: str, roles: RoleHolder, settings: AgentSettings, metrics: AgentMetrics
+    ) -> None:
         self._device = device
+        self._metrics = metrics
         self._roles = roles
         self._settings = settings
 
@@ -50,7 +54,7 @@ class GenerationService(rpc.GenerationServicer):
 
     async def _generate(self, role: DraftNodeRole, message: pb.GenerateRequest, context: Any) -> None:
         arrived = time.monotonic()
-        clock = RequestClock(arrived)
+        clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
         live, models = role.serving()
         request = _to_request(message, models)
         role.check_memory(_rows(request))
@@ -66,7 +70,9 @@ class GenerationService(rpc.GenerationServicer):
                     case None:
                         await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
                     case Tokens():
-                        clock.count(len(output.token_ids), time.monotonic())
+                        now = time.monotonic()
+                        clock.count(len(output.token_ids), now)
+                        times.count(len(output.token_ids), now)
                         await context.write(_chunk(output.token_ids, output.text))
                     case Failed():
                         raise output.error

@@ -13,6 +13,7 @@ from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
 from flowedge.agent.measure_service import MeasureService
+from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
@@ -46,13 +47,14 @@ async def run_agent(settings: AgentSettings) -> None:
     identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
-    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
-    generation = GenerationService(identity.name, roles, settings)
+    metrics = AgentMetrics()
+    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane, metrics), server)
+    generation = GenerationService(identity.name, roles, settings, metrics)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
-    streams = StreamServer(identity.name, roles.streams_of, settings.link)
+    streams = StreamServer(identity.name, roles.streams_of, settings.link, metrics)
     server.add_generic_rpc_handlers((streams.handler(),))
-    operations = Operations(identity, roles, settings, lane, signals)
+    operations = Operations(identity, roles, settings, lane, signals, metrics)
     operations.add_to(server)
     await server.start()
     try:

@@ -22,6 +22,7 @@ from flowedge.errors import (
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
@@ -48,6 +49,7 @@ class StageRole:
         settings: AgentSettings,
         lane: ComputeLane,
         on_ended: Callable[[StageRole, str], None],
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
         self.pipeline = request.pipeline
@@ -56,6 +58,8 @@ class StageRole:
         self._settings = settings
         self._lane = lane
         self._on_ended = on_ended
+        self._observer = observer
+        self._cache_budget = 0
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
         self._ready_at: float | None = None
@@ -78,6 +82,16 @@ class StageRole:
     def num_sessions(self) -> int:
         """See Role."""
         return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.queue_length
+
+    @property
+    def cache_budget(self) -> int:
+        """See Role."""
+        return self._cache_budget
 
     @property
     def settled(self) -> bool:
@@ -107,12 +121,15 @@ class StageRole:
         from flowedge.runtime.stage import Stage  # noqa: PLC0415
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
+        spec = _stage_spec(executor, self._request, pacing)
+        self._cache_budget = spec.max_capacity * _cache_row_bytes(executor)
         self._live = LiveStage(
-            Stage(self._device, _stage_spec(executor, self._request, pacing)),
+            Stage(self._device, spec),
             executor,
             self._lane,
             lambda reason: self._on_ended(self, reason),
             pacing,
+            self._observer,
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -168,6 +185,7 @@ class StageRole:
                     events=LinkEvents(on_message, on_lost),
                     settings=self._settings.link,
                     route=self._request.route,
+                    observer=self._observer,
                 )
             except FlowEdgeError:
                 if time.monotonic() > deadline:
@@ -183,12 +201,10 @@ def _what(request: pb.StageRole) -> str:
 
 def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
-    from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
 
     block = executor.block
-    cache_row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
     sent_row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
     return StageSpec(
         is_first=block.is_first,
@@ -196,10 +212,17 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
+        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // _cache_row_bytes(executor))),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
+
+
+def _cache_row_bytes(executor: BlockExecutor) -> int:
+    from flowedge.models.cache import SessionCache  # noqa: PLC0415
+
+    block = executor.block
+    return SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
 
 
 def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:

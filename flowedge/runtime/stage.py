@@ -6,7 +6,7 @@ It opens no socket, reads no clock and starts no thread. A driver feeds it with 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from flowedge.runtime.epochs import check_prune, map_segment
 from flowedge.runtime.jobs import DropCache, Forward, OpenCache, StageJob
 from flowedge.runtime.outbox import Outbox
 from flowedge.runtime.tail import Tail
+from flowedge.runtime.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.sampling import IntArray
 
 MAX_HELD_PRUNES = 1024
@@ -75,6 +76,7 @@ class _Computing:
 @dataclass
 class _Session:
     capacity: int
+    work: Counter[str]  # of all sessions
     tail: Tail = field(default_factory=Tail)
     epoch: int = 0
     fence: int = 0  # the last prune that came in-band
@@ -85,6 +87,8 @@ class _Session:
     def count(self, **changes: float) -> None:
         for name, value in changes.items():
             self.counted[name] = self.counted.get(name, 0) + value
+            if isinstance(value, int):
+                self.work[name] += value
 
     @property
     def report(self) -> StageReport:
@@ -106,6 +110,12 @@ class Stage:
         self._outbox = Outbox()
         self._upstream: deque[Message] = deque()
         self._refusing: FlowEdgeError | None = None
+        self._counts = WorkCounts()
+
+    @property
+    def queue_length(self) -> int:
+        """Segments that wait for the compute lane."""
+        return len(self._inbox)
 
     @property
     def num_sessions(self) -> int:
@@ -199,6 +209,10 @@ class Stage:
         """The next message for the upstream device."""
         return self._upstream.popleft() if self._upstream else None
 
+    def take_counts(self) -> WorkCounts:
+        """What was done since this was last called."""
+        return self._counts.take()
+
     def record_busy(self, session: str, seconds: float) -> None:
         """Count lane time of a session."""
         if session in self._sessions:
@@ -212,7 +226,7 @@ class Stage:
     def drop_all(self) -> None:
         """Forget every session: the pipeline this stage belonged to is gone."""
         for name in list(self._sessions):
-            self._end(name)
+            self._end(name, PIPELINE_ENDED)
         self._closed.clear()
         self._outbox = Outbox()
         self._upstream.clear()
@@ -229,7 +243,10 @@ class Stage:
             self._closed[message.session] = StageReport(self.device)
             self._outbox.put(self._fault(message.session, refusal))
             return
-        self._sessions[message.session] = _Session(message.capacity, counted={"device": self.device})
+        self._counts.opened += 1
+        self._sessions[message.session] = _Session(
+            message.capacity, self._counts.work, counted={"device": self.device}
+        )
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
 
@@ -357,7 +374,7 @@ class Stage:
         name = close.session
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
-            self._end(name)
+            self._end(name, CLOSED)
         elif express and name not in self._passed:
             # The close has overtaken the open; both are still to come in-band.
             self._closed.setdefault(name, StageReport(self.device))
@@ -366,8 +383,9 @@ class Stage:
             self._passed.append(name)
             self._outbox.put(replace(close, reports=(*close.reports, report or StageReport(self.device))))
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, reason: str) -> None:
         self._sessions.pop(name)
+        self._counts.ended[reason] += 1
         self._inbox = deque(s for s in self._inbox if s.session != name)
         self._outbox.drop_segments(name)
         if self._computing is not None and self._computing.job.session == name:
@@ -382,7 +400,7 @@ class Stage:
     def _fail_session(self, name: str, error: FlowEdgeError) -> None:
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
-            self._end(name)
+            self._end(name, error.code)
         self._outbox.put(self._fault(name, error))
 
     def _fault(self, session: str, error: FlowEdgeError) -> Fault:
