@@ -119,11 +119,16 @@ def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str
 
 
 def make_machine(
-    device: str, models: DraftModels, num_stages: int, taps: Taps, num_middles: int = 0
+    device: str,
+    models: DraftModels,
+    num_stages: int,
+    taps: Taps,
+    num_middles: int = 0,
+    max_sessions: int = DraftNodeSpec.max_sessions,
 ) -> DraftNode:
     """The state machine of a draft node with these models, in front of stages with these taps.
 
-    num_middles: middle models beside them.
+    num_middles: middle models beside them; max_sessions: most sessions open at once.
     """
     drafter = models.executor.drafter
     spec = DraftNodeSpec(
@@ -136,6 +141,7 @@ def make_machine(
         num_stages=num_stages,
         num_middles=num_middles,
         vocab_size=models.vocab_size,
+        max_sessions=max_sessions,
     )
     return DraftNode(
         device,

@@ -250,7 +250,14 @@ class DraftNodeRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
         return LiveDraftNode(
-            make_machine(self._device, models, len(self._stages), self._taps or (), len(self._middles)),
+            make_machine(
+                self._device,
+                models,
+                len(self._stages),
+                self._taps or (),
+                len(self._middles),
+                self._settings.limits.sessions,
+            ),
             models.executor,
             self._lane,
             progress_s=self._settings.progress_s,

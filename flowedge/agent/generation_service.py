@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
@@ -56,7 +57,7 @@ class GenerationService(rpc.GenerationServicer):
         arrived = time.monotonic()
         clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
         live, models = role.serving()
-        request = _to_request(message, models)
+        request = _to_request(message, models, self._settings.limits)
         role.check_memory(_rows(request))
         generation = live.generate(request, arrived)
         try:
@@ -102,8 +103,8 @@ def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
     return pb.GenerateEvent(chunk=pb.Chunk(token_ids=token_ids, text=text))
 
 
-def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
-    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError."""
+def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:
+    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError, CapacityError."""
     has_drafter = models.executor.drafter is not None
     if len(message.stop) > MAX_STOP_STRINGS or any(len(stop) > MAX_STOP_LENGTH for stop in message.stop):
         raise BadRequestError(
@@ -111,7 +112,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
         )
     return Request(
         session=uuid.uuid4().hex,
-        prompt=_prompt_ids(message, models),
+        prompt=_prompt_ids(message, models, limits),
         sampling=SamplingParams(
             temperature=message.temperature,
             top_k=message.top_k,
@@ -127,11 +128,15 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
     )
 
 
-def _prompt_ids(message: pb.GenerateRequest, models: DraftModels) -> tuple[int, ...]:
+def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> tuple[int, ...]:
     from flowedge.models.tokenizer import encode_chat  # noqa: PLC0415 (imports transformers)
 
     if message.WhichOneof("input") == "prompt":
-        return tuple(encode_chat(models.tokenizer, message.prompt))
+        limits.check_prompt_text(message.prompt)
+        encoded = tuple(encode_chat(models.tokenizer, message.prompt))
+        limits.check_prompt_tokens(len(encoded))
+        return encoded
+    limits.check_prompt_tokens(len(message.prompt_ids.ids))
     ids = tuple(message.prompt_ids.ids)
     if ids and max(ids) >= models.vocab_size:
         raise BadRequestError(

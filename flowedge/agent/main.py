@@ -9,6 +9,7 @@ import logging
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
+from flowedge.agent.call_limits import CallLimits
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
@@ -42,7 +43,8 @@ def serve(settings: AgentSettings) -> None:
 async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
     signals = Signals()
-    server = grpc.aio.server(options=settings.link.channel_options)
+    call_limits = CallLimits(settings.limits)
+    server = grpc.aio.server(options=settings.link.channel_options, interceptors=[call_limits])
     device_id = DeviceId.claim()
     identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)

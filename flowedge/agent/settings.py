@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.runtime.transport.settings import LinkSettings
 
@@ -33,4 +34,5 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
+    limits: AgentLimits = field(default_factory=AgentLimits)
     link: LinkSettings = field(default_factory=LinkSettings)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import (
     BadRequestError,
@@ -121,7 +122,7 @@ class StageRole:
         from flowedge.runtime.stage import Stage  # noqa: PLC0415
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
-        spec = _stage_spec(executor, self._request, pacing)
+        spec = _stage_spec(executor, self._request, pacing, self._settings.limits)
         self._cache_budget = spec.max_capacity * _cache_row_bytes(executor)
         self._live = LiveStage(
             Stage(self._device, spec),
@@ -199,7 +200,9 @@ def _what(request: pb.StageRole) -> str:
     return f"layers {request.layer_start} to {request.layer_stop - 1}"
 
 
-def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
+def _stage_spec(
+    executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None, limits: AgentLimits
+) -> StageSpec:
     from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
@@ -215,6 +218,9 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         max_capacity=max(1, min(MAX_CAPACITY, memory_available() // _cache_row_bytes(executor))),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
+        max_rows=limits.segment_rows,
+        max_sessions=limits.sessions,
+        max_queue=limits.queued_segments,
     )
 
 

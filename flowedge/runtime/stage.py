@@ -47,7 +47,7 @@ class StageSpec:
             it hands on (see models/taps.py). The first, which takes none, hands on width + added_width too.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
-        max_sessions: most sessions open at once.
+        max_sessions: most sessions open at once; max_queue: most segments that wait for the lane.
         padding_per_row: bytes sent along with each row, for emulated models.
         answers: gives a token id for each row, int32 [n], in place of a hidden state.
     """
@@ -59,6 +59,7 @@ class StageSpec:
     max_rows: int = 4096
     max_capacity: int = 1 << 20
     max_sessions: int = 64
+    max_queue: int = 4096
     padding_per_row: int = 0
     added_width: int = 0
     answers: bool = False
@@ -270,6 +271,8 @@ class Stage:
             return
         session = self._session(segment.session)
         self._check_payload(segment)
+        if len(self._inbox) >= self.spec.max_queue:
+            raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
         if segment.epoch != session.fence:
             relation = "newer" if segment.epoch > session.fence else "older"
             raise ProtocolError(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
+from flowedge.agent.config.sections import (
+    AgentSection,
+    CacheSection,
+    DeadlinesSection,
+    LimitsSection,
+    MetricsSection,
+)
+from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
@@ -19,6 +26,7 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
     def settings(self) -> AgentSettings:
@@ -44,7 +52,9 @@ class AgentConfig(BaseModel):
                 metrics_port=metrics.port if metrics.enabled else None,
                 reflection=agent.reflection,
             ),
+            limits=AgentLimits(**self.limits.model_dump(exclude={"message_mib"})),
             link=LinkSettings(
+                max_message_bytes=self.limits.message_mib * MIB,
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
                 upstream_silence_s=waits.upstream_silence_s,

@@ -145,6 +145,7 @@ class _Serving:
         self._device = device
         self._settings = settings
         self._heard = time.monotonic()
+        self._unreadable = 0
 
     async def read(self) -> str:
         while True:
@@ -156,12 +157,19 @@ class _Serving:
             try:
                 message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
-                _log.warning("%s sent a frame that cannot be read: %s", self._stream.peer, error)
+                self._log_unreadable(error)
                 self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))
                 self._owner.malformed(self._stream, error)
                 continue
             if not isinstance(message, Heartbeat):
                 self._owner.received(self._stream, message)
+
+    def _log_unreadable(self, error: wire.FrameError) -> None:
+        """The 1st, 10th, 100th and so on: a peer must not fill the log."""
+        self._unreadable += 1
+        if str(self._unreadable).strip("0") == "1":
+            peer, number = self._stream.peer, self._unreadable
+            _log.warning("%s sent a frame that cannot be read, its number %d: %s", peer, number, error)
 
     async def write(self) -> str:
         while True:
