@@ -29,6 +29,8 @@ from flowedge.version import PROTOCOL_VERSION
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Report = Callable[[str, str], Awaitable[None]]
 
+MAX_STAGES = 256  # of one pipeline, middle models included
+
 _log = logging.getLogger(__name__)
 
 
@@ -132,3 +134,5 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
+    if isinstance(request, pb.DraftNodeRole) and len(request.stages) + len(request.middles) > MAX_STAGES:
+        raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flowedge.agent.coordinator import MiddleSetup
@@ -147,5 +148,5 @@ def make_machine(
         device,
         spec,
         lambda request: make_strategy(request.strategy, request.strategy_options),
-        lambda: StreamDecoder(models.tokenizer),
+        partial(StreamDecoder, models.tokenizer),  # which holds no weights, as `models` would
     )

@@ -168,11 +168,15 @@ class DraftNodeRole:
     async def stop(self, reason: str) -> None:
         """See Role."""
         self._stopped = True
-        if self._live is not None:
-            await self._live.stop(reason)
-            await self._release()
-        self._live = None
-        self._models = None
+        models, self._models = self._models, None
+        try:
+            if self._live is not None:
+                await self._live.stop(reason)
+                await self._release()
+        finally:
+            self._live = None
+            if models is not None:
+                self._lane.run_later(models.executor.close)
 
     def check_memory(self, rows: int) -> None:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""

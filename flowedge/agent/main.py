@@ -18,6 +18,7 @@ from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.unreadable_requests import UnreadableRequests
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
 from flowedge.runtime.deadline import within
@@ -43,8 +44,8 @@ def serve(settings: AgentSettings) -> None:
 async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
     signals = Signals()
-    call_limits = CallLimits(settings.limits)
-    server = grpc.aio.server(options=settings.link.channel_options, interceptors=[call_limits])
+    interceptors = (CallLimits(settings.limits), UnreadableRequests())
+    server = grpc.aio.server(options=settings.link.channel_options, interceptors=interceptors)
     device_id = DeviceId.claim()
     identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)

@@ -162,9 +162,14 @@ class StageRole:
     async def stop(self, reason: str) -> None:
         """See Role."""
         self._stopped = True
-        live, self._live, self._executor = self._live, None, None
-        if live is not None:
-            await live.stop(reason)
+        live, self._live = self._live, None
+        executor, self._executor = self._executor, None
+        try:
+            if live is not None:
+                await live.stop(reason)
+        finally:
+            if executor is not None:
+                self._lane.run_later(executor.close)
 
     def _check_not_stopped(self) -> None:
         if self._stopped:

@@ -378,7 +378,7 @@ class Stage:
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
             self._end(name, CLOSED)
-        elif express and name not in self._passed:
+        elif express and name not in self._passed and len(self._closed) < MAX_LATE_CLOSES:
             # The close has overtaken the open; both are still to come in-band.
             self._closed.setdefault(name, StageReport(self.device))
         if not express:
