@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, LogSection
+from flowedge.agent.logs import LogSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 
@@ -18,6 +19,7 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+    log: LogSection = Field(default_factory=LogSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
@@ -43,6 +45,7 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
+            log=LogSettings(format=self.log.format, level=self.log.level),
         )
 
 

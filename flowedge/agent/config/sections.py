@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from flowedge.agent.config.section import Section, checked_by
+from flowedge.agent.logs import LogFormat, LogLevel
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import host_ip
 from flowedge.runtime.transport.settings import LinkSettings
@@ -108,3 +109,15 @@ class DeadlinesSection(Section):
             if getattr(self, name) <= self.heartbeat_s:
                 raise ValueError(f"{name} has to be longer than heartbeat_s, or every peer would be lost")
         return self
+
+
+class LogSection(Section):
+    """The log, which goes to stderr."""
+
+    format: LogFormat = Field(
+        default=_AGENT.log.format, description='"text", or "json" for an object a line; see docs/agent.md.'
+    )
+    level: LogLevel = Field(
+        default=_AGENT.log.level,
+        description='What is logged at least: "debug", "info", "warning", "error".',
+    )
