@@ -56,7 +56,7 @@ async def run_agent(settings: AgentSettings) -> None:
     server.add_generic_rpc_handlers((streams.handler(),))
     await server.start()
     try:
-        await _serve_until(stop, identity, settings.advertise)
+        await _serve_until(stop, identity, settings)
     finally:
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             await within(settings.stop_s, roles.release(""), "the role was not given up")
@@ -65,14 +65,14 @@ async def run_agent(settings: AgentSettings) -> None:
         device_id.release()
 
 
-async def _serve_until(stop: asyncio.Event, identity: Identity, advertise: bool) -> None:
-    if not advertise:
+async def _serve_until(stop: asyncio.Event, identity: Identity, settings: AgentSettings) -> None:
+    if not settings.advertise:
         _announce(identity)
         await stop.wait()
         return
     from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
-    async with Advertiser(identity.record()):
+    async with Advertiser(identity.record(), settings.discovery):
         _announce(identity)
         await stop.wait()
 

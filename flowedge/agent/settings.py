@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.runtime.transport.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -32,3 +33,4 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     link: LinkSettings = field(default_factory=LinkSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
