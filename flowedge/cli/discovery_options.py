@@ -6,5 +6,7 @@ from flowedge.cluster.discovery_settings import DiscoverySettings
 
 
 def discovery_settings() -> DiscoverySettings:
-    """Of this device."""
-    return DiscoverySettings()
+    """As this device's configuration has it; BadRequestError for one that is wrong."""
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
+
+    return load_config({}).config.discovery.settings()
