@@ -44,6 +44,7 @@ class GenerationService(rpc.GenerationServicer):
         request.request_id = request.request_id or new_request_id()
         log = RequestLog(request.request_id, str(context.peer()))
         try:
+            self._roles.check_open()
             role = self._roles.role
             if not isinstance(role, DraftNodeRole):
                 raise DeviceError(self._device, "it is no draft node; ask the draft node of a pipeline")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flowedge.agent.config.discovery_section import DiscoverySection
+from flowedge.agent.config.log_section import LogSection
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, LogSection
-from flowedge.agent.logs import LogSettings
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
+from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 
@@ -18,12 +20,14 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
     log: LogSection = Field(default_factory=LogSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits = self.agent, self.deadlines
+        agent, waits, metrics = self.agent, self.deadlines, self.metrics
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -38,6 +42,13 @@ class AgentConfig(BaseModel):
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
+            operations=OperationsSettings(
+                drain_s=waits.drain_s,
+                metrics_host=metrics.host,
+                metrics_port=metrics.port if metrics.enabled else None,
+                reflection=agent.reflection,
+            ),
+            discovery=self.discovery.settings(),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
@@ -45,7 +56,7 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
-            log=LogSettings(format=self.log.format, level=self.log.level),
+            log=self.log.settings(),
         )
 
 
