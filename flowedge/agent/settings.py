@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:
     from flowedge.runtime.pacing import Pacing
@@ -22,8 +23,8 @@ class AgentSettings:
     advertise: bool = True  # make it known by zeroconf
     device_kind: str | None = None  # what it is; found out if not given
     threads: int = 1  # that a computation uses
-    cache_dir: str | None = None  # for quantised weights; see QuantCache.configured for the default
-    cache_gib: float | None = None  # that quantised weights may take on disk; 0 keeps none
+    cache_dir: str | None = None  # for weights; see CacheLimits.configured for the default
+    cache_gib: float | None = None  # that they may take on disk; 0 keeps none
     load_s: float = 600.0  # a role has to be loaded within this
     claim_s: float = 30.0  # a loaded stage that no draft node has come for may be given another role
     progress_s: float = 60.0  # a session without any message, result or output for so long is ended
@@ -32,3 +33,4 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     link: LinkSettings = field(default_factory=LinkSettings)
+    weights: WeightsSettings = field(default_factory=WeightsSettings)

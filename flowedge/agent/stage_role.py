@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
@@ -18,8 +18,11 @@ from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
+from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
 
 if TYPE_CHECKING:
+    from flowedge.models.checkpoint import Checkpoint
     from flowedge.runtime.executors import BlockExecutor
     from flowedge.runtime.live_stage import LiveStage
     from flowedge.runtime.pacing import Pacing
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
-
-Report = Callable[[str], Awaitable[None]]
 
 
 class StageRole:
@@ -40,6 +41,7 @@ class StageRole:
         request: pb.StageRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         on_ended: Callable[[StageRole, str], None],
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
@@ -48,7 +50,9 @@ class StageRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._on_ended = on_ended
+        self._opened: Opened | None = None
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
         self._ready_at: float | None = None
@@ -62,12 +66,14 @@ class StageRole:
         waiting = time.monotonic() - self._ready_at < self._settings.claim_s
         return self._live.in_use or (waiting and self._live.ended is None)
 
-    async def load(self, report: Report) -> None:
+    async def load(self, report: Tell) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
+        await self._fetch(report)
+        opened = None if self._opened is None else self._opened.checkpoint
         load = _load_middle if self._request.route else _load_block
-        work = self._lane.run(lambda: load(self._request, self._settings))
+        work = self._lane.run(lambda: load(self._request, self._settings, opened))
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
@@ -113,8 +119,33 @@ class StageRole:
         """See Role."""
         self._stopped = True
         live, self._live, self._executor = self._live, None, None
+        opened, self._opened = self._opened, None
+        if opened is not None and opened.pin is not None:
+            opened.pin.release()
         if live is not None:
             await live.stop(reason)
+
+    async def _fetch(self, report: Tell) -> None:
+        """Have the model's tensors here where the draft node says who has them."""
+        request = self._request
+        if not request.HasField("weights"):
+            return
+        select = _select_middle if request.route else _select_block
+        settings = self._settings
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return (await self._lane.run(function))[0]
+
+        opener = ModelOpener(self._device, self._library, settings.weights, run, report)
+        self._opened = await opener.open(
+            wish_of(
+                request.weights,
+                request.model,
+                request.fingerprint,
+                lambda checkpoint: select(request, settings, checkpoint),
+            )
+        )
+        self._check_not_stopped()
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
@@ -170,7 +201,7 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
     )
 
 
-def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
+def _load_middle(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
     """Runs in the compute lane."""
     import torch  # noqa: PLC0415
 
@@ -180,10 +211,25 @@ def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecuto
     from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads)
-    checkpoint, dtype = open_middle(request.model), torch_dtype(request.dtype)
+    checkpoint = opened or open_middle(request.model, hub=settings.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
-    _require_memory(f"middle model {request.model} takes", MiddleModel.required_bytes(checkpoint, dtype))
-    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, dtype))
+    _require_middle_memory(request, checkpoint)
+    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
+
+
+def _select_middle(request: pb.StageRole, _: AgentSettings, checkpoint: Checkpoint) -> Sequence[str]:
+    from flowedge.weights.needed import whole_tensors  # noqa: PLC0415
+
+    _require_middle_memory(request, checkpoint)
+    return whole_tensors(checkpoint)
+
+
+def _require_middle_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
+    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+
+    needed = MiddleModel.required_bytes(checkpoint, torch_dtype(request.dtype))
+    _require_memory(f"middle model {request.model} takes", needed)
 
 
 def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
@@ -200,7 +246,7 @@ def _require_memory(what: str, needed: int) -> None:
         raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
 
 
-def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
+def _load_block(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -215,13 +261,35 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
     from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads)
-    checkpoint = Checkpoint.open(request.model)
+    checkpoint = opened or Checkpoint.open(request.model, hub=settings.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
-    dtype, quant = torch_dtype(request.dtype), request.quant or "none"
-    start, stop = request.layer_start, request.layer_stop
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
-    _require_memory(f"layers {start} to {stop - 1} take", needed)
+    _require_block_memory(request, checkpoint)
     cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
-    block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
+    block = LayerBlock.load(
+        checkpoint,
+        request.layer_start,
+        request.layer_stop,
+        quant=request.quant or "none",
+        dtype=torch_dtype(request.dtype),
+        quant_cache=cache,
+    )
     return BlockExecutor(block, taps)
+
+
+def _select_block(request: pb.StageRole, _: AgentSettings, checkpoint: Checkpoint) -> Sequence[str]:
+    from flowedge.weights.needed import block_tensors  # noqa: PLC0415
+
+    _require_block_memory(request, checkpoint)
+    return block_tensors(checkpoint, request.layer_start, request.layer_stop)
+
+
+def _require_block_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
+    from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+
+    start, stop = request.layer_start, request.layer_stop
+    needed = LayerBlock.required_bytes(
+        checkpoint, start, stop, quant=request.quant or "none", dtype=torch_dtype(request.dtype)
+    )
+    _require_memory(f"layers {start} to {stop - 1} take", needed)
