@@ -5,7 +5,7 @@ torch is imported when a role is loaded, in the compute lane, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +16,26 @@ from flowedge.agent.coordinator import (
     plan_stages,
     release_stages,
 )
+from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.weights import WeightSharing
 from flowedge.cluster.device_kind import memory_available
 from flowedge.errors import BadRequestError, CapacityError, DeviceError
 from flowedge.messages import Message
-from flowedge.runtime.deadline import within
+from flowedge.runtime.deadline import Patience
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
     from flowedge.drafting.drafter import Drafter
     from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
-
-Report = Callable[[str, str], Awaitable[None]]
 
 
 class DraftNodeRole:
@@ -47,6 +48,7 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         taps: Taps | None = None,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
@@ -59,6 +61,7 @@ class DraftNodeRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._taps = taps
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
@@ -76,8 +79,14 @@ class DraftNodeRole:
 
     async def load(self, report: Report) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
+        patience = Patience(self._settings.load_s)
+
+        async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+            patience.extend()  # weights take as long as they take, while they come
+            await report(device, text, transfer)
+
         try:
-            await within(self._settings.load_s, self._load(report), "the pipeline was not set up")
+            await patience.wait(self._load(tell), "the pipeline was not set up, and nothing was heard of it,")
         except BaseException:
             await self._release()
             raise
@@ -168,6 +177,8 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
+        sharing = WeightSharing(self._device, self._library, settings, self._address_for)
+        weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,
@@ -177,6 +188,7 @@ class DraftNodeRole:
             taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
             address_for=self._address_for,
+            weights=weights,
         )
         self._stages, self._middles = stages, middles
         running = setup.start(stages, middles, report)

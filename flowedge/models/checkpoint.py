@@ -34,12 +34,13 @@ class KeptWeights:
     Attributes:
         weights: by stored name; what is not here yet has its shape and dtype all the same.
         paths: the file that each is in.
-        fingerprint: that of the checkpoint they come from.
+        fingerprint: that of the checkpoint they come from; manifest_id: of its manifest.
     """
 
     weights: Mapping[str, WeightSlice]
     paths: Mapping[str, Path]
     fingerprint: str
+    manifest_id: str
 
 
 class Checkpoint:
@@ -130,6 +131,11 @@ class Checkpoint:
         """The bytes in memory of a weight that is stored quantised, scales included."""
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
+
+    @property
+    def manifest_id(self) -> str | None:
+        """The id of the manifest that its tensors are known by; None for a directory."""
+        return None if self._kept is None else self._kept.manifest_id
 
     @property
     def files(self) -> list[Weights]:

@@ -40,4 +40,4 @@ def open_kept(store: ObjectStore, manifest: Manifest, directory: Path) -> Checkp
         )
         for entry in manifest.tensors
     }
-    return Checkpoint(directory, KeptWeights(weights, paths, manifest.fingerprint))
+    return Checkpoint(directory, KeptWeights(weights, paths, manifest.fingerprint, manifest.id))

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 async def fetch_manifest(
     device: str, model: str, sources: Sequence[SourceAddress], settings: WeightsSettings
 ) -> Manifest:
-    """The manifest of an id, checked. DeviceLostError, on behalf of `device`, when nobody gives it in time."""
+    """The manifest of an id, checked. DeviceLostError, of `device`, when nobody gives it in time."""
     deadline = time.monotonic() + settings.give_up_s
     while True:
         problems = []
