@@ -5,7 +5,7 @@ torch is imported when a role is loaded, in the compute lane, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,15 @@ from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.fetcher import SourceAddress
 from flowedge.weights.library import Library
+from flowedge.weights.opening import ModelOpener, Opened, Wish
+from flowedge.weights.reference import is_reference, resolve
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
     from flowedge.drafting.drafter import Drafter
+    from flowedge.models.checkpoint import Checkpoint
     from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
@@ -67,6 +71,7 @@ class DraftNodeRole:
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
+        self._opened: Opened | None = None
         self._ready = False
         self._stopped = False
 
@@ -144,6 +149,8 @@ class DraftNodeRole:
             await self._release()
         self._live = None
         self._models = None
+        if self._opened is not None:
+            self._opened.release()
 
     def check_memory(self, rows: int) -> None:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
@@ -169,7 +176,8 @@ class DraftNodeRole:
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
         await report(self._device, f"opening {request.model}")
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads))
+        kept = await self._open_kept(report)
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept))
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -212,6 +220,30 @@ class DraftNodeRole:
         open_first = partial(self._open, stages[0].address, Lane.IN_BAND)
         await self._live.connect(open_first, open_express, open_middles)
 
+    async def _open_kept(self, report: Report) -> Checkpoint | None:
+        """A model that is named by its hash, here or fetched from the stages; None for any other."""
+        request = self._request
+        if not is_reference(request.model):
+            return None
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return (await self._lane.run(function))[0]
+
+        opener = ModelOpener(
+            self._device, self._library, self._settings.weights, run, partial(report, self._device)
+        )
+        wish = Wish(
+            model=request.model,
+            name=request.model,
+            manifest=resolve(request.model, self._library.shelf),
+            fingerprint="",
+            sources=tuple(map(SourceAddress, request.stages)),
+            select=_select_head,
+            every_file=True,
+        )
+        self._opened = await opener.open(wish)
+        return self._opened.checkpoint
+
     async def _release(self) -> None:
         await release_stages([*self._stages, *self._middles], self.pipeline)
 
@@ -247,7 +279,13 @@ class DraftNodeRole:
         )
 
 
-def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
+def _select_head(checkpoint: Checkpoint) -> Sequence[str]:
+    from flowedge.weights.needed import head_tensors  # noqa: PLC0415
+
+    return head_tensors(checkpoint)
+
+
+def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: Checkpoint | None) -> Any:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -255,10 +293,12 @@ def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
+    checkpoint = kept or Checkpoint.open(request.model, hub=settings.weights.hub)
     middles = [middle.model for middle in request.middles]
-    return OpenedCheckpoint.open(request.model, request.drafter, middles, request.dtype)
+    return OpenedCheckpoint.open(checkpoint, request.drafter, middles, request.dtype)
 
 
 def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:

@@ -120,8 +120,8 @@ class StageRole:
         self._stopped = True
         live, self._live, self._executor = self._live, None, None
         opened, self._opened = self._opened, None
-        if opened is not None and opened.pin is not None:
-            opened.pin.release()
+        if opened is not None:
+            opened.release()
         if live is not None:
             await live.stop(reason)
 

@@ -31,11 +31,15 @@ def agent(
     ] = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option(help="Directory to keep quantised weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
+        typer.Option(help="Directory to keep weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
     ] = None,
     cache_gib: Annotated[
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
+    ] = None,
+    hub: Annotated[
+        bool | None,
+        typer.Option("--hub/--no-hub", help="Ask the hub for models that no device has; off by default."),
     ] = None,
     config: Annotated[
         Path | None,
@@ -62,6 +66,7 @@ def agent(
         "--advertise": ("agent", "advertise", advertise),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
+        "--hub": ("weights", "hub", hub),
     }
     effective = load_config(flags, config)
     if print_config:

@@ -25,7 +25,6 @@ from flowedge.weights.threads import finish_in_thread
 
 T = TypeVar("T")
 OnProgress = Callable[[Progress], Awaitable[None]]
-RETRY_S = 2.0  # a device that did not answer is asked again after this
 
 _log = logging.getLogger(__name__)
 
@@ -131,9 +130,11 @@ class Fetcher:
                     task.result()
                 except _LocalError as error:
                     raise error.error from error
+            if not self._missing:
+                break
             now = time.monotonic()
             await self._on_progress(self._meter.progress(now))
-            if self._missing and now - self._heard > settings.give_up_s:
+            if now - self._heard > settings.give_up_s:
                 reasons = "; ".join(state.in_words() for state in self._sources.values())
                 raise DeviceLostError(
                     self._device,
@@ -151,7 +152,7 @@ class Fetcher:
                 if not state.problem:
                     _log.warning("%s is not asked for now: %s", state.address, error)
                 state.failed(str(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._settings.retry_s)
             else:
                 if state.answered(asked, held, sending):
                     self._changed.set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.models.libraries import import_libraries
 from flowedge.storage.digest import is_digest
 from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
@@ -87,6 +88,11 @@ class Opened:
     checkpoint: Checkpoint
     pin: Pin | None = None
 
+    def release(self) -> None:
+        """Its objects may be dropped again."""
+        if self.pin is not None:
+            self.pin.release()
+
 
 class ModelOpener:
     """Opens one model, once. Sources are asked in the order: own cache, a directory, devices, the hub."""
@@ -157,7 +163,7 @@ class ModelOpener:
         files = self._files(wish, manifest)
         first = self._store.pin([wish.manifest, *files])
         try:
-            await self._bring(wish, files, "the config")
+            await self._bring(wish, files, "the config", quiet=True)
             pin, checkpoint, sizes = await self._plan(wish, manifest)
         finally:
             first.release()
@@ -183,6 +189,7 @@ class ModelOpener:
         return self._store.pin([wish.manifest, *sizes]), checkpoint, sizes
 
     def _select(self, wish: Wish, manifest: Manifest) -> tuple[Checkpoint, Sequence[str]]:
+        import_libraries()
         from flowedge.weights.kept import open_kept  # noqa: PLC0415
 
         directory = self._library.shelf.put(manifest, wish.name)
@@ -196,10 +203,11 @@ class ModelOpener:
 
     def _in_directory(self, wish: Wish) -> Checkpoint | None:
         """The model in a directory here, when it is just this one."""
-        from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-
         if not is_here(wish.model, self._settings):
             return None
+        import_libraries()
+        from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+
         try:
             checkpoint = Checkpoint.open(wish.model, hub=False)
             found = checkpoint.fingerprint
@@ -237,21 +245,25 @@ class ModelOpener:
         await finish_in_thread(lambda: self._store.put(manifest.content))
         return manifest
 
-    async def _bring(self, wish: Wish, sizes: Mapping[str, int], what: str) -> None:
+    async def _bring(self, wish: Wish, sizes: Mapping[str, int], what: str, *, quiet: bool = False) -> None:
         total = sum(sizes.values())
         here = sum(size for name, size in sizes.items() if self._store.size(name) == size)
         if here == total and all(self._store.size(name) is not None for name in sizes):
             return
         names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in wish.sources)
-        await self._tell(f"fetching {what}: {mib(here)} of {mib(total)} in the cache, the rest from {names}")
+        if not quiet:
+            await self._tell(f"fetching {what}: {mib(here)} of {mib(total)} are here, the rest from {names}")
         _log.info("%s: %s in the cache, %s to fetch from %s", wish.name, mib(here), mib(total - here), names)
 
         async def on_progress(progress: Progress) -> None:
             _log.debug("%s: %s", wish.name, in_words(progress))
-            await self._tell("", transfer_of(progress))
+            if not quiet:
+                await self._tell("", transfer_of(progress))
 
         fetched = await fetch(self._device, self._library, sizes, wish.sources, self._settings, on_progress)
-        await self._tell(_summary(fetched))
+        _log.info("%s: %s", what, _summary(fetched))
+        if not quiet:
+            await self._tell(_summary(fetched))
         await asyncio.to_thread(self._store.touch, sizes)
 
 

@@ -16,6 +16,7 @@ class WeightsSettings:
     max_sending: int = 16  # streams sent at once; more are refused
     chunk_bytes: int = 2 << 20  # of a message
     poll_s: float = 0.3  # other devices are asked this often for what they have by now
+    retry_s: float = 1.0  # a device that did not answer is asked again after this
     answer_s: float = 5.0  # a device has to answer a question within this
     stall_s: float = 10.0  # a stream has to bring something within this
     wait_for_peer_s: float = 20.0  # at most this long is waited for what another device is receiving

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, WeightsSection
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.weights.settings import WeightsSettings
 
 
 class AgentConfig(BaseModel):
@@ -17,11 +18,12 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    weights: WeightsSection = Field(default_factory=WeightsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits = self.agent, self.deadlines
+        agent, waits, weights = self.agent, self.deadlines, self.weights
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -31,6 +33,14 @@ class AgentConfig(BaseModel):
             threads=agent.threads,
             cache_dir=self.cache.dir,
             cache_gib=self.cache.gib,
+            weights=WeightsSettings(
+                directories=weights.directories,
+                hub=weights.hub,
+                streams=weights.streams,
+                max_sending=weights.max_sending,
+                stall_s=weights.stall_s,
+                give_up_s=weights.give_up_s,
+            ),
             load_s=waits.load_s,
             claim_s=waits.claim_s,
             progress_s=waits.progress_s,
