@@ -5,7 +5,7 @@ torch is imported when a role is loaded, in the compute lane, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.weights import WeightSharing
 from flowedge.cluster.device_kind import memory_available
-from flowedge.errors import BadRequestError, CapacityError, DeviceError
+from flowedge.errors import BadRequestError, CapacityError, DeviceError, DrainingError
 from flowedge.messages import Message
 from flowedge.runtime.deadline import Patience
 from flowedge.runtime.express import ExpressFault
@@ -29,10 +29,9 @@ from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.fetcher import SourceAddress
 from flowedge.weights.library import Library
-from flowedge.weights.opening import ModelOpener, Opened, Wish
-from flowedge.weights.reference import is_reference, resolve
+from flowedge.weights.opening import Opened
+from flowedge.weights.reference import is_reference
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
@@ -81,6 +80,31 @@ class DraftNodeRole:
         if self._stopped:
             return False
         return self._live is None or self._live.lost is None
+
+    @property
+    def ready(self) -> bool:
+        """See Role."""
+        return self._ready and self._live is not None and self._live.lost is None
+
+    @property
+    def num_sessions(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """See Role."""
+        return self._live is None or self._live.settled
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.begin_drain(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.hand_back(error)
 
     async def load(self, report: Report) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
@@ -175,9 +199,13 @@ class DraftNodeRole:
         request, settings = self._request, self._settings
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
+        sharing = WeightSharing(self._device, self._library, settings, self._lane, self._address_for)
         await report(self._device, f"opening {request.model}")
-        kept = await self._open_kept(report)
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept))
+        kept = None
+        if is_reference(request.model):
+            self._opened = await sharing.open_head(request.model, list(request.stages), report)
+            kept = self._opened.checkpoint
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept), settings.load_s)
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -185,7 +213,6 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
-        sharing = WeightSharing(self._device, self._library, settings, self._address_for)
         weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
@@ -202,7 +229,9 @@ class DraftNodeRole:
         running = setup.start(stages, middles, report)
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
-            models, _ = await self._lane.run(lambda: _load_models(opened.checkpoint, request))
+            models, _ = await self._lane.run(
+                lambda: _load_models(opened.checkpoint, request), settings.load_s
+            )
             self._models = models
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
@@ -219,30 +248,6 @@ class DraftNodeRole:
         ]
         open_first = partial(self._open, stages[0].address, Lane.IN_BAND)
         await self._live.connect(open_first, open_express, open_middles)
-
-    async def _open_kept(self, report: Report) -> Checkpoint | None:
-        """A model that is named by its hash, here or fetched from the stages; None for any other."""
-        request = self._request
-        if not is_reference(request.model):
-            return None
-
-        async def run(function: Callable[[], Any]) -> Any:
-            return (await self._lane.run(function))[0]
-
-        opener = ModelOpener(
-            self._device, self._library, self._settings.weights, run, partial(report, self._device)
-        )
-        wish = Wish(
-            model=request.model,
-            name=request.model,
-            manifest=resolve(request.model, self._library.shelf),
-            fingerprint="",
-            sources=tuple(map(SourceAddress, request.stages)),
-            select=_select_head,
-            every_file=True,
-        )
-        self._opened = await opener.open(wish)
-        return self._opened.checkpoint
 
     async def _release(self) -> None:
         await release_stages([*self._stages, *self._middles], self.pipeline)
@@ -277,12 +282,6 @@ class DraftNodeRole:
             events=LinkEvents(on_message, on_lost),
             settings=self._settings.link,
         )
-
-
-def _select_head(checkpoint: Checkpoint) -> Sequence[str]:
-    from flowedge.weights.needed import head_tensors  # noqa: PLC0415
-
-    return head_tensors(checkpoint)
 
 
 def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: Checkpoint | None) -> Any:

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.settings import AgentSettings
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.agent.stage_loading import load_block, load_middle, select_block, select_middle
+from flowedge.errors import (
+    DeviceError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+)
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
@@ -22,7 +28,6 @@ from flowedge.weights.library import Library
 from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
 
 if TYPE_CHECKING:
-    from flowedge.models.checkpoint import Checkpoint
     from flowedge.runtime.executors import BlockExecutor
     from flowedge.runtime.live_stage import LiveStage
     from flowedge.runtime.pacing import Pacing
@@ -66,14 +71,39 @@ class StageRole:
         waiting = time.monotonic() - self._ready_at < self._settings.claim_s
         return self._live.in_use or (waiting and self._live.ended is None)
 
+    @property
+    def ready(self) -> bool:
+        """See Role."""
+        return self._ready_at is not None and self._live is not None and self._live.ended is None
+
+    @property
+    def num_sessions(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """See Role."""
+        return self._live is None or self._live.settled
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.begin_drain(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.hand_back(error)
+
     async def load(self, report: Tell) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
         await self._fetch(report)
         opened = None if self._opened is None else self._opened.checkpoint
-        load = _load_middle if self._request.route else _load_block
-        work = self._lane.run(lambda: load(self._request, self._settings, opened))
+        load = load_middle if self._request.route else load_block
+        work = self._lane.run(lambda: load(self._request, self._settings, opened), self._settings.load_s)
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
@@ -130,11 +160,11 @@ class StageRole:
         request = self._request
         if not request.HasField("weights"):
             return
-        select = _select_middle if request.route else _select_block
+        select = select_middle if request.route else select_block
         settings = self._settings
 
         async def run(function: Callable[[], Any]) -> Any:
-            return (await self._lane.run(function))[0]
+            return (await self._lane.run(function, settings.load_s))[0]
 
         opener = ModelOpener(self._device, self._library, settings.weights, run, report)
         self._opened = await opener.open(
@@ -142,7 +172,7 @@ class StageRole:
                 request.weights,
                 request.model,
                 request.fingerprint,
-                lambda checkpoint: select(request, settings, checkpoint),
+                lambda checkpoint: select(request, checkpoint),
             )
         )
         self._check_not_stopped()
@@ -199,97 +229,3 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
-
-
-def _load_middle(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
-    """Runs in the compute lane."""
-    import torch  # noqa: PLC0415
-
-    from flowedge.drafting.middles import open_middle  # noqa: PLC0415
-    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint = opened or open_middle(request.model, hub=settings.weights.hub)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    _require_middle_memory(request, checkpoint)
-    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
-
-
-def _select_middle(request: pb.StageRole, _: AgentSettings, checkpoint: Checkpoint) -> Sequence[str]:
-    from flowedge.weights.needed import whole_tensors  # noqa: PLC0415
-
-    _require_middle_memory(request, checkpoint)
-    return whole_tensors(checkpoint)
-
-
-def _require_middle_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
-    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-
-    needed = MiddleModel.required_bytes(checkpoint, torch_dtype(request.dtype))
-    _require_memory(f"middle model {request.model} takes", needed)
-
-
-def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
-    if request.fingerprint and fingerprint != request.fingerprint:
-        raise BadRequestError(f"{request.model} is another model here than on the draft node")
-
-
-def _require_memory(what: str, needed: int) -> None:
-    """CapacityError when so many bytes of weights do not fit."""
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
-
-    available = memory_available()
-    if needed > available:
-        raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
-
-
-def _load_block(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
-    """Runs in the compute lane."""
-    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
-
-    import_libraries()
-    import torch  # noqa: PLC0415
-
-    from flowedge.models.block import LayerBlock  # noqa: PLC0415
-    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
-    from flowedge.models.taps import check_taps  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint = opened or Checkpoint.open(request.model, hub=settings.weights.hub)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    _require_block_memory(request, checkpoint)
-    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
-    block = LayerBlock.load(
-        checkpoint,
-        request.layer_start,
-        request.layer_stop,
-        quant=request.quant or "none",
-        dtype=torch_dtype(request.dtype),
-        quant_cache=cache,
-    )
-    return BlockExecutor(block, taps)
-
-
-def _select_block(request: pb.StageRole, _: AgentSettings, checkpoint: Checkpoint) -> Sequence[str]:
-    from flowedge.weights.needed import block_tensors  # noqa: PLC0415
-
-    _require_block_memory(request, checkpoint)
-    return block_tensors(checkpoint, request.layer_start, request.layer_stop)
-
-
-def _require_block_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
-    from flowedge.models.block import LayerBlock  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-
-    start, stop = request.layer_start, request.layer_stop
-    needed = LayerBlock.required_bytes(
-        checkpoint, start, stop, quant=request.quant or "none", dtype=torch_dtype(request.dtype)
-    )
-    _require_memory(f"layers {start} to {stop - 1} take", needed)

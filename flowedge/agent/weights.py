@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -13,11 +14,15 @@ from flowedge.agent.coordinator import PlannedStage
 from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import CheckpointError
+from flowedge.runtime.lane import ComputeLane
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
+from flowedge.weights.fetcher import SourceAddress
 from flowedge.weights.library import Library
+from flowedge.weights.opening import ModelOpener, Opened, Wish
 from flowedge.weights.peer import Peer
 from flowedge.weights.progress import mib
+from flowedge.weights.reference import resolve
 from flowedge.weights.service import WeightsService
 from flowedge.weights.shelf import shown
 
@@ -45,6 +50,7 @@ class WeightSharing:
     device: str
     library: Library
     settings: AgentSettings
+    lane: ComputeLane
     address_for: Callable[[str], str]
 
     async def sources(
@@ -71,6 +77,29 @@ class WeightSharing:
                 manifest = await self._share(opened, report)
                 found[middle.address] = self._of(manifest, shown(middle.setup.model), middle, devices)
         return found
+
+    async def open_head(self, model: str, stages: Sequence[str], report: Report) -> Opened:
+        """What the draft node needs of a model that is named by its hash: here, or from its stages.
+
+        Errors as ModelOpener.open, and BadRequestError for a hash that is not known.
+        """
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return (await self.lane.run(function, self.settings.load_s))[0]
+
+        opener = ModelOpener(
+            self.device, self.library, self.settings.weights, run, partial(report, self.device)
+        )
+        wish = Wish(
+            model=model,
+            name=shown(model),
+            manifest=resolve(model, self.library.shelf),
+            fingerprint="",
+            sources=tuple(map(SourceAddress, stages)),
+            select=_select_head,
+            every_file=True,
+        )
+        return await opener.open(wish)
 
     async def _looks(self, stage: PlannedStage, model: str) -> bool:
         peer = Peer(stage.address, self.settings.weights)
@@ -113,6 +142,12 @@ class WeightSharing:
         manifest, locations = described.result().manifest, described.result().locations
         self.library.share(checkpoint.directory.resolve().name, manifest, locations)
         return str(manifest.id)
+
+
+def _select_head(checkpoint: Checkpoint) -> Sequence[str]:
+    from flowedge.weights.needed import head_tensors  # noqa: PLC0415
+
+    return head_tensors(checkpoint)
 
 
 def _open_middle(source: str) -> Checkpoint:

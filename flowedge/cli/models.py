@@ -45,16 +45,10 @@ def list_models(
     import dataclasses  # noqa: PLC0415
     import json  # noqa: PLC0415
 
-    from flowedge.cli.options import split_peers  # noqa: PLC0415
-    from flowedge.cluster.discovery import discover  # noqa: PLC0415
     from flowedge.weights.inventory import ask_all, own_models  # noqa: PLC0415
     from flowedge.weights.library import Library  # noqa: PLC0415
 
-    addresses: list[str] = []
-    if peers is not None:
-        addresses = list(split_peers(peers))
-    elif not local:
-        addresses = [record.address for record in asyncio.run(discover(timeout)) if not record.mismatch]
+    addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
     held = [*own_models(Library.configured(cache_dir, None)), *held]
     for problem in problems:
@@ -84,9 +78,7 @@ def pull(
     """Bring all of a model into the cache, for this device and to give to others."""
     import asyncio  # noqa: PLC0415
 
-    from flowedge.cli.options import split_peers  # noqa: PLC0415
     from flowedge.cli.transfers import transfer_bars  # noqa: PLC0415
-    from flowedge.cluster.discovery import discover  # noqa: PLC0415
     from flowedge.weights.library import Library  # noqa: PLC0415
     from flowedge.weights.pulling import import_model, pull_model  # noqa: PLC0415
     from flowedge.weights.reference import is_reference  # noqa: PLC0415
@@ -94,11 +86,7 @@ def pull(
     library = Library.configured(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):
-            if peers is not None:
-                addresses = list(split_peers(peers))
-            else:
-                addresses = [r.address for r in asyncio.run(discover(timeout)) if not r.mismatch]
-            identity = asyncio.run(pull_model(library, model, addresses, show))
+            identity = asyncio.run(pull_model(library, model, _agents(peers, timeout), show))
         else:
             identity = import_model(library, model, hub=hub, on_transfer=show)
     print(f"sha256:{identity}")
@@ -129,10 +117,26 @@ def verify(
     good, damaged = verify_models(Library.configured(cache_dir, None), model)
     if damaged:
         raise CheckpointError(
-            f"{damaged} of {good + damaged} objects were damaged and were dropped; they are fetched again when "
-            "they are needed, or now by flowedge models pull"
+            f"{damaged} of {good + damaged} objects were damaged and were dropped; they are fetched again "
+            "when they are needed, or now by flowedge models pull"
         )
     typer.echo(f"{good} objects are as their hashes say", err=True)
+
+
+def _agents(peers: str | None, timeout: float) -> list[str]:
+    """The addresses of the agents to ask: those named, or those that are found."""
+    import asyncio  # noqa: PLC0415
+
+    from flowedge.cli.discovery_options import discovery_settings  # noqa: PLC0415
+    from flowedge.cli.options import split_peers  # noqa: PLC0415
+    from flowedge.cluster.discovery import discover  # noqa: PLC0415
+
+    if peers is not None:
+        return list(split_peers(peers))
+    settings = discovery_settings()
+    records = asyncio.run(discover(timeout, settings=settings))
+    found = [record.address for record in records if not record.mismatch]
+    return list(dict.fromkeys([*settings.peers, *found]))
 
 
 def _print(held: list[HeldModel]) -> None:

@@ -20,9 +20,7 @@ from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.shelf import shown
 
 
-async def pull_model(
-    library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer
-) -> str:
+async def pull_model(library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer) -> str:
     """Fetch a model, named by hash, from agents; returns its id.
 
     BadRequestError when no agent has it, DeviceLostError when they do not give all of it, CapacityError when
@@ -100,9 +98,7 @@ def _copy(library: Library, digest: str, size: int, location: Location) -> None:
         with partial:
             partial.restart()
             for offset in range(0, size, READ_BYTES):
-                partial.append(
-                    read_at(descriptor, min(READ_BYTES, size - offset), location.offset + offset)
-                )
+                partial.append(read_at(descriptor, min(READ_BYTES, size - offset), location.offset + offset))
             partial.commit()
     finally:
         os.close(descriptor)

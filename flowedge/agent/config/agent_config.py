@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, WeightsSection
+from flowedge.agent.config.sections import (
+    AgentSection,
+    CacheSection,
+    DeadlinesSection,
+    MetricsSection,
+    WeightsSection,
+)
+from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.weights.settings import WeightsSettings
@@ -19,11 +27,13 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     weights: WeightsSection = Field(default_factory=WeightsSection)
+    discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits, weights = self.agent, self.deadlines, self.weights
+        agent, waits, metrics, weights = self.agent, self.deadlines, self.metrics, self.weights
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -46,6 +56,13 @@ class AgentConfig(BaseModel):
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
+            operations=OperationsSettings(
+                drain_s=waits.drain_s,
+                metrics_host=metrics.host,
+                metrics_port=metrics.port if metrics.enabled else None,
+                reflection=agent.reflection,
+            ),
+            discovery=self.discovery.settings(),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,

@@ -1,0 +1,116 @@
+"""Reading what a stage holds. torch is imported by the functions, in the compute lane, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowedge.agent.settings import AgentSettings
+from flowedge.errors import BadRequestError, CapacityError
+from flowedge.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from flowedge.models.checkpoint import Checkpoint
+    from flowedge.runtime.executors import BlockExecutor
+
+
+def load_middle(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
+    """Reads a middle model. Runs in the compute lane.
+
+    opened: its checkpoint, where that is not to be found by the model's name. Raises FlowEdgeError.
+    """
+    import torch  # noqa: PLC0415
+
+    from flowedge.drafting.middles import open_middle  # noqa: PLC0415
+    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads)
+    checkpoint = opened or open_middle(request.model, hub=settings.weights.hub)
+    _check_fingerprint(request, checkpoint.fingerprint)
+    _require_middle_memory(request, checkpoint)
+    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
+
+
+def select_middle(request: pb.StageRole, checkpoint: Checkpoint) -> Sequence[str]:
+    """The tensors it reads; CapacityError when they do not fit the memory."""
+    from flowedge.weights.needed import whole_tensors  # noqa: PLC0415
+
+    _require_middle_memory(request, checkpoint)
+    return whole_tensors(checkpoint)
+
+
+def _require_middle_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
+    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+
+    needed = MiddleModel.required_bytes(checkpoint, torch_dtype(request.dtype))
+    _require_memory(f"middle model {request.model} takes", needed)
+
+
+def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
+    if request.fingerprint and fingerprint != request.fingerprint:
+        raise BadRequestError(f"{request.model} is another model here than on the draft node")
+
+
+def _require_memory(what: str, needed: int) -> None:
+    """CapacityError when so many bytes of weights do not fit."""
+    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+
+    available = memory_available()
+    if needed > available:
+        raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
+
+
+def load_block(request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None) -> BlockExecutor:
+    """Reads a block of layers. Runs in the compute lane.
+
+    opened: its checkpoint, where that is not to be found by the model's name. Raises FlowEdgeError.
+    """
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
+    import torch  # noqa: PLC0415
+
+    from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
+    from flowedge.models.taps import check_taps  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
+
+    torch.set_num_threads(settings.threads)
+    checkpoint = opened or Checkpoint.open(request.model, hub=settings.weights.hub)
+    _check_fingerprint(request, checkpoint.fingerprint)
+    taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
+    _require_block_memory(request, checkpoint)
+    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+    block = LayerBlock.load(
+        checkpoint,
+        request.layer_start,
+        request.layer_stop,
+        quant=request.quant or "none",
+        dtype=torch_dtype(request.dtype),
+        quant_cache=cache,
+    )
+    return BlockExecutor(block, taps)
+
+
+def select_block(request: pb.StageRole, checkpoint: Checkpoint) -> Sequence[str]:
+    """The tensors it reads; CapacityError when they do not fit the memory."""
+    from flowedge.weights.needed import block_tensors  # noqa: PLC0415
+
+    _require_block_memory(request, checkpoint)
+    return block_tensors(checkpoint, request.layer_start, request.layer_stop)
+
+
+def _require_block_memory(request: pb.StageRole, checkpoint: Checkpoint) -> None:
+    from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+
+    start, stop = request.layer_start, request.layer_stop
+    needed = LayerBlock.required_bytes(
+        checkpoint, start, stop, quant=request.quant or "none", dtype=torch_dtype(request.dtype)
+    )
+    _require_memory(f"layers {start} to {stop - 1} take", needed)
