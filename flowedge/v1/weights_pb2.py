@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/weights.proto\x12\x0b\x66lowedge.v1\"\x1e\n\x0bHaveRequest\x12\x0f\n\x07objects\x18\x01 \x03(\x0c\"*\n\tHaveReply\x12\x0c\n\x04held\x18\x01 \x01(\x0c\x12\x0f\n\x07sending\x18\x02 \x01(\r\"-\n\x0bReadRequest\x12\x0e\n\x06object\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x1b\n\x0bObjectChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x12\n\x10\x43\x61talogueRequest\"\x93\x01\n\x0e\x43\x61talogueReply\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.flowedge.v1.KnownModel\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x02 \x01(\x04\x12\x17\n\x0f\x63\x61\x63he_max_bytes\x18\x03 \x01(\x04\x12\x12\n\nsent_bytes\x18\x04 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x05 \x01(\x04\"t\n\nKnownModel\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x12\n\nhere_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cin_directory\x18\x06 \x01(\x08\"\x1c\n\x0bLookRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x19\n\tLookReply\x12\x0c\n\x04here\x18\x01 \x01(\x08\x32\x84\x02\n\x07Weights\x12\x38\n\x04Have\x12\x18.flowedge.v1.HaveRequest\x1a\x16.flowedge.v1.HaveReply\x12<\n\x04Read\x12\x18.flowedge.v1.ReadRequest\x1a\x18.flowedge.v1.ObjectChunk0\x01\x12G\n\tCatalogue\x12\x1d.flowedge.v1.CatalogueRequest\x1a\x1b.flowedge.v1.CatalogueReply\x12\x38\n\x04Look\x12\x18.flowedge.v1.LookRequest\x1a\x16.flowedge.v1.LookReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/weights.proto\x12\x0b\x66lowedge.v1\"\x1e\n\x0bHaveRequest\x12\x0f\n\x07objects\x18\x01 \x03(\x0c\"*\n\tHaveReply\x12\x0c\n\x04held\x18\x01 \x01(\x0c\x12\x0f\n\x07sending\x18\x02 \x01(\r\">\n\x0bReadRequest\x12\x0e\n\x06object\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07\x64oubted\x18\x03 \x01(\x08\"\x1b\n\x0bObjectChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x12\n\x10\x43\x61talogueRequest\"\x93\x01\n\x0e\x43\x61talogueReply\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.flowedge.v1.KnownModel\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x02 \x01(\x04\x12\x17\n\x0f\x63\x61\x63he_max_bytes\x18\x03 \x01(\x04\x12\x12\n\nsent_bytes\x18\x04 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x05 \x01(\x04\"t\n\nKnownModel\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x12\n\nhere_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cin_directory\x18\x06 \x01(\x08\"\x1c\n\x0bLookRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x19\n\tLookReply\x12\x0c\n\x04here\x18\x01 \x01(\x08\x32\x84\x02\n\x07Weights\x12\x38\n\x04Have\x12\x18.flowedge.v1.HaveRequest\x1a\x16.flowedge.v1.HaveReply\x12<\n\x04Read\x12\x18.flowedge.v1.ReadRequest\x1a\x18.flowedge.v1.ObjectChunk0\x01\x12G\n\tCatalogue\x12\x1d.flowedge.v1.CatalogueRequest\x1a\x1b.flowedge.v1.CatalogueReply\x12\x38\n\x04Look\x12\x18.flowedge.v1.LookRequest\x1a\x16.flowedge.v1.LookReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,19 +36,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HAVEREPLY']._serialized_start=74
   _globals['_HAVEREPLY']._serialized_end=116
   _globals['_READREQUEST']._serialized_start=118
-  _globals['_READREQUEST']._serialized_end=163
-  _globals['_OBJECTCHUNK']._serialized_start=165
-  _globals['_OBJECTCHUNK']._serialized_end=192
-  _globals['_CATALOGUEREQUEST']._serialized_start=194
-  _globals['_CATALOGUEREQUEST']._serialized_end=212
-  _globals['_CATALOGUEREPLY']._serialized_start=215
-  _globals['_CATALOGUEREPLY']._serialized_end=362
-  _globals['_KNOWNMODEL']._serialized_start=364
-  _globals['_KNOWNMODEL']._serialized_end=480
-  _globals['_LOOKREQUEST']._serialized_start=482
-  _globals['_LOOKREQUEST']._serialized_end=510
-  _globals['_LOOKREPLY']._serialized_start=512
-  _globals['_LOOKREPLY']._serialized_end=537
-  _globals['_WEIGHTS']._serialized_start=540
-  _globals['_WEIGHTS']._serialized_end=800
+  _globals['_READREQUEST']._serialized_end=180
+  _globals['_OBJECTCHUNK']._serialized_start=182
+  _globals['_OBJECTCHUNK']._serialized_end=209
+  _globals['_CATALOGUEREQUEST']._serialized_start=211
+  _globals['_CATALOGUEREQUEST']._serialized_end=229
+  _globals['_CATALOGUEREPLY']._serialized_start=232
+  _globals['_CATALOGUEREPLY']._serialized_end=379
+  _globals['_KNOWNMODEL']._serialized_start=381
+  _globals['_KNOWNMODEL']._serialized_end=497
+  _globals['_LOOKREQUEST']._serialized_start=499
+  _globals['_LOOKREQUEST']._serialized_end=527
+  _globals['_LOOKREPLY']._serialized_start=529
+  _globals['_LOOKREPLY']._serialized_end=554
+  _globals['_WEIGHTS']._serialized_start=557
+  _globals['_WEIGHTS']._serialized_end=817
 # @@protoc_insertion_point(module_scope)

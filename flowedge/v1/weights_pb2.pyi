@@ -21,12 +21,14 @@ class HaveReply(_message.Message):
     def __init__(self, held: _Optional[bytes] = ..., sending: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("object", "offset")
+    __slots__ = ("object", "offset", "doubted")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DOUBTED_FIELD_NUMBER: _ClassVar[int]
     object: bytes
     offset: int
-    def __init__(self, object: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    doubted: bool
+    def __init__(self, object: _Optional[bytes] = ..., offset: _Optional[int] = ..., doubted: _Optional[bool] = ...) -> None: ...
 
 class ObjectChunk(_message.Message):
     __slots__ = ("data",)

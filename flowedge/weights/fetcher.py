@@ -216,7 +216,7 @@ class Fetcher:
         if here:
             _log.info("%s goes on from byte %d of %d", partial.digest, here, partial.size)
         try:
-            async with aclosing(source.peer.read(partial.digest, here)) as chunks:
+            async with aclosing(source.peer.read(partial.digest, here, doubted=source.damaged > 0)) as chunks:
                 async for chunk in chunks:
                     await _local(functools.partial(partial.append, chunk))
                     self._count(len(chunk), source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
@@ -112,6 +112,9 @@ class ModelOpener:
 
     async def open(self, wish: Wish) -> Opened:
         """The checkpoint. CapacityError, CheckpointError, DeviceLostError, or what `wish.select` raises."""
+        known = {source.address for source in wish.sources}
+        others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
+        wish = replace(wish, sources=(*wish.sources, *others))
         pin = self._store.pin([wish.manifest])
         try:
             return await self._open(wish)

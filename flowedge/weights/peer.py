@@ -50,9 +50,13 @@ class Peer:
         reply: pb.LookReply = await self._ask(self._stub.Look, pb.LookRequest(model=model))
         return reply.here
 
-    async def read(self, digest: str, offset: int) -> AsyncGenerator[bytes, None]:
-        """The bytes of an object from an offset. FlowEdgeError when it stops, or brings nothing for long."""
-        call = self._stub.Read(pb.ReadRequest(object=bytes.fromhex(digest), offset=offset))
+    async def read(self, digest: str, offset: int, *, doubted: bool = False) -> AsyncGenerator[bytes, None]:
+        """The bytes of an object from an offset. FlowEdgeError when it stops, or brings nothing for long.
+
+        doubted: the device is to check its copy before.
+        """
+        request = pb.ReadRequest(object=bytes.fromhex(digest), offset=offset, doubted=doubted)
+        call = self._stub.Read(request)
         try:
             while True:
                 what = f"{self.address} sent nothing"

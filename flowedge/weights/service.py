@@ -15,12 +15,11 @@ import grpc.aio
 from flowedge.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
 from flowedge.runtime.deadline import within
 from flowedge.runtime.transport.status import abort
-from flowedge.storage.digest import DIGEST_BYTES, hash_range
+from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.here import is_here
 from flowedge.weights.library import Library, read_at
-from flowedge.weights.location import Location
 from flowedge.weights.manifest import MAX_TENSORS
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
@@ -57,7 +56,7 @@ class WeightsService(rpc.WeightsServicer):
             await abort(context, busy)
         traffic.sending += 1
         try:
-            await self._send(_digest(request.object), request.offset, context)
+            await self._send(_digest(request.object), request.offset, request.doubted, context)
         except FlowEdgeError as error:
             await abort(context, error)
         finally:
@@ -72,12 +71,14 @@ class WeightsService(rpc.WeightsServicer):
         here = await asyncio.to_thread(is_here, request.model, self._settings)
         return pb.LookReply(here=here)
 
-    async def _send(self, digest: str, offset: int, context: Context) -> None:
+    async def _send(self, digest: str, offset: int, doubted: bool, context: Context) -> None:
         library = self._library
         content = library.content(digest)
         if content is not None:
             await self._write(content[offset:], context)
             return
+        if doubted and library.store.size(digest) is not None:
+            await finish_in_thread(lambda: library.store.verify(digest))
         location = library.locate(digest)
         if location is None or offset > location.size:
             raise DeviceError(self._device, f"it does not have {digest} from byte {offset}")
@@ -87,34 +88,16 @@ class WeightsService(rpc.WeightsServicer):
             library.lost(location, digest)
             raise DeviceError(self._device, f"it does not have {digest} any more: {error}") from error
         try:
-            await self._stream(descriptor, location, digest, offset, context)
+            while offset < location.size:
+                size = min(self._settings.chunk_bytes, location.size - offset)
+                data = await finish_in_thread(partial(read_at, descriptor, size, location.offset + offset))
+                await self._write(data, context)
+                offset += len(data)
+        except OSError as error:
+            library.lost(location, digest)
+            raise DeviceError(self._device, f"{digest} cannot be read: {error}") from error
         finally:
             os.close(descriptor)
-
-    async def _stream(
-        self, descriptor: int, location: Location, digest: str, offset: int, context: Context
-    ) -> None:
-        """What is read is hashed where all of it is: so damage on this device's disk is found here."""
-        hashed = hash_range(descriptor, 0, 0) if offset == 0 else None
-
-        def read(at: int) -> bytes:
-            size = min(self._settings.chunk_bytes, location.size - at)
-            data = read_at(descriptor, size, location.offset + at)
-            if hashed is not None:
-                hashed.update(data)
-            return data
-
-        while offset < location.size:
-            try:
-                data = await finish_in_thread(partial(read, offset))
-            except OSError as error:
-                self._library.lost(location, digest)
-                raise DeviceError(self._device, f"{digest} cannot be read: {error}") from error
-            await self._write(data, context)
-            offset += len(data)
-        if hashed is not None and hashed.hexdigest() != digest:
-            await asyncio.to_thread(self._library.lost, location, digest)
-            raise DeviceError(self._device, f"its copy of {digest} is damaged, and was dropped")
 
     async def _write(self, data: bytes, context: Context) -> None:
         for start in range(0, len(data), self._settings.chunk_bytes):

@@ -11,6 +11,7 @@ class WeightsSettings:
 
     directories: bool = True  # a model's directory on this device may be used
     hub: bool = False  # the hub may be asked for what nobody on the network has
+    peers: tuple[str, ...] = ()  # agents that are asked for weights beside those of the pipeline
     streams: int = 4  # received at once
     source_streams: int = 3  # received at once from one device
     max_sending: int = 16  # streams sent at once; more are refused

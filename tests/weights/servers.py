@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,10 +34,12 @@ class FaultyService(WeightsService):
     def __init__(self, *arguments: Any, cuts: int = 0, cut_after: int = 0) -> None:
         super().__init__(*arguments)
         self.offsets: list[int] = []
+        self.asked = asyncio.Event()
         self._cuts, self._cut_after = cuts, cut_after
 
     async def Read(self, request: pb.ReadRequest, context: Any) -> None:  # noqa: N802
         self.offsets.append(request.offset)
+        self.asked.set()
         if len(self.offsets) > self._cuts:
             await super().Read(request, context)
             return

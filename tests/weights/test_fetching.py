@@ -100,7 +100,6 @@ def test_wrong_bytes_are_thrown_away_and_come_from_another(tmp_path: Path) -> No
         lie = tmp_path / "lie"
         lie.write_bytes(os.urandom(300_000))
         state = FileState.of(lie)
-        # Its service would notice by itself what it reads to the end: what it asks for is cut off before.
         locations = {digest: Location(lie, 0, size, state) for digest, size in SIZES.items()}
         liar._locations.update(locations)
         async with serving(liar) as (bad, _):

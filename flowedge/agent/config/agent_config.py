@@ -46,6 +46,7 @@ class AgentConfig(BaseModel):
             weights=WeightsSettings(
                 directories=weights.directories,
                 hub=weights.hub,
+                peers=weights.peers,
                 streams=weights.streams,
                 max_sending=weights.max_sending,
                 stall_s=weights.stall_s,

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from flowedge.agent.config.section import Section, checked_by
 from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.address import host_ip
+from flowedge.cluster.address import host_ip, split_address
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.weights.settings import WeightsSettings
 
@@ -17,6 +17,12 @@ _AGENT = AgentSettings()
 _LINK = LinkSettings()
 _WEIGHTS = WeightsSettings()
 _OPERATIONS = OperationsSettings()
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -81,6 +87,10 @@ class WeightsSection(Section):
     )
     hub: bool = Field(
         default=_WEIGHTS.hub, description="Ask the hub for what is neither here nor on other devices."
+    )
+    peers: tuple[Annotated[str, checked_by(_address)], ...] = Field(
+        default=_WEIGHTS.peers,
+        description="Agents (host:port) to ask for weights beside those of the pipeline.",
     )
     streams: int = Field(
         default=_WEIGHTS.streams, ge=1, le=32, description="Tensors that are received at once."
