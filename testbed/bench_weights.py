@@ -116,7 +116,8 @@ def main() -> None:
             ours.append(copy_objects(network, giver, scratch, listing, total))
     print(
         f"{total / 1e6:.0f} MB in {len(sizes)} objects over {options.mbps:g} Mbit/s, "
-        f"{options.repeats} copies each, in turns; {platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+        f"{options.repeats} copies each, in turns; "
+        f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
     )
     tcp, weights = (statistics.median(copy.rate for copy in copies) for copies in (plain, ours))
     print(f"plain TCP   {tcp / 1e6:6.1f} MB/s   ({', '.join(f'{copy.rate / 1e6:.1f}' for copy in plain)})")
