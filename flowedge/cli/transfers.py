@@ -56,7 +56,8 @@ class TransferBars:
 
     def stop(self) -> None:
         """Take the bars away."""
-        self._bars.stop()
+        if self._tasks:
+            self._bars.stop()
 
     def _write(self, device: str, transfer: Transfer) -> None:
         now = time.monotonic()

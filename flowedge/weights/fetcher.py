@@ -78,9 +78,10 @@ class Fetcher:
         self._on_progress = on_progress
         self._missing: set[str] = set()
         self._active: set[str] = set()
-        self._elsewhere: dict[str, tuple[float, int]] = {}  # until when it is left to another process, bytes
+        self._elsewhere: dict[str, float] = {}  # until when an object is left to another process
+        self._here: dict[str, int] = {}  # bytes of each object that are on the disk
         self._waited: dict[str, float] = {}  # since when another device is receiving it
-        self._changed = asyncio.Event()
+        self._changed, self._all_asked = asyncio.Event(), asyncio.Event()
         self._heard = time.monotonic()
         self._meter = RateMeter(0, 0, self._heard)
 
@@ -94,8 +95,12 @@ class Fetcher:
         here = await finish_in_thread(self._look)
         self._meter, self._heard = RateMeter(sum(self._sizes.values()), here, started), started
         tasks = [asyncio.create_task(self._poll(source)) for source in self._sources.values()]
-        workers = [asyncio.create_task(self._work()) for _ in range(self._settings.streams)]
+        workers: list[asyncio.Task[None]] = []
         try:
+            if tasks:
+                with contextlib.suppress(DeadlineError):  # who is slow to answer is asked on meanwhile
+                    await within(self._settings.first_s, self._all_asked.wait(), "not all answered")
+            workers += [asyncio.create_task(self._work()) for _ in range(self._settings.streams)]
             await self._watch(workers)
         finally:
             for task in [*tasks, *workers]:
@@ -109,15 +114,12 @@ class Fetcher:
 
     def _look(self) -> int:
         """Finds out what is missing; returns the bytes that are here, in parts of objects too."""
-        here = 0
         for digest, size in self._sizes.items():
-            found = self._store.size(digest)
-            if found == size:
-                here += size
-            else:
+            is_here = self._store.size(digest) == size
+            if not is_here:
                 self._missing.add(digest)
-                here += self._store.partial_bytes(digest, size)
-        return here
+            self._here[digest] = size if is_here else self._store.partial_bytes(digest, size)
+        return sum(self._here.values())
 
     async def _watch(self, workers: list[asyncio.Task[None]]) -> None:
         settings = self._settings
@@ -152,11 +154,15 @@ class Fetcher:
                 if not state.problem:
                     _log.warning("%s is not asked for now: %s", state.address, error)
                 state.failed(str(error))
-                await asyncio.sleep(self._settings.retry_s)
+                pause = self._settings.retry_s
             else:
                 if state.answered(asked, held, sending):
                     self._changed.set()
-                await asyncio.sleep(self._settings.poll_s)
+                pause = self._settings.poll_s
+            state.was_asked = True
+            if all(source.was_asked for source in self._sources.values()):
+                self._all_asked.set()
+            await asyncio.sleep(pause)
 
     async def _work(self) -> None:
         """One stream after the other."""
@@ -177,7 +183,7 @@ class Fetcher:
             for digest in self._order
             if digest in self._missing
             and digest not in self._active
-            and self._elsewhere.get(digest, (0.0, 0))[0] <= now
+            and self._elsewhere.get(digest, 0.0) <= now
         ]
         receiving = {digest for state in usable for digest in state.receiving}
         self._waited = {digest: self._waited.get(digest, now) for digest in wanted if digest in receiving}
@@ -210,46 +216,45 @@ class Fetcher:
             self._changed.set()
 
     async def _take(self, partial: PartialObject, source: SourceState) -> None:
-        on_disk = self._store.partial_bytes(partial.digest, partial.size)
         here = await _local(partial.resume)
-        self._meter.add(here - on_disk)
+        self._is_here(partial.digest, here)
         if here:
             _log.info("%s goes on from byte %d of %d", partial.digest, here, partial.size)
         try:
             async with aclosing(source.peer.read(partial.digest, here, doubted=source.damaged > 0)) as chunks:
                 async for chunk in chunks:
                     await _local(functools.partial(partial.append, chunk))
-                    self._count(len(chunk), source)
+                    self._is_here(partial.digest, partial.length)
+                    source.received += len(chunk)
+                    self._library.traffic.received += len(chunk)
+                    self._heard = time.monotonic()
             if partial.length < partial.size:
                 raise DeviceLostError(source.address, f"it sent {partial.length} of {partial.size} bytes")
             await _local(partial.commit)
         except DamagedError:
-            self._meter.add(-partial.length)
+            self._is_here(partial.digest, 0)
             source.held.discard(partial.digest)
             source.damaged += int(here == 0)  # else it may be what was here before that is wrong
             raise
         self._store.mark_verified(partial.digest)
 
-    def _count(self, count: int, source: SourceState) -> None:
-        self._meter.add(count)
-        source.received += count
-        self._library.traffic.received += count
-        self._heard = time.monotonic()
+    def _is_here(self, digest: str, count: int) -> None:
+        """So many bytes of an object are on the disk now."""
+        self._meter.add(count - self._here[digest])
+        self._here[digest] = count
 
     def _taken(self, digest: str) -> None:
         """Another process of this host has received an object, or is receiving it."""
         now, size = time.monotonic(), self._sizes[digest]
-        before = self._elsewhere.get(digest, (0.0, 0))[1]
-        if self._store.size(digest) == size:
-            self._meter.add(size - before)
+        is_whole = self._store.size(digest) == size
+        here = size if is_whole else self._store.partial_bytes(digest, size)
+        if here != self._here[digest]:
             self._heard = now
+            self._is_here(digest, here)
+        if is_whole:
             self._arrived(digest)
-            return
-        here = self._store.partial_bytes(digest, size)
-        if here != before:
-            self._meter.add(here - before)
-            self._heard = now
-        self._elsewhere[digest] = now + self._settings.poll_s, here
+        else:
+            self._elsewhere[digest] = now + self._settings.poll_s
 
     def _arrived(self, digest: str) -> None:
         self._missing.discard(digest)

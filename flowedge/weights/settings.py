@@ -16,6 +16,7 @@ class WeightsSettings:
     source_streams: int = 3  # received at once from one device
     max_sending: int = 16  # streams sent at once; more are refused
     chunk_bytes: int = 2 << 20  # of a message
+    first_s: float = 1.0  # for all devices to say what they have, before any is chosen
     poll_s: float = 0.3  # other devices are asked this often for what they have by now
     retry_s: float = 1.0  # a device that did not answer is asked again after this
     answer_s: float = 5.0  # a device has to answer a question within this

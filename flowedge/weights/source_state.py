@@ -19,6 +19,7 @@ class SourceState:
     Attributes:
         ours: streams from it; received: bytes that came from it.
         damaged: objects from it that were others than asked for.
+        was_asked: whether it has answered, or has not, once.
         problem: why it cannot be used now; empty when it can. It begins with that it has not answered yet.
     """
 
@@ -30,6 +31,7 @@ class SourceState:
     ours: int = 0
     received: int = 0
     damaged: int = 0
+    was_asked: bool = False
     problem: str = "it has not answered"
 
     @property

@@ -20,7 +20,7 @@ from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
 
 QUICK = WeightsSettings(
-    chunk_bytes=64 << 10, poll_s=0.02, retry_s=0.1, stall_s=5.0, give_up_s=2.0, progress_s=0.05
+    chunk_bytes=64 << 10, first_s=30.0, poll_s=0.02, retry_s=0.1, stall_s=5.0, give_up_s=2.0, progress_s=0.05
 )
 
 
