@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.weights.settings import WeightsSettings
 
@@ -37,4 +39,7 @@ class AgentSettings:
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    config: str = ""  # file that settings were read from, for the log
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.admission import session_rows
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_loading import load_block, load_middle, select_block, select_middle
 from flowedge.errors import (
@@ -18,6 +19,7 @@ from flowedge.errors import (
     DrainingError,
     FlowEdgeError,
 )
+from flowedge.memory.room import MemorySettings
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
@@ -103,7 +105,9 @@ class StageRole:
         await self._fetch(report)
         opened = None if self._opened is None else self._opened.checkpoint
         load = load_middle if self._request.route else load_block
-        work = self._lane.run(lambda: load(self._request, self._settings, opened), self._settings.load_s)
+        work = self._lane.run(
+            lambda: load(self._device, self._request, self._settings, opened), self._settings.load_s
+        )
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
@@ -112,11 +116,12 @@ class StageRole:
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
         self._live = LiveStage(
-            Stage(self._device, _stage_spec(executor, self._request, pacing)),
+            Stage(self._device, _stage_spec(executor, self._request, pacing, self._settings.memory)),
             executor,
             self._lane,
             lambda reason: self._on_ended(self, reason),
             pacing,
+            pipeline=self.pipeline,
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -172,7 +177,7 @@ class StageRole:
                 request.weights,
                 request.model,
                 request.fingerprint,
-                lambda checkpoint: select(request, checkpoint),
+                lambda checkpoint: select(self._device, request, settings, checkpoint),
             )
         )
         self._check_not_stopped()
@@ -210,8 +215,9 @@ def _what(request: pb.StageRole) -> str:
     return f"layers {request.layer_start} to {request.layer_stop - 1}"
 
 
-def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+def _stage_spec(
+    executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None, memory: MemorySettings
+) -> StageSpec:
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
@@ -225,7 +231,7 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
+        max_capacity=min(MAX_CAPACITY, session_rows(cache_row_bytes, memory)),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.discovery_section import DiscoverySection
+from flowedge.agent.config.log_section import LogSection
+from flowedge.agent.config.memory_section import MemorySection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import (
     AgentSection,
@@ -27,9 +29,11 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     weights: WeightsSection = Field(default_factory=WeightsSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+    log: LogSection = Field(default_factory=LogSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
@@ -71,6 +75,8 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
+            memory=self.memory.settings(),
+            log=self.log.settings(),
         )
 
 
