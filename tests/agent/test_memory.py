@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -13,7 +14,7 @@ from flowedge.agent.draft_models import DraftModels, required_memory
 from flowedge.cluster.local import LocalCluster, agent_command
 from flowedge.errors import CapacityError
 from flowedge.memory.cgroup import CgroupMemory, cgroup_memory
-from flowedge.memory.room import GIB, MemorySettings, Room, read_room, resident_bytes
+from flowedge.memory.room import GIB, MemorySettings, Room, read_cuda_room, read_room, resident_bytes
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.runtime.transport.status import from_status
 from flowedge.v1 import agent_pb2 as pb
@@ -72,6 +73,17 @@ def test_the_settings_limit_counts_what_the_process_holds(root: Path) -> None:
     write(root / "proc/meminfo", MEMINFO.replace("000 kB", "000000000 kB"))
     room = read_room(MemorySettings(limit_gib=2 * held / GIB), root)
     assert 0 < room.available < 2 * held == room.total
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(is_integrated=integrated)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (7, 8))
+    room = read_cuda_room()
+    assert (room == Room(8, 7, "the GPU's memory")) is not integrated
+    assert (room.total == read_room().total) is integrated
 
 
 def test_the_sums_are_said() -> None:
