@@ -8,16 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc.aio
 
 from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.identity import Identity
+from flowedge.agent.reporting import Report
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_role import StageRole
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.observer import UNOBSERVED, Observer
@@ -25,9 +28,9 @@ from flowedge.runtime.transport.status import abort
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.library import Library
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Report = Callable[[str, str], Awaitable[None]]
 
 MAX_STAGES = 256  # of one pipeline, middle models included
 
@@ -43,6 +46,7 @@ class AgentService(rpc.AgentServicer):
         roles: RoleHolder,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         observer: Observer = UNOBSERVED,
     ) -> None:
         self._identity = identity
@@ -50,6 +54,7 @@ class AgentService(rpc.AgentServicer):
         self._settings = settings
         self._lane = lane
         self._observer = observer
+        self._library = library
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         """The device and its role."""
@@ -61,8 +66,10 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon, self._observer)
-        await self._become(role, request, context, lambda report: role.load(lambda text: report(name, text)))
+        role = StageRole(
+            name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
+        )
+        await self._become(role, request, context, lambda report: role.load(partial(report, name)))
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
@@ -73,6 +80,7 @@ class AgentService(rpc.AgentServicer):
             request,
             self._settings,
             self._lane,
+            self._library,
             observer=self._observer,
         )
         await self._become(role, request, context, role.load)
@@ -94,8 +102,8 @@ class AgentService(rpc.AgentServicer):
         return timelines.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
-        """The clock of the timelines."""
-        return pb.ClockReply(now_s=time.monotonic())
+        """The clock of the timelines, and that on the wall."""
+        return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
     async def _become(
         self,
@@ -106,21 +114,26 @@ class AgentService(rpc.AgentServicer):
     ) -> None:
         writing = asyncio.Lock()
 
-        async def report(device: str, text: str) -> None:
+        async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
-                await context.write(pb.RoleProgress(device=device, message=text))
+                await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
 
+        started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
             await self._roles.take(role)
+            _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
                 await load(report)
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
                 raise
         except FlowEdgeError as error:
-            _log.warning("the role was refused: %s", error)
+            refused = about(**(fields | {"event": "role_refused", "code": error.code}))
+            _log.warning("the role was refused: %s", error, extra=refused)
             await abort(context, error)
+        loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
+        _log.info("the role is ready", extra=loaded)
         await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
 
@@ -136,3 +149,13 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
     if isinstance(request, pb.DraftNodeRole) and len(request.stages) + len(request.middles) > MAX_STAGES:
         raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")
+
+
+def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
+    fields = Fields(pipeline=request.pipeline, model=request.model, quant=request.quant or "none")
+    if isinstance(request, pb.DraftNodeRole):
+        fields["role"] = "draft node"
+    else:
+        fields["role"] = "middle model" if request.route else "stage"
+        fields["layers"] = f"{request.layer_start}-{request.layer_stop - 1}"
+    return fields

@@ -35,7 +35,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Device(_message.Message):
     QUANT_FIELD_NUMBER: _ClassVar[int]
     STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -78,7 +79,8 @@ class Device(_message.Message):
     quant: str
     stage_layers: _containers.RepeatedScalarFieldContainer[int]
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ...) -> None: ...
+    instance: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class Middle(_message.Message):
     __slots__ = ("model", "address")
@@ -89,7 +91,7 @@ class Middle(_message.Message):
     def __init__(self, model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size")
+    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size", "weights")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +104,7 @@ class StageRole(_message.Message):
     TAPS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     layer_start: int
@@ -114,7 +117,20 @@ class StageRole(_message.Message):
     taps: _containers.RepeatedScalarFieldContainer[int]
     route: int
     vocab_size: int
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+    weights: WeightSources
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ...) -> None: ...
+
+class WeightSources(_message.Message):
+    __slots__ = ("manifest", "name", "draft_node", "peers")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    manifest: str
+    name: str
+    draft_node: str
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
     __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles")
@@ -139,14 +155,28 @@ class DraftNodeRole(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ...) -> None: ...
 
 class RoleProgress(_message.Message):
-    __slots__ = ("device", "message", "ready")
+    __slots__ = ("device", "message", "ready", "transfer")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     device: str
     message: str
     ready: bool
-    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ...) -> None: ...
+    transfer: Transfer
+    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("done_bytes", "total_bytes", "bytes_per_s", "left_s")
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: float
+    left_s: float
+    def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., bytes_per_s: _Optional[float] = ..., left_s: _Optional[float] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("pipeline",)
@@ -183,7 +213,9 @@ class ClockRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClockReply(_message.Message):
-    __slots__ = ("now_s",)
+    __slots__ = ("now_s", "wall_s")
     NOW_S_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
     now_s: float
-    def __init__(self, now_s: _Optional[float] = ...) -> None: ...
+    wall_s: float
+    def __init__(self, now_s: _Optional[float] = ..., wall_s: _Optional[float] = ...) -> None: ...

@@ -13,6 +13,7 @@ import grpc.aio
 
 from flowedge import wire
 from flowedge.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.log_fields import about
 from flowedge.messages import Fault, Heartbeat, Message
 from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
@@ -95,11 +96,17 @@ class StreamServer:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             peer = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
+            pipeline = str(metadata.get(PIPELINE_KEY) or "")
             stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
-                owner = self._find(str(metadata.get(PIPELINE_KEY) or ""))
+                owner = self._find(pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
+                fields = about(
+                    event="stream_refused", pipeline=pipeline, peer=peer, lane=lane.value, code=error.code
+                )
+                # A device whose next one is still loading asks again and again.
+                _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)
             await self._run(stream, owner, context)
 
@@ -121,7 +128,8 @@ class StreamServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             owner.closed(stream, reason)
-        _log.info("%s stream from %s ended: %s", stream.lane.value, stream.peer, reason)
+        fields = about(event="stream_ended", peer=stream.peer, lane=stream.lane.value, reason=reason)
+        _log.info("a stream has ended", extra=fields)
         if not context.done():
             await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
 
@@ -168,8 +176,10 @@ class _Serving:
         """The 1st, 10th, 100th and so on: a peer must not fill the log."""
         self._unreadable += 1
         if str(self._unreadable).strip("0") == "1":
-            peer, number = self._stream.peer, self._unreadable
-            _log.warning("%s sent a frame that cannot be read, its number %d: %s", peer, number, error)
+            fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
+            _log.warning(
+                "a frame cannot be read, the stream's number %d: %s", self._unreadable, error, extra=fields
+            )
 
     async def write(self) -> str:
         while True:
