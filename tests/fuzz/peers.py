@@ -19,6 +19,8 @@ from flowedge.runtime.transport.server import InStream, StreamServer
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.v1 import weights_pb2
+from flowedge.v1.weights_pb2_grpc import WeightsServicer, add_WeightsServicer_to_server
 from flowedge.version import PROTOCOL_VERSION
 
 # Nobody is lost because the machine that runs the tests is busy.
@@ -45,8 +47,8 @@ class Peer:
     def closed(self, stream: InStream, reason: str) -> None: ...
 
 
-class FakeStage(rpc.AgentServicer):
-    """Takes the role of a stage, and holds nothing."""
+class FakeStage(rpc.AgentServicer, WeightsServicer):
+    """Takes the role of a stage, for which it needs no weights, and holds nothing."""
 
     def __init__(self) -> None:
         self.roles: list[pb.StageRole] = []
@@ -58,6 +60,9 @@ class FakeStage(rpc.AgentServicer):
         self.roles.append(request)
         yield pb.RoleProgress(device="fake", message="ready", ready=True)
 
+    async def Look(self, request: weights_pb2.LookRequest, context: Any) -> weights_pb2.LookReply:
+        return weights_pb2.LookReply(here=True)
+
     async def Release(self, request: pb.ReleaseRequest, context: Any) -> pb.ReleaseReply:
         return pb.ReleaseReply()
 
@@ -67,7 +72,9 @@ async def serving(peer: Peer, stage: FakeStage | None = None) -> AsyncIterator[s
     """The address at which a peer takes streams."""
     server = grpc.aio.server(options=SETTINGS.channel_options)
     server.add_generic_rpc_handlers((StreamServer("fake", lambda _: peer, SETTINGS).handler(),))
-    rpc.add_AgentServicer_to_server(stage or FakeStage(), server)
+    stage = stage or FakeStage()
+    rpc.add_AgentServicer_to_server(stage, server)
+    add_WeightsServicer_to_server(stage, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

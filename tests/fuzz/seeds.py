@@ -13,6 +13,7 @@ from flowedge.v1 import agent_pb2 as agent
 from flowedge.v1 import generation_pb2 as generation
 from flowedge.v1 import measure_pb2 as measure
 from flowedge.v1 import pipeline_pb2 as pipeline
+from flowedge.v1 import weights_pb2 as weights
 from flowedge.version import PROTOCOL_VERSION
 
 
@@ -105,6 +106,8 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         protocol_version=version,
         dtype="float32",
         taps=[1],
+        # Which is not fetched, as the model is here.
+        weights=agent.WeightSources(manifest="0" * 64, name="x", draft_node=downstream, peers=[downstream]),
     )
     draft_node = agent.DraftNodeRole(
         pipeline="mutated",
@@ -130,6 +133,10 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         "/flowedge.v1.Agent/Timeline": [agent.TimelineRequest(session="mutated")],
         "/flowedge.v1.Agent/Clock": [agent.ClockRequest(), link],
         "/flowedge.v1.Generation/Generate": generate_requests(),
+        "/flowedge.v1.Weights/Have": [weights.HaveRequest(objects=[bytes(32), b"x" * 32])],
+        "/flowedge.v1.Weights/Read": [weights.ReadRequest(object=bytes(32), offset=7, doubted=True)],
+        "/flowedge.v1.Weights/Catalogue": [weights.CatalogueRequest()],
+        "/flowedge.v1.Weights/Look": [weights.LookRequest(model="bundled")],
         "/flowedge.v1.Measure/MeasureLink": [link],
         "/flowedge.v1.Measure/MeasureDevice": [device],
     }
