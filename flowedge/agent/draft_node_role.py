@@ -221,7 +221,7 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
-        weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
+        weights = await sharing.sources(request, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
@@ -13,18 +15,20 @@ from flowedge.models.libraries import import_libraries
 from flowedge.storage.digest import is_digest
 from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.documents import fetch_document, fetch_manifest
 from flowedge.weights.fetcher import Fetched, SourceAddress, fetch
 from flowedge.weights.here import is_here
 from flowedge.weights.library import Library
 from flowedge.weights.manifest import CONFIG, Manifest
-from flowedge.weights.manifest_fetching import fetch_manifest
 from flowedge.weights.progress import Progress, in_words, mib
+from flowedge.weights.quantised_list import QuantisedList, parse_quantised
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.shelf import shown
 from flowedge.weights.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
+    from flowedge.weights.quantised import Asked
 
 MAX_SOURCES = 64
 
@@ -45,6 +49,8 @@ class Wish:
         model: as it was named; name: for people; manifest: its id.
         select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
         every_file: whether the tokenizer's files are needed as well.
+        quantised: the id of the list of weights that are there quantised; "" when none are.
+        asked: the quantisation that is asked for; only together with `quantised`.
     """
 
     model: str
@@ -54,10 +60,12 @@ class Wish:
     sources: tuple[SourceAddress, ...]
     select: Callable[[Checkpoint], Sequence[str]]
     every_file: bool = False
+    quantised: str = ""
+    asked: Callable[[], Asked] | None = None
 
     def __post_init__(self) -> None:
         """ProtocolError for what cannot be."""
-        if not is_digest(self.manifest):
+        if not is_digest(self.manifest) or not (self.quantised == "" or is_digest(self.quantised)):
             raise ProtocolError("a model goes by the SHA-256 of its manifest")
 
 
@@ -66,6 +74,7 @@ def wish_of(
     model: str,
     fingerprint: str,
     select: Callable[[Checkpoint], Sequence[str]],
+    asked: Callable[[], Asked] | None = None,
 ) -> Wish:
     """What a role says is to be opened. ProtocolError."""
     if len(weights.peers) > MAX_SOURCES:
@@ -78,15 +87,22 @@ def wish_of(
         fingerprint=fingerprint,
         sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
         select=select,
+        quantised=weights.quantised,
+        asked=asked,
     )
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped."""
+    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped.
+
+    Attributes:
+        given: files of weights that are there quantised instead, by the digest of their keys.
+    """
 
     checkpoint: Checkpoint
     pin: Pin | None = None
+    given: Mapping[str, Path] = field(default_factory=dict)
 
     def release(self) -> None:
         """Its objects may be dropped again."""
@@ -144,7 +160,8 @@ class ModelOpener:
         """With nothing but the cache; None when something is missing, or was damaged."""
         if any(self._store.size(digest) is None for digest in self._files(wish, manifest)):
             return None
-        pin, checkpoint, sizes = await self._plan(wish, manifest)
+        listed = await finish_in_thread(lambda: self._list_here(wish))
+        pin, opened, sizes = await self._plan(wish, manifest, listed)
         try:
             damaged = await finish_in_thread(lambda: self._verify(sizes))
             if damaged:
@@ -158,7 +175,7 @@ class ModelOpener:
             raise
         _log.info("%s is opened from the cache", wish.manifest)
         await self._tell(f"reading {wish.name} from the cache, {mib(sum(sizes.values()))}")
-        return Opened(checkpoint, pin)
+        return replace(opened, pin=pin)
 
     async def _from_devices(self, wish: Wish, manifest: Manifest | None) -> Opened:
         if manifest is None:
@@ -167,7 +184,13 @@ class ModelOpener:
         first = self._store.pin([wish.manifest, *files])
         try:
             await self._bring(wish, files, "the config", quiet=True)
-            pin, checkpoint, sizes = await self._plan(wish, manifest)
+            listed = await finish_in_thread(lambda: self._list_here(wish))
+            if wish.quantised and listed is None:
+                listed = await fetch_document(
+                    self._device, wish.quantised, parse_quantised, wish.sources, self._settings
+                )
+                await finish_in_thread(partial(self._store.put, listed.content))
+            pin, opened, sizes = await self._plan(wish, manifest, listed)
         finally:
             first.release()
         try:
@@ -175,7 +198,11 @@ class ModelOpener:
         except BaseException:
             pin.release()
             raise
-        return Opened(checkpoint, pin)
+        return replace(opened, pin=pin)
+
+    def _list_here(self, wish: Wish) -> QuantisedList | None:
+        data = self._store.read(wish.quantised) if wish.quantised else None
+        return None if data is None else parse_quantised(data, wish.quantised)
 
     def _files(self, wish: Wish, manifest: Manifest) -> dict[str, int]:
         if CONFIG not in manifest.files_by_name:
@@ -184,20 +211,35 @@ class ModelOpener:
             entry.sha256: entry.bytes for entry in manifest.files if wish.every_file or entry.name == CONFIG
         }
 
-    async def _plan(self, wish: Wish, manifest: Manifest) -> tuple[Pin, Checkpoint, dict[str, int]]:
+    async def _plan(
+        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[Pin, Opened, dict[str, int]]:
         """The checkpoint, and the objects it needs, which are pinned."""
-        checkpoint, names = await self._run(lambda: self._select(wish, manifest))
-        entries = [manifest.tensors_by_name[name] for name in names]
-        sizes = {entry.sha256: entry.bytes for entry in entries} | self._files(wish, manifest)
-        return self._store.pin([wish.manifest, *sizes]), checkpoint, sizes
+        opened, sizes = await self._run(lambda: self._select(wish, manifest, listed))
+        sizes = sizes | self._files(wish, manifest)
+        documents = [wish.manifest, *([wish.quantised] if listed is not None else [])]
+        return self._store.pin([*documents, *sizes]), opened, sizes
 
-    def _select(self, wish: Wish, manifest: Manifest) -> tuple[Checkpoint, Sequence[str]]:
+    def _select(
+        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[Opened, dict[str, int]]:
         import_libraries()
         from flowedge.weights.kept import open_kept  # noqa: PLC0415
+        from flowedge.weights.quantised import keys_of, replace_tensors  # noqa: PLC0415
 
         directory = self._library.shelf.put(manifest, wish.name)
         checkpoint = open_kept(self._store, manifest, directory)
-        return checkpoint, wish.select(checkpoint)
+        names, given = set(wish.select(checkpoint)), {}
+        sizes: dict[str, int] = {}
+        if listed is not None and wish.asked is not None:
+            keys = keys_of(checkpoint, manifest, wish.asked())
+            replaced = replace_tensors(keys, listed, manifest, self._store)
+            names -= replaced.names
+            sizes |= replaced.sizes
+            given = {key: self._store.path(digest) for key, digest in replaced.keys.items()}
+        entries = [manifest.tensors_by_name[name] for name in sorted(names)]
+        sizes |= {entry.sha256: entry.bytes for entry in entries}
+        return Opened(checkpoint, given=given), sizes
 
     def _verify(self, sizes: Mapping[str, int]) -> int:
         """Reads what this process has not read yet; returns how many were damaged, and are gone."""
