@@ -32,8 +32,8 @@ from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
-from flowedge.weights.opening import Opened
 from flowedge.weights.reference import is_reference
+from flowedge.weights.wish import Opened
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels

@@ -13,8 +13,8 @@ from flowedge.v1 import agent_pb2 as pb
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
     from flowedge.runtime.executors import BlockExecutor
-    from flowedge.weights.opening import Opened
     from flowedge.weights.quantised import Asked
+    from flowedge.weights.wish import Opened
 
 
 def load_middle(

@@ -27,7 +27,8 @@ from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
-from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
+from flowedge.weights.opening import ModelOpener, Tell
+from flowedge.weights.wish import Opened, wish_of
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +21,14 @@ from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetcher import SourceAddress
 from flowedge.weights.library import Library
 from flowedge.weights.manifest import Manifest
-from flowedge.weights.opening import ModelOpener, Opened, Wish
+from flowedge.weights.opening import ModelOpener
 from flowedge.weights.peer import Peer
 from flowedge.weights.progress import mib
 from flowedge.weights.reference import resolve
 from flowedge.weights.service import WeightsService
 from flowedge.weights.shelf import shown
 from flowedge.weights.threads import finish_in_thread
+from flowedge.weights.wish import Opened, Wish
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
@@ -39,6 +41,15 @@ def serve_weights(server: grpc.aio.Server, device: str, settings: AgentSettings)
     library = Library.configured(settings.cache_dir, settings.cache_gib)
     rpc.add_WeightsServicer_to_server(WeightsService(device, library, settings.weights), server)
     return library
+
+
+def keep_from_hub(settings: AgentSettings) -> None:
+    """Have the hub's library ask nobody, unless the settings allow it or the environment says otherwise.
+
+    To be called before the library is imported.
+    """
+    if not settings.weights.hub:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @dataclass(frozen=True)

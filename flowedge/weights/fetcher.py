@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flowedge.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
+from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.storage.partial import DamagedError, PartialObject
 from flowedge.weights.choice import Fetch, choose, in_order
@@ -206,9 +207,11 @@ class Fetcher:
                 await self._take(partial, source)
             self._arrived(digest)
         except DamagedError as error:
-            _log.warning("from %s: %s; it is fetched again", source.address, error)
+            fields = about(event="weights_damaged", peer=source.address)
+            _log.warning("from %s: %s; it is fetched again", source.address, error, extra=fields)
         except FlowEdgeError as error:
-            _log.warning("%s from %s was cut off: %s", digest, source.address, error)
+            fields = about(event="weights_cut", peer=source.address, reason=str(error))
+            _log.warning("%s from %s was cut off: %s", digest, source.address, error, extra=fields)
             source.failed(str(error))
         finally:
             source.ours -= 1

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError
+from flowedge.log_fields import about
 from flowedge.models.libraries import import_libraries
-from flowedge.storage.digest import is_digest
 from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.documents import fetch_document, fetch_manifest
@@ -23,14 +22,11 @@ from flowedge.weights.manifest import CONFIG, Manifest
 from flowedge.weights.progress import Progress, in_words, mib
 from flowedge.weights.quantised_list import QuantisedList, parse_quantised
 from flowedge.weights.settings import WeightsSettings
-from flowedge.weights.shelf import shown
 from flowedge.weights.threads import finish_in_thread
+from flowedge.weights.wish import Opened, Wish
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
-    from flowedge.weights.quantised import Asked
-
-MAX_SOURCES = 64
 
 _log = logging.getLogger(__name__)
 
@@ -39,75 +35,6 @@ class Tell(Protocol):
     """Says what is going on; see RoleProgress."""
 
     async def __call__(self, text: str, transfer: pb.Transfer | None = None) -> None: ...
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is to be opened.
-
-    Attributes:
-        model: as it was named; name: for people; manifest: its id.
-        select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
-        every_file: whether the tokenizer's files are needed as well.
-        quantised: the id of the list of weights that are there quantised; "" when none are.
-        asked: the quantisation that is asked for; only together with `quantised`.
-    """
-
-    model: str
-    name: str
-    manifest: str
-    fingerprint: str
-    sources: tuple[SourceAddress, ...]
-    select: Callable[[Checkpoint], Sequence[str]]
-    every_file: bool = False
-    quantised: str = ""
-    asked: Callable[[], Asked] | None = None
-
-    def __post_init__(self) -> None:
-        """ProtocolError for what cannot be."""
-        if not is_digest(self.manifest) or not (self.quantised == "" or is_digest(self.quantised)):
-            raise ProtocolError("a model goes by the SHA-256 of its manifest")
-
-
-def wish_of(
-    weights: pb.WeightSources,
-    model: str,
-    fingerprint: str,
-    select: Callable[[Checkpoint], Sequence[str]],
-    asked: Callable[[], Asked] | None = None,
-) -> Wish:
-    """What a role says is to be opened. ProtocolError."""
-    if len(weights.peers) > MAX_SOURCES:
-        raise ProtocolError(f"a model has at most {MAX_SOURCES} sources")
-    others = [address for address in weights.peers if address != weights.draft_node]
-    return Wish(
-        model=model,
-        name=shown(weights.name or model),
-        manifest=weights.manifest,
-        fingerprint=fingerprint,
-        sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
-        select=select,
-        quantised=weights.quantised,
-        asked=asked,
-    )
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped.
-
-    Attributes:
-        given: files of weights that are there quantised instead, by the digest of their keys.
-    """
-
-    checkpoint: Checkpoint
-    pin: Pin | None = None
-    given: Mapping[str, Path] = field(default_factory=dict)
-
-    def release(self) -> None:
-        """Its objects may be dropped again."""
-        if self.pin is not None:
-            self.pin.release()
 
 
 class ModelOpener:
@@ -173,7 +100,9 @@ class ModelOpener:
         except BaseException:
             pin.release()
             raise
-        _log.info("%s is opened from the cache", wish.manifest)
+        _log.info(
+            "%s is opened from the cache", wish.name, extra=about(event="weights_cached", model=wish.manifest)
+        )
         await self._tell(f"reading {wish.name} from the cache, {mib(sum(sizes.values()))}")
         return replace(opened, pin=pin)
 
@@ -298,7 +227,9 @@ class ModelOpener:
         names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in wish.sources)
         if not quiet:
             await self._tell(f"fetching {what}: {mib(here)} of {mib(total)} are here, the rest from {names}")
-        _log.info("%s: %s in the cache, %s to fetch from %s", wish.name, mib(here), mib(total - here), names)
+        left = total - here
+        said = f"{wish.name}: {mib(here)} in the cache, {mib(left)} to fetch from {names}"
+        _log.info(said, extra=about(event="weights_fetching", model=wish.manifest, bytes=left))
 
         async def on_progress(progress: Progress) -> None:
             _log.debug("%s: %s", wish.name, in_words(progress))
@@ -306,7 +237,9 @@ class ModelOpener:
                 await self._tell("", transfer_of(progress))
 
         fetched = await fetch(self._device, self._library, sizes, wish.sources, self._settings, on_progress)
-        _log.info("%s: %s", what, _summary(fetched))
+        count = sum(fetched.received.values())
+        fields = about(event="weights_fetched", model=wish.manifest, bytes=count, seconds=fetched.seconds)
+        _log.info("%s: %s", what, _summary(fetched), extra=fields)
         if not quiet:
             await self._tell(_summary(fetched))
         await asyncio.to_thread(self._store.touch, sizes)
