@@ -92,7 +92,13 @@ class Fetcher:
         What was received stays in the cache in any case.
         """
         started = time.monotonic()
-        self._store.check_fits(sum(self._sizes.values()))
+        pin = await finish_in_thread(lambda: self._store.pin(self._sizes))
+        try:
+            return await self._run(started)
+        finally:
+            pin.release()
+
+    async def _run(self, started: float) -> Fetched:
         here = await finish_in_thread(self._look)
         self._meter, self._heard = RateMeter(sum(self._sizes.values()), here, started), started
         tasks = [asyncio.create_task(self._poll(source)) for source in self._sources.values()]
@@ -199,7 +205,7 @@ class Fetcher:
         self._active.add(digest)
         source.ours += 1
         try:
-            partial = await _local(lambda: self._store.begin(digest, self._sizes[digest]))
+            partial = await _local(lambda: self._store.begin(digest, self._sizes[digest], reserved=True))
             if partial is None:
                 self._taken(digest)
                 return

@@ -41,7 +41,7 @@ async def pull_model(library: Library, model: str, addresses: Sequence[str], on_
     sources = [SourceAddress(address) for address in addresses]
     manifest = await fetch_manifest(device, identity, sources, settings)
     store = library.store
-    pin = store.pin([identity, *manifest.sizes])
+    pin = store.pin({identity: 0, **manifest.sizes})
 
     async def on_progress(progress: Progress) -> None:
         on_transfer(shown(name), _transfer(progress.done, progress.total, progress.rate, progress.left_s))
@@ -72,8 +72,7 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
         checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", _transfer(done, total))
     )
     manifest, done = described.manifest, 0
-    store.check_fits(manifest.total_bytes)
-    pin = store.pin([manifest.id, *manifest.sizes])
+    pin = store.pin({manifest.id: 0, **manifest.sizes})
     try:
         store.put(manifest.content)
         for digest, size in manifest.sizes.items():
@@ -113,7 +112,7 @@ def _copy(library: Library, digest: str, size: int, location: Location) -> None:
     store = library.store
     if store.verify(digest):
         return
-    partial = store.begin(digest, size)
+    partial = store.begin(digest, size, reserved=True)
     if partial is None:
         raise BadRequestError(f"another process is receiving {digest}; try again when it has ended")
     descriptor = location.open()

@@ -22,9 +22,10 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.describing import describe
 from flowedge.weights.library import Library
 from flowedge.weights.needed import block_tensors
-from flowedge.weights.opening import ModelOpener, Opened, wish_of
+from flowedge.weights.opening import ModelOpener
 from flowedge.weights.pulling import import_model, quantise_model
 from flowedge.weights.quantised import Asked, keys_of, list_quantised
+from flowedge.weights.wish import Opened, wish_of
 from tests.weights.big_checkpoint import write_checkpoint
 from tests.weights.servers import QUICK, library_at, serving
 
