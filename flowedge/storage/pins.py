@@ -11,7 +11,7 @@ from flowedge.storage.lock import try_lock
 
 
 class Pin:
-    """Keeps objects from being dropped, and room for those to come, until its release or its process's end."""
+    """Keeps objects from being dropped, and room for those to come, until it or its process ends."""
 
     def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
         """To be made while the lock of the cache is held. OSError when the disk takes no file.
