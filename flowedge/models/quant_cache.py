@@ -15,13 +15,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from flowedge.errors import BadRequestError
+from flowedge.models.cache_place import cache_place
 from flowedge.models.quant.backend import Tensors
 from flowedge.models.weight_file import WeightFile, byte_view
 
-DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
-SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
-DEFAULT_GIB = 16.0
 ABANDONED_S = 3600.0  # a file that is still being written after so long has no writer any more
 HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
 _PARTIAL = ".partial"
@@ -89,24 +86,8 @@ class QuantCache:
 
     @classmethod
     def configured(cls, directory: str | None = None, gib: float | None = None) -> QuantCache:
-        """What is not given is taken from the environment, then from the defaults.
-
-        FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
-        BadRequestError when the size is no number, or below 0.
-        """
-        if gib is None:
-            text = os.environ.get(SIZE_VARIABLE, "")
-            try:
-                gib = float(text) if text else DEFAULT_GIB
-            except ValueError as error:
-                raise BadRequestError(f"{SIZE_VARIABLE} is {text!r}; give a number of GiB") from error
-        if not 0 <= gib < float("inf"):
-            raise BadRequestError(f"a cache of {gib:g} GiB is not possible; 0 turns it off")
-        root = directory or os.environ.get(DIRECTORY_VARIABLE)
-        if not root:
-            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-            root = str(Path(base) / "flowedge")
-        return cls(Path(root).expanduser() / "quantised", int(gib * 2**30))
+        """As cache_place has it, with its errors."""
+        return cls(*cache_place(directory, gib))
 
     def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
         """The content of a source tensor, remembered for as long as its file does not change.
