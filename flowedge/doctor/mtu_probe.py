@@ -14,7 +14,7 @@ _SMALL = 576
 _TRIES = 2
 
 
-def passing_size(address: str, own: int, timeout_s: float = 1.0) -> int | None:
+def passing_size(address: str, own: int, timeout_s: float = 0.5) -> int | None:
     """Bytes of the largest IP packet, of the usual sizes up to our own MTU, that arrives there.
 
     None when the host does not say that it has no such UDP port, so that nothing can be known.

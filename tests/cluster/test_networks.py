@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,21 +72,6 @@ def test_two_hosts_that_say_the_same_are_both_shown_and_named(network: Namespace
         rows = devices(network, 2)
     assert [row["addresses"] for row in rows] == [[f"{host}:5001"] for host in network.hosts[:2]]
     assert rows[0]["duplicates"] == [f"same id as kitchen ({network.hosts[1]}:5001)"]
-
-
-def test_an_interface_without_multicast_is_not_used(network: Namespaces, tmp_path: Path) -> None:
-    run(network, 0, "ip", "link", "set", "dev", "eth0", "multicast", "off")
-    try:
-        with agent(network, 0, "kitchen", tmp_path):
-            found = subprocess.run(
-                network.enter(1, [*CLI, "devices", "--timeout", "1"]),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-    finally:
-        run(network, 0, "ip", "link", "set", "dev", "eth0", "multicast", "on")
-    assert "No agent answered" in found.stderr
 
 
 def test_an_interface_that_comes_later_is_announced_on(network: Namespaces) -> None:
