@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class AgentSettings:
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     log: LogSettings = field(default_factory=LogSettings)
     config: str = ""  # file that settings were read from, for the log
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
