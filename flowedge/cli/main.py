@@ -18,6 +18,7 @@ from flowedge.cli.doctor import doctor
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
+from flowedge.cli.models import models
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
 from flowedge.cli.train_drafter import train_drafter
@@ -40,6 +41,7 @@ app.command()(doctor)
 app.command()(agent)
 app.command()(release)
 app.command()(inspect)
+app.add_typer(models)
 app.command()(demo)
 app.command()(bench)
 app.command()(profile)

@@ -23,7 +23,7 @@ from flowedge.doctor.multicast_probe import hear
 from flowedge.doctor.peers import Agents
 from flowedge.doctor.system_probe import disk_facts, memory_facts, unit
 from flowedge.errors import DeviceError
-from flowedge.models.cache_place import cache_place
+from flowedge.storage.limits import CacheLimits
 
 KINDS = tuple(
     kind
@@ -108,8 +108,8 @@ class Examination:
 
     def _judge_device(self, found: Agents) -> list[Finding]:
         findings = memory.judge_memory([memory_facts(self.device), *found.memories()])
-        directory, limit = cache_place(self.cache_dir, self.cache_gib)
-        findings += memory.judge_disk(disk_facts(directory, limit), self.device)
+        cache = CacheLimits.configured(self.cache_dir, self.cache_gib)
+        findings += memory.judge_disk(disk_facts(cache.root, cache.max_bytes), self.device)
         findings += agents.judge_unit(unit(), self.device)
         if self.libraries:
             findings += compute.judge_compute(try_libraries(), self.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,9 +25,13 @@ def memory_facts(device: str) -> MemoryFacts:
 
 
 def disk_facts(directory: Path, limit: int) -> DiskFacts:
-    """Of the file system that a directory is on, or would be."""
-    there = next(parent for parent in (directory, *directory.parents) if parent.exists())
-    used = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    """Of the file system that a directory is on, or would be; files that we may not see count as none."""
+    there = next(parent for parent in (directory, *directory.parents) if os.access(parent, os.F_OK))
+    used = 0
+    for folder, _, files in os.walk(directory):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                used += (Path(folder) / file).stat().st_size
     return DiskFacts(str(directory), shutil.disk_usage(there).free, limit, used)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowedge.doctor.compute_probe import try_libraries
+from flowedge.doctor.system_probe import disk_facts
 from testbed.paced.namespaces import Namespaces, why_not
 from tests.cluster.hosts import CLI, DEADLINE_S, agent, run
 
@@ -92,6 +94,14 @@ def test_multicast_that_a_switch_does_not_pass_is_found(pair: Pair) -> None:
         subprocess.run(network.enter_bridge([*port, "on"]), check=True)
     assert {"multicast-lost", "multicast-alone"} <= set(found)
     assert found["multicast-lost"]["device"] == "kitchen"
+
+
+def test_the_disk_of_a_cache_that_is_not_there_yet_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(bytes(1000))
+    facts = disk_facts(tmp_path / "later" / "cache", 5)
+    assert (facts.limit, facts.used) == (5, 0)
+    assert facts.free > 0
+    assert disk_facts(tmp_path, 5).used == 1000
 
 
 @pytest.mark.slow
