@@ -234,7 +234,7 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
     if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
     if strategy == Auto.name and isinstance(case.setup, Emulation):
-        fixed.setdefault("lone_share", lone_row_share(case.setup))
+        fixed.setdefault("lone_share", round(lone_row_share(case.setup), 3))
     return tuple(sorted(fixed.items()))
 
 
