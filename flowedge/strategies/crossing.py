@@ -10,6 +10,7 @@ from flowedge.strategies.base import Crossing
 
 _FADE = 0.9  # weight of what came before, at each crossing
 _LONE_FADE = 0.8
+_COMPARABLE = 2  # crossings of several rows: one of many alone leaves open what rows cost
 _APART = 0.9  # share of a crossing below which a lone row is no point of the line
 # What rows are taken to cost until it is measured: this share of a crossing for so many of them.
 _PRIOR_SHARE = 0.3
@@ -34,6 +35,7 @@ class CrossingEstimate:
         """lone_share: time of a lone row over that of a crossing without rows; 0 where it is not known."""
         self._lone_share = lone_share
         self._lone_seconds = 0.0
+        self._wide = 0
         self._moments = np.zeros((2, 2))  # of (1, rows)
         self._product = np.zeros(2)  # with seconds
 
@@ -42,8 +44,10 @@ class CrossingEstimate:
         for crossing in crossings:
             if crossing.rows == 1:
                 self._observe_lone(crossing.seconds)
-                if (self.lone_share or 1.0) < _APART:
+                if self._wide < _COMPARABLE or (self.lone_share or 1.0) < _APART:
                     continue
+            else:
+                self._wide += 1
             point = np.array([1.0, crossing.rows])
             self._moments = _FADE * self._moments + np.outer(point, point)
             self._product = _FADE * self._product + point * crossing.seconds
@@ -65,11 +69,13 @@ class CrossingEstimate:
 
     @property
     def lone_share(self) -> float | None:
-        """Seconds of a lone row as a share of `seconds`; None while one of them is not known."""
-        base = self.seconds
-        if self._lone_seconds and base:
-            return self._lone_seconds / base
-        return self._lone_share or None
+        """Seconds of a lone row as a share of `seconds`: measured, the profile's, or 1 until it can be told.
+
+        None while no lone row has been measured and no profile says.
+        """
+        if self._lone_seconds and self._wide >= _COMPARABLE:
+            return self._lone_seconds / self.seconds
+        return self._lone_share or (1.0 if self._lone_seconds else None)
 
     def less_rows(self, rows: int) -> float:
         """Seconds of such a crossing less what each row adds to `seconds`; 0 while nothing is known."""

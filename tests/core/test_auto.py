@@ -114,6 +114,8 @@ def test_lone_rows_that_become_quick_in_mid_request_go_alone():
     share.observe([Crossing(1, 0.9)] * 5)
     assert not strategy._sends_lone_rows
     share.observe([Crossing(1, 0.3)] * 20)
+    assert not strategy._sends_lone_rows, "many rows may be dear, or one cheap"
+    share.observe([Crossing(5, 1.005)])
     assert strategy._sends_lone_rows
 
 
