@@ -27,7 +27,7 @@ from flowedge.weights.peer import Peer
 from flowedge.weights.progress import mib
 from flowedge.weights.reference import resolve
 from flowedge.weights.service import WeightsService
-from flowedge.weights.shelf import shown
+from flowedge.weights.shelf import name_of, shown
 from flowedge.weights.threads import finish_in_thread
 from flowedge.weights.wish import Opened, Wish
 
@@ -91,14 +91,15 @@ class WeightSharing:
         devices += await find_neighbours(self.device, devices, self.settings)
         found: dict[str, pb.WeightSources] = {}
         if lacking:
-            name, manifest = await self._share(checkpoint, report)
+            name, manifest = await self._share(request.model, checkpoint, report)
             quantised = await self._share_quantised(request, checkpoint, manifest)
             for stage in stages:
                 found[stage.address] = self._of(manifest.id, name, stage, devices, quantised)
         for middle in in_need:
             source = middle.setup.model if middle.setup is not None else ""
-            name, manifest = await self._share(await asyncio.to_thread(_open_middle, source), report)
-            found[middle.address] = self._of(manifest.id, shown(source), middle, devices)
+            opened = await asyncio.to_thread(_open_middle, source)
+            name, manifest = await self._share(source, opened, report)
+            found[middle.address] = self._of(manifest.id, name, middle, devices)
         return found
 
     async def open_head(self, model: str, stages: Sequence[str], report: Report) -> Opened:
@@ -171,7 +172,7 @@ class WeightSharing:
 
         return await finish_in_thread(find)
 
-    async def _share(self, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
+    async def _share(self, source: str, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
         """Give what is in a checkpoint; returns its name and manifest. All of it is read the first time."""
         if checkpoint.manifest_id:
             return self._known(checkpoint.manifest_id)
@@ -195,7 +196,7 @@ class WeightSharing:
         finally:
             called_off.set()  # a thread cannot be stopped otherwise
         manifest: Manifest = described.result().manifest
-        name = shown(checkpoint.directory.resolve().name)
+        name = name_of(source)
         self.library.share(name, manifest, described.result().locations)
         return name, manifest
 
