@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class FlowEdgeError(Exception):
     """Base of all errors raised on purpose; `code` is what crosses the wire."""
 
     code = "internal"
+    request = ""  # the id of the request that ended with it, where that is known
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} (request {self.request})" if self.request else text
+
+    def of_request(self, request_id: str) -> Self:
+        """The error itself, which names the request from now on."""
+        self.request = request_id
+        return self
 
 
 class BadRequestError(FlowEdgeError):
@@ -50,6 +65,12 @@ class DeviceLostError(DeviceError):
     code = "device_lost"
 
 
+class DrainingError(DeviceError):
+    """A device that is being stopped: it takes nothing new, and what was running is handed back."""
+
+    code = "draining"
+
+
 class DeadlineError(FlowEdgeError):
     """Something that did not happen before its deadline."""
 
@@ -61,6 +82,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in (BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    if code == DeviceLostError.code:
-        return DeviceLostError(device, reason)
+    for of_device in (DeviceLostError, DrainingError):
+        if of_device.code == code:
+            return of_device(device, reason)
     return DeviceError(device, reason)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.cluster.local import LocalAgent, LocalCluster
+from flowedge.cluster.local import LocalAgent, LocalCluster, agent_command
 from flowedge.models.libraries import import_libraries
 from tests.scheduling import Units, slow_first
 
@@ -47,8 +47,12 @@ def cluster4(processes_end: None) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def agents9(processes_end: None) -> Iterator[LocalCluster]:
-    """Nine agents, each a real process; see `idle_agents`."""
-    with LocalCluster(8, name="test") as cluster:
+    """Nine agents, each a real process, whose logs are JSON; see `idle_agents`."""
+
+    def command(place: int, name: str) -> list[str]:
+        return [*agent_command(place, name), "--log-format", "json"]
+
+    with LocalCluster(8, name="test", command=command) as cluster:
         yield cluster
 
 
@@ -63,10 +67,11 @@ def idle_agents(agents9: LocalCluster) -> Iterator[list[LocalAgent]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents inherit it, so that quantised weights are not kept in the user's own cache."""
+def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Agents inherit them, so that nothing is kept in the user's own cache and state."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "FLOWEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setitem(os.environ, "FLOWEDGE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
 
 

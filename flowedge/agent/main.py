@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
+import sys
 
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
+from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
-from flowedge.agent.identity import Identity
+from flowedge.agent.identity import Identity, device_name
+from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.measure_service import MeasureService
+from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
+from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["AgentSettings", "run_agent", "serve"]
 
@@ -28,23 +35,22 @@ STOP_GRACE_S = 0.5  # for calls that are told of the end to end
 
 
 def serve(settings: AgentSettings) -> None:
-    """Run an agent until the process is told to stop (SIGTERM or SIGINT).
+    """Run an agent until the process is told to stop (SIGTERM or SIGINT): it drains then, and at once on a
+    second signal.
 
     Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs(settings.log, device_name(settings))
     asyncio.run(run_agent(settings))
 
 
 async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    signals = Signals()
     server = grpc.aio.server(options=settings.link.channel_options)
-    identity = Identity.of(settings, bind(server, settings))
-    lane = ComputeLane(identity.name)
+    device_id = DeviceId.claim()
+    identity = Identity.of(settings, bind(server, settings), device_id.value)
+    lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
     generation = GenerationService(identity.name, roles, settings)
@@ -52,31 +58,50 @@ async def run_agent(settings: AgentSettings) -> None:
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
     streams = StreamServer(identity.name, roles.streams_of, settings.link)
     server.add_generic_rpc_handlers((streams.handler(),))
+    operations = Operations(identity, roles, settings, lane, signals)
+    operations.add_to(server)
     await server.start()
     try:
-        await _serve_until(stop, identity, settings.advertise)
+        async with operations:
+            await _serve_until(signals, identity, settings, operations)
     finally:
+        _log.info("the agent stops", extra=about(event="stopping"))
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
-            await within(settings.stop_s, roles.release(""), "the role was not given up")
+            await within(
+                settings.stop_s, roles.release("", "the device has drained"), "the role was not given up"
+            )
         await server.stop(STOP_GRACE_S)
         lane.stop(settings.stop_s)
+        device_id.release()
 
 
-async def _serve_until(stop: asyncio.Event, identity: Identity, advertise: bool) -> None:
-    if not advertise:
-        _announce(identity)
-        await stop.wait()
-        return
-    from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
+async def _serve_until(
+    signals: Signals, identity: Identity, settings: AgentSettings, operations: Operations
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.advertise:
+            from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
-    async with Advertiser(identity.record()):
-        _announce(identity)
-        await stop.wait()
+            await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
+        _announce(identity, settings)
+        operations.ready()
+        await signals.stop.wait()
+        await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
-def _announce(identity: Identity) -> None:
-    """The one line that tells a person, or whoever started the agent, that it serves and where."""
-    print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
+def _announce(identity: Identity, settings: AgentSettings) -> None:
+    """Tells the log, and a person or whoever started the agent, that it serves and where."""
+    fields = about(
+        event="started",
+        address=identity.address,
+        kind=identity.kind,
+        version=VERSION,
+        protocol=PROTOCOL_VERSION,
+        config=settings.config or "none",
+    )
+    _log.info("the agent serves", extra=fields)
+    if not goes_to_journal(sys.stdout.fileno()):
+        print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
 def bind(server: grpc.aio.Server, settings: AgentSettings) -> int:

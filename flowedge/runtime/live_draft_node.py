@@ -16,9 +16,11 @@ from flowedge.errors import (
     DeadlineError,
     DeviceError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     ProtocolError,
 )
+from flowedge.log_fields import about
 from flowedge.messages import Fault, Message
 from flowedge.runtime.activity import REQUEST, TRANSFER, job_activity, message_rows
 from flowedge.runtime.deadline import within
@@ -86,6 +88,7 @@ class LiveDraftNode:
         self._progress_s = progress_s
         self._generations: dict[str, Generation] = {}
         self._fault = fault
+        self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks() for route in machine.routes}
         self._last: dict[int, InStream] = {}
         self._compute_pump = Pump("compute", self._compute, self._on_bug)
@@ -104,6 +107,21 @@ class LiveDraftNode:
     def num_sessions(self) -> int:
         """Sessions that are open here."""
         return self._machine.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """Whether no request is being served, and no session is open anywhere on the pipeline."""
+        return not self._generations and (self.lost is not None or not self._machine.num_sessions)
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Have requests go on, and every new one refused with an error."""
+        self._refusing = error
+
+    def hand_back(self, error: DrainingError) -> None:
+        """End every request with an error."""
+        for session in list(self._generations):
+            self._machine.fail_session(session, error)
+        self._changed()
 
     async def connect(
         self, open_first: OpenLink, open_express: Sequence[OpenLink], middles: Sequence[RouteOpener] = ()
@@ -134,8 +152,10 @@ class LiveDraftNode:
 
         arrived: when it arrived, on time.monotonic(); now if not given.
         Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
-        pipeline is broken.
+        pipeline is broken, DrainingError while the device is being stopped.
         """
+        if self._refusing is not None:
+            raise self._refusing
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())
@@ -217,7 +237,7 @@ class LiveDraftNode:
         except FlowEdgeError as error:
             self._machine.fail_session(session, error)
         except Exception as error:  # noqa: BLE001 (see above)
-            _log.exception("session %s failed", session)
+            _log.exception("a session failed", extra=about(event="session_failed", session=session))
             reason = f"internal error: {type(error).__name__}: {error}"
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
@@ -309,7 +329,8 @@ class LiveDraftNode:
 
     def _on_lost(self, error: DeviceLostError) -> None:
         if self.lost is None:
-            _log.warning("the pipeline of %s is broken: %s", self.device, error)
+            fields = about(event="link_lost", peer=error.device, reason=error.reason)
+            _log.warning("the pipeline is broken", extra=fields)
             self._end(error)
 
     def _end(self, error: DeviceLostError) -> None:

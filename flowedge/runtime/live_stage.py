@@ -10,7 +10,15 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from flowedge.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.errors import (
+    BadRequestError,
+    DeviceError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+    ProtocolError,
+)
+from flowedge.log_fields import about
 from flowedge.messages import Close, Fault, Message, Open, Prune
 from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
@@ -18,6 +26,7 @@ from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
+from flowedge.runtime.session_log import SessionLog
 from flowedge.runtime.stage import Stage
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, OutLink
@@ -45,13 +54,17 @@ class LiveStage:
         lane: ComputeLane,
         on_ended: Callable[[str], None],
         pacing: Pacing | None = None,
+        *,
+        pipeline: str = "",
     ) -> None:
         """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended.
 
-        pacing: holds everything to the time of an emulated device.
+        pacing: holds everything to the time of an emulated device; pipeline: its id, for the log.
         """
         self.ended: str | None = None
         self.timeline = Timeline()
+        self._pipeline = pipeline
+        self._log = SessionLog(machine.device, pipeline)
         self._machine = machine
         self._executor = executor
         self._pace = make_pace(lane, pacing)
@@ -61,6 +74,7 @@ class LiveStage:
         self._owners: dict[str, InStream] = {}
         self._in_band: set[InStream] = set()
         self._express: InStream | None = None
+        self._sending = False
         self._compute_pump = Pump("compute", self._compute, self._on_bug)
         self._send_pump = Pump("send", self._send, self._on_bug)
 
@@ -78,6 +92,20 @@ class LiveStage:
     def num_sessions(self) -> int:
         """Sessions that are open here."""
         return self._machine.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: no session, and no message that has not been sent on."""
+        return self.ended is not None or (self._machine.settled and not self._sending)
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Have sessions go on, and every new one refused with an error."""
+        self._machine.refuse_sessions(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """End every session with an error, which its client gets; `settled` when all have been told."""
+        self._machine.hand_back(error)
+        self._changed()
 
     async def connect(self, open_link: OpenLink) -> None:
         """Open the link to the next device and begin to work. Raises what `open_link` raises."""
@@ -201,12 +229,16 @@ class LiveStage:
             return False
         if isinstance(message, Fault) and message.device == self.device:
             self._on_reply(message)  # the sender of what was wrong hears of it as well
+        self._log.sending(message)
         started = time.monotonic()
+        self._sending = True
         try:
             sent = await self._pace.send(self._downstream, message)
         except DeviceLostError as error:
             self._on_downstream_lost(error)
             return False
+        finally:
+            self._sending = False
         session = getattr(message, "session", "")
         self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
         self._machine.record_sent(session, sent)
@@ -222,6 +254,8 @@ class LiveStage:
     def _on_downstream_lost(self, error: DeviceLostError) -> None:
         for session, owner in self._owners.items():
             owner.reply(Fault(session, error.device, error.code, error.reason))
+        fields = about(event="link_lost", pipeline=self._pipeline, peer=error.device, reason=error.reason)
+        _log.warning("the next device is lost", extra=fields)
         self._end(str(error))
 
     def _on_bug(self, error: Exception) -> None:
@@ -234,7 +268,9 @@ class LiveStage:
         if self.ended is not None:
             return
         self.ended = reason
-        _log.info("device %s: the pipeline has ended: %s", self.device, reason)
+        fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)
+        _log.info("the pipeline has ended", extra=fields)
+        self._log.dropped(self._owners, reason)
         self._owners.clear()
         self._machine.drop_all()
         self._compute_pump.wake()  # frees the caches
