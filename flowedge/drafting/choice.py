@@ -14,14 +14,15 @@ BUNDLED = "bundled"
 BUNDLED_SMALL = "bundled-small"
 BUNDLED_EAGLE3 = "bundled-eagle3"
 BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
+MOST_PIECES = 8  # of a choice at its "+"; the ways to join them again double with each
 WORDS = (NO_DRAFTER, NGRAM, RECALL, *BUNDLED_FOLDERS)
 
 
 def parse_drafter(text: str) -> tuple[str, ...]:
-    """The sources that a drafter is made of: none, one, or two that were joined by a "+".
+    """The sources that a drafter is made of: none, one, or several that were joined by a "+".
 
-    A source is "ngram", one of BUNDLED_FOLDERS, a directory or a hub id. A directory may have a "+" in its
-    name.
+    A source is "ngram", "recall", one of BUNDLED_FOLDERS, a directory or a hub id. A directory may have a "+"
+    in its name.
     BadRequestError when the text cannot be taken apart, or joins what cannot be joined.
     """
     if text in ("", NO_DRAFTER):
@@ -29,6 +30,8 @@ def parse_drafter(text: str) -> tuple[str, ...]:
     if Path(text).expanduser().is_dir():
         return (text,)
     pieces = text.split("+")
+    if len(pieces) > MOST_PIECES:
+        raise BadRequestError(f"drafter {text[:60]}: at most {MOST_PIECES - 1} + can be taken apart")
     ways = [way for way in _groupings(pieces) if all("+" not in each or _is_there(each) for each in way)]
     fewest = min(map(len, ways))
     ways = [way for way in ways if len(way) == fewest]

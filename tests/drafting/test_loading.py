@@ -66,6 +66,7 @@ def test_a_plus_in_a_directory_belongs_to_its_name(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("bundled+ngram+bundled", "not joined with itself"),
+        ("x+" * 40 + "ngram", "at most 7"),
         ("+ngram", "nothing on one side"),
         ("ngram+", "nothing on one side"),
         ("none+ngram", "none cannot be joined"),
