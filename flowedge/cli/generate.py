@@ -17,7 +17,7 @@ def generate(
         str | None,
         typer.Option(
             help="EAGLE head or small language model: directory or hub id; ngram; none; or several joined "
-            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small and bundled-eagle3."
+            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small, bundled-eagle3."
         ),
     ] = None,
     stages: Annotated[

@@ -12,6 +12,7 @@ import torch
 BANDWIDTH = 0.05  # of 1 - cosine: how near an earlier prediction has to be to count
 RESISTANCE = 0.1  # earlier predictions at distance 0 that an error of 0 counts as
 WINDOW = 1024  # rows whose errors are remembered
+CHUNK = 128  # rows that are corrected at once
 ROW_VECTORS = 3  # as wide as a hidden state, that are kept of a row
 
 
@@ -43,20 +44,30 @@ class Recall:
         self._directions[start:stop] = _direction(predicted)
         first = max(start - 1, 0)
         self._errors[first : stop - 1] = given[first + 1 - start :] - self._predicted[first : stop - 1]
-        corrected = [self.corrected(predicted[i : i + 1], start + i) for i in range(len(given))]
-        return torch.cat(corrected)
+        chunks = [
+            self._corrected(rows, torch.arange(start + i, start + i + len(rows)))
+            for i, rows in zip(range(0, len(given), CHUNK), predicted.split(CHUNK), strict=True)
+        ]
+        return torch.cat(chunks)
 
     def corrected(self, predicted: torch.Tensor, rows: int) -> torch.Tensor:
-        """Predictions [n, hidden] corrected by the errors of the first `rows` true rows.
+        """Predictions [n, hidden] corrected by the errors of the first `rows` true rows."""
+        return self._corrected(predicted, torch.full((len(predicted),), rows))
 
-        An error is the mean of those of earlier predictions, weighed by exp((cosine - 1) / BANDWIDTH), and of
-        an error of 0 with the weight RESISTANCE.
+    def _corrected(self, predicted: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        """Predictions [n, hidden], each corrected by the latest errors of the first known[i] true rows.
+
+        What is added is the mean of errors, weighed by exp((cosine - 1) / BANDWIDTH) of the predictions they
+        belong to, and of an error of 0 with the weight RESISTANCE.
         """
-        known = slice(max(rows - WINDOW, 0), rows)
-        cosines = _direction(predicted).float() @ self._directions[known].float().T
-        weights = torch.exp((cosines - 1) / BANDWIDTH)
+        stop = int(known.max())
+        place = torch.arange(max(int(known.min()) - WINDOW, 0), stop)
+        remembered = (place < known[:, None]) & (place >= known[:, None] - WINDOW)
+        directions, errors = (each[stop - len(place) : stop] for each in (self._directions, self._errors))
+        cosines = (_direction(predicted) @ directions.T).float()
+        weights = torch.exp((cosines - 1) / BANDWIDTH) * remembered
         weights = weights / (weights.sum(dim=-1, keepdim=True) + RESISTANCE)
-        return predicted + (weights @ self._errors[known].float()).to(predicted.dtype)
+        return predicted + weights.to(predicted.dtype) @ errors
 
 
 def _direction(rows: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,10 @@ from flowedge.models.head import LMHead
 HIDDEN, VOCAB, ROWS = 16, 20, 12
 
 
-def by_hand(given: np.ndarray, predicted: np.ndarray, row: np.ndarray, known: int) -> np.ndarray:
-    """A prediction corrected by the errors of the first `known` rows, one by one."""
+def by_hand(given: np.ndarray, predicted: np.ndarray, row: np.ndarray, known: int, window: int) -> np.ndarray:
+    """A prediction corrected by the latest errors of the first `known` rows, one by one."""
     weights, errors = RESISTANCE, np.zeros(HIDDEN)
-    for t in range(known):
+    for t in range(max(known - window, 0), known):
         cosine = row @ predicted[t] / np.linalg.norm(row) / np.linalg.norm(predicted[t])
         weight = np.exp((cosine - 1) / BANDWIDTH)
         weights += weight
@@ -28,8 +28,13 @@ def by_hand(given: np.ndarray, predicted: np.ndarray, row: np.ndarray, known: in
     return corrected
 
 
+@pytest.mark.parametrize("window", [1024, 4])
 @pytest.mark.parametrize("steps", [(12,), (1,) * 12, (5, 1, 6)], ids=str)
-def test_each_row_is_corrected_by_what_was_known_before_it(steps: tuple[int, ...]) -> None:
+def test_each_row_is_corrected_by_what_was_known_before_it(
+    steps: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowedge.drafting.recall.WINDOW", window)
+    monkeypatch.setattr("flowedge.drafting.recall.CHUNK", 4)
     rng = np.random.default_rng(0)
     given = rng.standard_normal((ROWS, HIDDEN)).astype(np.float32)
     # Like one another, as a head's predictions are.
@@ -40,12 +45,12 @@ def test_each_row_is_corrected_by_what_was_known_before_it(steps: tuple[int, ...
         rows = slice(start, start + step)
         found = recall.extend(start, torch.from_numpy(given[rows]), torch.from_numpy(predicted[rows]))
         for i, row in enumerate(found):
-            expected = by_hand(given, predicted, predicted[start + i], start + i)
+            expected = by_hand(given, predicted, predicted[start + i], start + i, window)
             np.testing.assert_allclose(row, expected, atol=1e-4)
         start += step
     asked = rng.standard_normal((3, HIDDEN)).astype(np.float32)
     for row, corrected in zip(asked, recall.corrected(torch.from_numpy(asked), ROWS - 1), strict=True):
-        np.testing.assert_allclose(corrected, by_hand(given, predicted, row, ROWS - 1), atol=1e-4)
+        np.testing.assert_allclose(corrected, by_hand(given, predicted, row, ROWS - 1, window), atol=1e-4)
 
 
 def test_a_text_that_comes_again_is_foreseen() -> None:
