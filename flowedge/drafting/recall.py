@@ -44,9 +44,9 @@ class Recall:
         self._directions[start:stop] = _direction(predicted)
         first = max(start - 1, 0)
         self._errors[first : stop - 1] = given[first + 1 - start :] - self._predicted[first : stop - 1]
+        rows = torch.arange(start, stop)
         chunks = [
-            self._corrected(rows, torch.arange(start + i, start + i + len(rows)))
-            for i, rows in zip(range(0, len(given), CHUNK), predicted.split(CHUNK), strict=True)
+            self._corrected(predicted[i : i + CHUNK], rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)
         ]
         return torch.cat(chunks)
 
