@@ -14,6 +14,7 @@ from flowedge.client.failure import ended_early
 from flowedge.client.stubs import agent_stub
 from flowedge.errors import BadRequestError
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
@@ -79,7 +80,7 @@ def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
     )
     ready = False
-    with grpc.insecure_channel(spec.draft_node, options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(spec.draft_node, CHANNEL_OPTIONS) as channel:
         stub = agent_stub(channel)
         try:
             for progress in stub.BecomeDraftNode(role, timeout=timeout_s):
@@ -96,7 +97,7 @@ def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT
 def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) -> None:
     """Has the agents give up their roles in a pipeline and free the memory."""
     for address in addresses:
-        with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+        with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
             stub = agent_stub(channel)
             try:
                 stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from flowedge.errors import (
+    AccessError,
     BadRequestError,
     CapacityError,
     CheckpointError,
@@ -25,6 +26,7 @@ ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device an
 
 _STATUS = {
     FlowEdgeError.code: grpc.StatusCode.INTERNAL,
+    AccessError.code: grpc.StatusCode.PERMISSION_DENIED,
     BadRequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
     CapacityError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
     CheckpointError.code: grpc.StatusCode.FAILED_PRECONDITION,
