@@ -11,6 +11,7 @@ from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address, split_address
 from flowedge.cluster.device_kind import device_kind, memory_available, memory_total, resident_bytes
 from flowedge.cluster.record import DeviceRecord
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -32,7 +33,7 @@ class Identity:
         """The identity of this device; without an id (see device_id.py) it has a new one."""
         name = settings.name or platform.node() or "device"
         kind = settings.device_kind or device_kind()
-        return cls(device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port)
+        return cls(device_id or uuid.uuid4().hex[:16], name, kind, settings.host or "127.0.0.1", port)
 
     @property
     def address(self) -> str:
@@ -59,6 +60,7 @@ class Identity:
             memory_total=memory_total(),
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
+            cluster=current().cluster,
         )
 
     def describe(self) -> pb.Device:
@@ -73,4 +75,5 @@ class Identity:
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             resident_bytes=resident_bytes(),
+            certified_role=current().role or "",
         )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from dataclasses import replace
 
 import grpc.aio
 
@@ -21,6 +22,10 @@ from flowedge.errors import DeadlineError, DeviceError
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
+from flowedge.security import process
+from flowedge.security.process import Security
+from flowedge.security.serving import add_port, new_server
+from flowedge.security.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 
 __all__ = ["AgentSettings", "run_agent", "serve"]
@@ -43,9 +48,11 @@ async def run_agent(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = grpc.aio.server(options=settings.link.channel_options)
+    security = process.use(Security.load(settings.security))
+    settings = secured(settings, security)
+    server, guard = new_server(settings.link.channel_options, security)
     device_id = DeviceId.claim()
-    identity = Identity.of(settings, bind(server, settings), device_id.value)
+    identity = Identity.of(settings, bind(server, settings, security), device_id.value)
     lane = ComputeLane(identity.name)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
@@ -56,7 +63,8 @@ async def run_agent(settings: AgentSettings) -> None:
     server.add_generic_rpc_handlers((streams.handler(),))
     await server.start()
     try:
-        await _serve_until(stop, identity, settings.advertise)
+        async with kept_current(security, guard, settings.security.refresh_s):
+            await _serve_until(stop, identity, settings.advertise)
     finally:
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             await within(settings.stop_s, roles.release(""), "the role was not given up")
@@ -82,11 +90,17 @@ def _announce(identity: Identity) -> None:
     print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
-def bind(server: grpc.aio.Server, settings: AgentSettings) -> int:
+def secured(settings: AgentSettings, security: Security) -> AgentSettings:
+    """The settings with the host and the name that go with an identity. Errors as Security has them."""
+    host, name = security.listen_host(settings.host), security.device_name(settings.name)
+    return replace(settings, host=host, name=name)
+
+
+def bind(server: grpc.aio.Server, settings: AgentSettings, security: Security) -> int:
     """Has a server listen where the settings say; returns the port, DeviceError when it cannot."""
-    address = join_address(settings.host or "0.0.0.0", settings.port)
+    address = join_address(security.listen_host(settings.host), settings.port)
     try:
-        port = server.add_insecure_port(address)
+        port = add_port(server, address, security)
     except RuntimeError as error:
         raise DeviceError(settings.name or "this one", f"cannot listen on {address}: {error}") from error
     if port == 0:

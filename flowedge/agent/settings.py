@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.security.settings import SecuritySettings
 
 if TYPE_CHECKING:
     from flowedge.runtime.pacing import Pacing
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 class AgentSettings:
     """One agent; times in seconds."""
 
-    host: str = "127.0.0.1"  # address to listen on; a wildcard for every network of the device
+    # Address to listen on; a wildcard for every network of the device. If not given, loopback until a cluster
+    # is joined, then a wildcard.
+    host: str | None = None
     port: int = 0  # 0 takes a free one
     name: str | None = None  # of the device; the host's name if not given
     advertise: bool = True  # make it known by zeroconf
@@ -32,3 +35,4 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     link: LinkSettings = field(default_factory=LinkSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.trust import INSECURE_HELP, ClusterDir
+
 
 def agent(
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 for every network of the device. Loopback unless told "
-            "otherwise: an agent trusts whoever can reach it."
+            help="Address to listen on; 0.0.0.0 for every network of the device, as it is by default once "
+            "the device has joined a cluster. Until then loopback."
         ),
     ] = None,
     port: Annotated[
@@ -21,7 +23,8 @@ def agent(
         typer.Option(min=0, max=65535, help="Port to listen on; 0, the default, takes a free one."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the device; the host's name if not given.")
+        str | None,
+        typer.Option(help="Name of the device; the one it joined its cluster with, or the host's."),
     ] = None,
     advertise: Annotated[
         bool | None,
@@ -37,6 +40,8 @@ def agent(
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
     ] = None,
+    cluster_dir: ClusterDir = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help=INSECURE_HELP)] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="Configuration file; /etc/flowedge/agent.toml, if there is one, when not given."),
@@ -60,6 +65,8 @@ def agent(
         "--port": ("agent", "port", port),
         "--name": ("agent", "name", name),
         "--advertise": ("agent", "advertise", advertise),
+        "--cluster-dir": ("security", "cluster_dir", None if cluster_dir is None else str(cluster_dir)),
+        "--insecure": ("security", "insecure", insecure),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
     }

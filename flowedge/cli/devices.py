@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+
 if TYPE_CHECKING:
     from flowedge.client import Device
     from flowedge.cluster.record import DeviceRecord
@@ -20,6 +22,8 @@ def devices(
         str | None, typer.Option(help="Ask these agents (host:port,...) instead of looking for some.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """List the agents on the network, what they have and what they do."""
     import asyncio  # noqa: PLC0415
@@ -28,6 +32,7 @@ def devices(
     from flowedge.cli.options import split_peers  # noqa: PLC0415
     from flowedge.cluster.discovery import discover  # noqa: PLC0415
 
+    choose_identity(cluster_dir, insecure)
     if peers is None:
         rows = _rows_of_records(asyncio.run(discover(timeout)))
     else:
@@ -55,12 +60,16 @@ def _row(address: str, record: DeviceRecord | None) -> dict[str, Any]:
     """What an agent says when it is asked, or what its advertisement says when it does not answer."""
     from flowedge.client import Client  # noqa: PLC0415
     from flowedge.errors import FlowEdgeError  # noqa: PLC0415
+    from flowedge.security.process import current  # noqa: PLC0415
 
     advertised = {} if record is None else _advertised(record)
     if record is not None and record.mismatch:
         return {**advertised, "problem": record.mismatch}
     try:
-        with Client(address) as client:
+        foreign = None if record is None else current().foreign(record.name, record.cluster)
+        if foreign is not None:
+            return {**advertised, "problem": foreign}
+        with Client(address, name=None if record is None else record.name) as client:
             return {**advertised, **_described(client.describe()), "address": address, "problem": None}
     except FlowEdgeError as error:
         return {"address": address, **advertised, "problem": str(error)}

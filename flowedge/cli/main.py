@@ -12,11 +12,13 @@ import typer
 
 from flowedge.cli.agent import agent
 from flowedge.cli.bench import bench
+from flowedge.cli.cluster import cluster
 from flowedge.cli.demo import demo
 from flowedge.cli.devices import devices
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
+from flowedge.cli.join import join
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
 from flowedge.cli.train_drafter import train_drafter
@@ -37,6 +39,8 @@ app.command()(generate)
 app.command()(devices)
 app.command()(agent)
 app.command()(release)
+app.add_typer(cluster, name="cluster")
+app.command()(join)
 app.command()(inspect)
 app.command()(demo)
 app.command()(bench)

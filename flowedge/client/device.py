@@ -33,6 +33,7 @@ class Device:
     quant: str
     middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
     stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
+    certified_role: str = ""  # what its certificate is for; empty when it has joined no cluster
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -58,4 +59,5 @@ class Device:
             quant=reply.quant,
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
+            certified_role=reply.certified_role,
         )

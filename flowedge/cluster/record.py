@@ -10,6 +10,7 @@ from flowedge.errors import ProtocolError
 from flowedge.version import PROTOCOL_VERSION
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_CLUSTER = re.compile(r"[0-9a-f]{16}")
 _TEXT_LIMIT = 63
 _MEMORY_LIMIT = 2**50
 _PROTOCOL_LIMIT = 2**16
@@ -22,6 +23,7 @@ class DeviceRecord:
     Attributes:
         address: "host:port" its agent listens on.
         memory_total: bytes.
+        cluster: id of the cluster that the device has joined; empty for none.
     """
 
     name: str
@@ -31,6 +33,7 @@ class DeviceRecord:
     memory_total: int
     protocol_version: int
     version: str
+    cluster: str = ""
 
     @property
     def mismatch(self) -> str | None:
@@ -45,7 +48,9 @@ class DeviceRecord:
 
     def to_txt(self) -> dict[str, str]:
         """The TXT fields that carry everything but the address."""
+        joined = {"cluster": self.cluster} if self.cluster else {}
         return {
+            **joined,
             "id": self.id,
             "name": self.name,
             "kind": self.kind,
@@ -68,7 +73,17 @@ class DeviceRecord:
             memory_total=_number(txt, "memory", address, _MEMORY_LIMIT),
             protocol_version=_number(txt, "protocol", address, _PROTOCOL_LIMIT),
             version=_text(txt, "version", address),
+            cluster=_cluster(txt, address),
         )
+
+
+def _cluster(txt: Mapping[bytes, bytes | None], address: str) -> str:
+    if b"cluster" not in txt:
+        return ""
+    cluster = _text(txt, "cluster", address)
+    if not _CLUSTER.fullmatch(cluster):
+        raise ProtocolError(f"the device at {address} advertises {cluster!r} as its cluster")
+    return cluster
 
 
 def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:

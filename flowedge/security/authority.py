@@ -81,8 +81,8 @@ class Authority:
         folder = state / _FOLDER
         if folder.exists() or IdentityStore.exists(state):
             raise BadRequestError(
-                f"{state} holds a cluster's files already; nothing was changed. Another cluster needs another "
-                "directory (--dir)"
+                f"{state} holds a cluster's files already; nothing was changed. Another cluster needs "
+                "another directory (--dir)"
             )
         fresh = state / f"{_FOLDER}.new"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -136,7 +136,9 @@ class Authority:
             transaction.add_token(secret_hash(secret), Grant(role, name), now + ttl)
         return JoinToken(tuple(addresses), fingerprint(self.certificate), secret)
 
-    def join(self, secret: bytes, name: str, request: bytes, now: datetime.datetime) -> Signed:
+    def join(
+        self, secret: bytes, name: str, request: bytes, now: datetime.datetime, *, default_name: str = ""
+    ) -> Signed:
         """Signs a new member's certificate; the token is used up by that, and only by that.
 
         Raises AccessError for a token that is unknown, used or expired, a request that is no good, or a name
@@ -147,7 +149,7 @@ class Authority:
             grant = transaction.use_token(secret_hash(secret), now)
             if grant.name and name not in ("", grant.name):
                 raise AccessError(f"the join token is for {grant.name}, not for {name}")
-            member = Member(self.id, grant.role, check_name(grant.name or name))
+            member = Member(self.id, grant.role, check_name(grant.name or name or default_name))
             for other in transaction.certificates():
                 if other.name == member.name and other.revoked is None and other.expires > now:
                     raise AccessError(
@@ -157,7 +159,7 @@ class Authority:
             return self._sign(transaction, member, key, now)
 
     def renew(self, holder: Holder, request: bytes, now: datetime.datetime) -> Signed:
-        """Signs a new certificate for a member that has shown its present one. AccessError if that is revoked."""
+        """Signs a new certificate for one that the member has shown. AccessError if that is revoked."""
         key = requested_key(request)
         with self._ledger.transaction() as transaction:
             known = [issued for issued in transaction.certificates() if issued.serial == holder.serial]
@@ -175,7 +177,7 @@ class Authority:
             matching = [c for c in valid if target in (c.name, f"{c.serial:x}")]
             if not matching:
                 raise BadRequestError(
-                    f"no valid certificate has the name or serial number {target!r}; see flowedge cluster list"
+                    f"no valid certificate is named or numbered {target!r}; see flowedge cluster list"
                 )
             for certificate in matching:
                 transaction.revoke(certificate.serial, now)

@@ -59,7 +59,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
 
 
 def new_authority(name: str, key: PrivateKey, now: datetime.datetime) -> x509.Certificate:
-    """The self-signed certificate of a new cluster's CA, which signs members' certificates and nothing else."""
+    """The self-signed certificate of a new cluster's CA, which signs members' certificates alone."""
     subject = _common_name(name)
     return (
         x509.CertificateBuilder()
@@ -132,17 +132,17 @@ def requested_key(request: bytes) -> PublicKey:
 
 
 def verify(certificate: x509.Certificate, authority: x509.Certificate, now: datetime.datetime) -> Holder:
-    """Who a certificate is for. AccessError when this cluster's CA did not issue it, or it is not valid now."""
+    """Who a certificate is for. AccessError when this CA did not issue it, or it is not valid now."""
     holder = holder_of(certificate)
     own = cluster_id(authority)
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise AccessError(
-            f"its certificate, for {holder.member}, was issued by cluster {holder.member.cluster}, not by {own}"
-            if holder.member.cluster != own
-            else f"its certificate, for {holder.member}, says it is of cluster {own}, but was not signed by it"
-        ) from error
+        theirs = holder.member.cluster
+        reason = f"was issued by cluster {theirs}, not by {own}"
+        if theirs == own:
+            reason = f"says it is of cluster {own}, but was not signed by it"
+        raise AccessError(f"its certificate, for {holder.member}, {reason}") from error
     if holder.member.cluster != own:
         raise AccessError(f"its certificate is for cluster {holder.member.cluster}, not for {own}")
     check_time(holder, now)
@@ -157,8 +157,8 @@ def check_time(holder: Holder, now: datetime.datetime) -> None:
         )
     if now < holder.not_before:
         raise AccessError(
-            f"the certificate of {holder.member} is valid from {holder.not_before:%Y-%m-%d %H:%M} UTC on, and "
-            f"the clock here says {now:%Y-%m-%d %H:%M} UTC; set the clocks"
+            f"the certificate of {holder.member} is valid from {holder.not_before:%Y-%m-%d %H:%M} UTC on, "
+            f"and the clock here says {now:%Y-%m-%d %H:%M} UTC; set the clocks"
         )
 
 

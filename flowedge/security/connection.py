@@ -26,7 +26,7 @@ class Freshness:
         self._lost = False
 
     def note(self, error: grpc.RpcError | grpc.aio.AioRpcError) -> None:
-        """A call on the channel has failed; one that found nobody may have been to a certificate of before."""
+        """A call has failed; one that found nobody may have asked for a certificate of before."""
         code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
         self._lost = self._lost or code is grpc.StatusCode.UNAVAILABLE
 

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from flowedge.cluster.address import join_address, split_address
-from flowedge.errors import AccessError, BadRequestError, DeviceLostError, FlowEdgeError
+from flowedge.errors import AccessError, BadRequestError, DeviceLostError
 from flowedge.runtime.transport.status import from_status
 from flowedge.security.certificates import (
     check_time,
@@ -40,12 +40,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def join(token: JoinToken, name: str, state: Path, *, replace: bool = False) -> IdentityStore:
+def join(
+    token: JoinToken, name: str, default_name: str, state: Path, *, replace: bool = False
+) -> IdentityStore:
     """Makes a key, has it signed for the token's secret, and stores the identity.
 
-    name: of the new member; may be empty when the token has one. replace: an identity that is there already.
-    Raises BadRequestError when there is one and it is to stay, AccessError when the service is not the one that
-    the token is from, or refuses, DeviceLostError when none of its addresses answers.
+    name: of the new member; when it is empty the token's, or else the default one.
+    replace: an identity that is there already.
+    Raises BadRequestError when there is one and it is to stay, AccessError when the service is not the one
+    that the token is from, or refuses, DeviceLostError when none of its addresses answers.
     """
     if name:
         check_name(name)
@@ -55,7 +58,7 @@ def join(token: JoinToken, name: str, state: Path, *, replace: bool = False) -> 
             f"{state} holds the identity of {holder.member} in cluster {holder.member.cluster} already; "
             "--replace gives it up"
         )
-    return _first(token.addresses, lambda address: _join_at(address, token, name, state))
+    return _first(token.addresses, lambda address: _join_at(address, token, name, default_name, state))
 
 
 def renew(store: IdentityStore) -> None:
@@ -71,7 +74,8 @@ def renew(store: IdentityStore) -> None:
         host, _ = split_address(address)
         at = join_address(host, identity.cluster.renewal_port)
         with _channel(at, credentials, identity.cluster_id) as channel:
-            return _call(at, cluster_pb2_grpc.RenewalStub(channel).Renew, request)
+            reply: pb.Membership = _call(at, cluster_pb2_grpc.RenewalStub(channel).Renew, request)
+            return reply
 
     signed = _first(identity.cluster.addresses, ask)
     certificate = read_certificate(signed.certificate)
@@ -97,10 +101,12 @@ def refresh_revoked(store: IdentityStore) -> bool:
     return store.receive_revoked(_first(identity.cluster.addresses, ask))
 
 
-def _join_at(address: str, token: JoinToken, name: str, state: Path) -> IdentityStore:
+def _join_at(address: str, token: JoinToken, name: str, default_name: str, state: Path) -> IdentityStore:
     authority = _fetch_authority(address, token.fingerprint)
     key = new_key()
-    request = pb.JoinRequest(secret=token.secret, name=name, signing_request=request_for(key))
+    request = pb.JoinRequest(
+        secret=token.secret, name=name, default_name=default_name, signing_request=request_for(key)
+    )
     credentials = grpc.ssl_channel_credentials(authority.public_bytes(serialization.Encoding.PEM))
     with _channel(address, credentials, cluster_id(authority)) as channel:
         signed = _call(address, cluster_pb2_grpc.EnrolmentStub(channel).Join, request)
@@ -115,7 +121,7 @@ def _join_at(address: str, token: JoinToken, name: str, state: Path) -> Identity
 
 
 def _fetch_authority(address: str, fingerprint: str) -> x509.Certificate:
-    """The CA's certificate, from a service that nobody has vouched for; the fingerprint is what is trusted."""
+    """The CA's certificate, from a service that nobody vouches for; the fingerprint is what is trusted."""
     host, port = split_address(address)
     try:
         shown = ssl.get_server_certificate((host, port), timeout=ANSWER_S)

@@ -50,7 +50,13 @@ class EnrolmentService(rpc.EnrolmentServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.Membership:
         """Signs a new member's certificate."""
         try:
-            signed = self._authority.join(request.secret, request.name, request.signing_request, _now())
+            signed = self._authority.join(
+                request.secret,
+                request.name,
+                request.signing_request,
+                _now(),
+                default_name=request.default_name,
+            )
         except FlowEdgeError as error:
             await refuse(context, "flowedge.v1.Enrolment/Join", error)
         _log.info("%s joined from %s until %s", signed.holder.member, context.peer(), signed.holder.not_after)

@@ -150,6 +150,11 @@ def caller_of(context: Context) -> Holder:
     return _holder(next(iter(shown)))
 
 
+def certified_name(context: Context) -> str | None:
+    """What the caller's certificate calls it; None in plaintext."""
+    return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
+
+
 async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
     """Ends a call, and says so in the log."""
     _log.warning("refused %s from %s: %s", method.removeprefix("/"), context.peer(), error)

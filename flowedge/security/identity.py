@@ -25,7 +25,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """Attributes: addresses: of the enrolment service; renewal_port: of the Renewal service on the same hosts."""
+    """How a cluster's CA is reached.
+
+    Attributes:
+        addresses: of the enrolment service; renewal_port: of the Renewal service on the same hosts.
+    """
 
     name: str
     addresses: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Finding out who is at an address, before anything is said to them.
 
-gRPC's Python API shows a caller no certificate. So the caller first completes a TLS handshake of its own and judges
-the certificate that it is shown; then it has gRPC connect and demand just that certificate, by the DNS name that
-only it has. What the first handshake was shown is trusted for nothing but the choice of that name.
+gRPC's Python API shows a caller no certificate. So the caller first completes a TLS handshake of its own and
+judges the certificate that it is shown; then it has gRPC connect and demand just that certificate, by the DNS
+name that only it has.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Introduced:
 def introduce(address: str, store: IdentityStore, name: str | None) -> Introduced:
     """Blocks until it is known who is at an address; `name` is who it has to be, if that is known.
 
-    Raises AccessError, which is logged, for anyone but a device of this cluster whose certificate is valid and
-    not revoked; DeviceLostError when nobody answers.
+    Raises AccessError, which is logged, for anyone but a device of this cluster whose certificate is valid
+    and not revoked; DeviceLostError when nobody answers.
     """
     identity = store.identity
     try:
@@ -67,7 +67,8 @@ async def introduce_async(address: str, store: IdentityStore, name: str | None) 
     except ssl.SSLError as error:
         raise _refused(address, _handshake_reason(error)) from error
     except (OSError, asyncio.TimeoutError) as error:
-        reason = str(error) or f"no answer within {ANSWER_S:g} s"
+        late = isinstance(error, asyncio.TimeoutError)
+        reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
         raise DeviceLostError(address, f"the connection failed: {reason}") from error
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()

@@ -103,7 +103,7 @@ class Transaction:
         )
 
     def use_token(self, secret_hash: str, now: datetime.datetime) -> Grant:
-        """What the token allows, which is used up by that. AccessError when it is unknown, used or expired."""
+        """What the token allows, which uses it up. AccessError when it is unknown, used or expired."""
         row = self._connection.execute(
             "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
         ).fetchone()

@@ -11,9 +11,13 @@ from flowedge.errors import AccessError
 
 
 def make_directory(directory: Path) -> None:
-    """Makes a directory of mode 0700 and its parents. FileExistsError when it is there already."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    """Makes a directory of mode 0700, and its parent. FileExistsError when it is there already."""
+    if not directory.parent.is_dir():
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700)
+    if os.geteuid() == 0:  # root joins for a service that runs as another user
+        owner = directory.parent.stat()
+        os.chown(directory, owner.st_uid, owner.st_gid)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -22,6 +26,9 @@ def write(path: Path, content: bytes) -> None:
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            if os.geteuid() == 0:
+                owner = path.parent.stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -32,7 +39,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file that holds a key. AccessError when others could read or change it, or it is gone."""
+    """The content of a file that holds a key. AccessError when others can read it, or it is gone."""
     try:
         mode = path.stat().st_mode
         content = path.read_bytes()

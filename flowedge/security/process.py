@@ -5,26 +5,18 @@ from __future__ import annotations
 import datetime
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-from flowedge.cluster.address import is_loopback
+from flowedge.cluster.address import is_loopback, join_address
 from flowedge.errors import AccessError, BadRequestError
 from flowedge.security.certificates import check_time
 from flowedge.security.identity import IdentityStore
-from flowedge.security.roles import Role
-from flowedge.security.state_dir import state_dir
+from flowedge.security.roles import LEADERS, Role
+from flowedge.security.settings import SecuritySettings
+from flowedge.state_dir import state_dir
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SecuritySettings:
-    """Which identity to use, and how it is kept current."""
-
-    cluster_dir: str | None = None  # that `flowedge join` wrote to; see state_dir for the default
-    insecure: bool = False  # plaintext on every network, to and from anyone
-    refresh_s: float = 60.0  # the revocation list is fetched, and renewal looked after, this often
 
 
 class Security:
@@ -33,16 +25,16 @@ class Security:
     def __init__(self, store: IdentityStore | None, *, insecure: bool = False) -> None:
         self.store = store
         self.insecure = insecure
-        if insecure:
-            _log.warning(
-                "--insecure: connections are in plaintext; whoever reaches this machine can read and use them"
-            )
 
     @classmethod
     def load(cls, settings: SecuritySettings) -> Security:
         """The identity of a directory, if there is one. AccessError when its files are no good."""
         state = Path(settings.cluster_dir) if settings.cluster_dir else state_dir()
         if settings.insecure:
+            _log.warning(
+                "--insecure: all connections are in plaintext; whoever is on the network can read them and "
+                "use this device"
+            )
             return cls(None, insecure=True)
         if IdentityStore.exists(state):
             return cls(IdentityStore.open(state))
@@ -67,7 +59,7 @@ class Security:
         Raises AccessError for another one in plaintext, unless that is allowed.
         """
         host = asked or ("0.0.0.0" if self.store is not None else "127.0.0.1")
-        if self.store is None and not self.insecure and not is_loopback(f"{_bracketed(host)}:1"):
+        if self.store is None and not self.insecure and not is_loopback(join_address(host, 1)):
             raise AccessError(
                 f"this device has joined no cluster, so it does not listen on {host}: join one "
                 "(flowedge join TOKEN), listen on 127.0.0.1, or say --insecure here and at those who connect"
@@ -81,10 +73,18 @@ class Security:
         name = self.store.identity.holder.member.name
         if asked not in (None, name):
             raise BadRequestError(
-                f"this device joined its cluster as {name}, so it cannot be named {asked}; leave the name away, "
-                f"or revoke {name} and join as {asked}"
+                f"this device joined its cluster as {name}, so it cannot be named {asked}; leave the name "
+                f"away, or revoke {name} and join as {asked}"
             )
         return name
+
+    def check_leads(self) -> None:
+        """AccessError when this device's certificate does not let it lead a pipeline."""
+        if self.role is not None and self.role not in LEADERS:
+            raise AccessError(
+                f"the certificate of this device is for the role {self.role.value}, so it cannot be a draft "
+                "node; join it again with a token that was made with --role draft-node"
+            )
 
     def check_plaintext(self, address: str) -> None:
         """AccessError when there is no identity and plaintext may not be spoken to this address."""
@@ -105,7 +105,7 @@ class Security:
         return self.store
 
     def foreign(self, name: str, cluster: str) -> str | None:
-        """Why a device that advertises to be of `cluster` (empty: of none) is none of ours; None when it is."""
+        """Why a device that advertises a cluster (empty: none) is none of ours; None when it is."""
         if cluster == self.cluster or self.insecure:
             return None
         theirs = f"belongs to cluster {cluster}" if cluster else "has joined no cluster"
@@ -138,22 +138,16 @@ def current() -> Security:
         return _current
 
 
-def speak_plaintext_to(address: str) -> None:
-    """This process has started the agent at an address of loopback itself, without an identity."""
-    if not is_loopback(address):
-        raise BadRequestError(f"{address} is not on this machine")
-    _own_agents.add(address)
+def speak_plaintext_to(addresses: Iterable[str]) -> None:
+    """This process has started the agents at these addresses itself, without identities."""
+    _own_agents.update(addresses)
 
 
 def security_for(address: str, chosen: Security | None) -> Security:
-    """What to use towards an address: agents that this process started on loopback have no identity."""
+    """What to use towards an address: agents that this process has started have no identity."""
     if chosen is None and address in _own_agents:
-        return _PLAINTEXT
+        return _OF_OWN_AGENTS
     return chosen or current()
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-_PLAINTEXT = Security(None)
+_OF_OWN_AGENTS = Security(None, insecure=True)

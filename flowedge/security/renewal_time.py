@@ -12,7 +12,7 @@ SPREAD = 0.1  # of its life over which devices that joined together renew
 
 
 def renewal_time(holder: Holder, spread: float = 0.0) -> datetime.datetime:
-    """When to begin asking for a new certificate; `spread`, of [0, 1), is the device's own place among others."""
+    """When to ask for a new certificate; `spread`, of [0, 1), is the device's place among others."""
     issued = holder.not_before + BACKDATED
     return issued + (holder.not_after - issued) * (SHARE + SPREAD * spread)
 

@@ -18,23 +18,23 @@ class Role(str, Enum):
 
 _EVERYONE = frozenset({Role.AGENT, Role.DRAFT_NODE, Role.CLIENT, Role.ADMIN})
 _DEVICES = frozenset({Role.AGENT, Role.DRAFT_NODE, Role.ADMIN})
-_LEADERS = frozenset({Role.DRAFT_NODE, Role.ADMIN})
+LEADERS = frozenset({Role.DRAFT_NODE, Role.ADMIN})  # may be draft nodes
 _PEOPLE = frozenset({Role.CLIENT, Role.ADMIN})
 
 CALLERS: Mapping[str, frozenset[Role]] = {
     "/flowedge.v1.Agent/Describe": _EVERYONE,
     "/flowedge.v1.Agent/Clock": _EVERYONE,
-    "/flowedge.v1.Agent/Timeline": _PEOPLE | _LEADERS,
-    "/flowedge.v1.Agent/BecomeStage": _LEADERS,
+    "/flowedge.v1.Agent/Timeline": _PEOPLE | LEADERS,
+    "/flowedge.v1.Agent/BecomeStage": LEADERS,
     "/flowedge.v1.Agent/BecomeDraftNode": _PEOPLE,
-    "/flowedge.v1.Agent/Release": _PEOPLE | _LEADERS,
+    "/flowedge.v1.Agent/Release": _PEOPLE | LEADERS,
     "/flowedge.v1.Generation/Generate": _PEOPLE,
     "/flowedge.v1.Measure/MeasureDevice": _PEOPLE,
     "/flowedge.v1.Measure/MeasureLink": _PEOPLE,
     "/flowedge.v1.Measure/Sink": _DEVICES,
     "/flowedge.v1.Measure/Ping": _DEVICES,
     "/flowedge.v1.Pipeline/InBand": _DEVICES,
-    "/flowedge.v1.Pipeline/Express": _LEADERS,
+    "/flowedge.v1.Pipeline/Express": LEADERS,
     "/flowedge.v1.Renewal/Renew": _EVERYONE,
     "/grpc.health.v1.Health/Check": _EVERYONE,
     "/grpc.health.v1.Health/Watch": _EVERYONE,
@@ -48,5 +48,5 @@ SERVING = _DEVICES
 
 
 def may_call(method: str, role: Role) -> bool:
-    """Whether a member of this role may call the RPC of a full name, such as "/flowedge.v1.Agent/Describe"."""
+    """Whether this role may call the RPC of a full name, such as "/flowedge.v1.Agent/Describe"."""
     return role in CALLERS.get(method, ())

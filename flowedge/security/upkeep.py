@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def kept_current(security: Security, guard: Guard | None, refresh_s: float) -> AsyncIterator[None]:
-    """While the context is open, the list is fetched every `refresh_s` seconds and the certificate renewed."""
+    """While it is open, the list is fetched every `refresh_s` seconds and the certificate renewed."""
     if security.store is None or guard is None:
         yield
         return
@@ -70,8 +70,8 @@ class Upkeep:
         if stale and now - self._warned >= _WARN_AGAIN:
             self._warned = now
             _log.warning(
-                "the revocation list is out of date since %s and cannot be fetched, so whoever was revoked since "
-                "is still let in: %s",
+                "the revocation list is out of date since %s and cannot be fetched, so whoever was revoked "
+                "since is still let in: %s",
                 self._store.revoked.next_update,
                 error,
             )

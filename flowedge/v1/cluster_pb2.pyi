@@ -15,14 +15,16 @@ class AuthorityReply(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("secret", "name", "signing_request")
+    __slots__ = ("secret", "name", "default_name", "signing_request")
     SECRET_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_NAME_FIELD_NUMBER: _ClassVar[int]
     SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
     secret: bytes
     name: str
+    default_name: str
     signing_request: bytes
-    def __init__(self, secret: _Optional[bytes] = ..., name: _Optional[str] = ..., signing_request: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, secret: _Optional[bytes] = ..., name: _Optional[str] = ..., default_name: _Optional[str] = ..., signing_request: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("signing_request",)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, SecuritySection
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.security.settings import SecuritySettings
 
 
 class AgentConfig(BaseModel):
@@ -16,6 +17,7 @@ class AgentConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     agent: AgentSection = Field(default_factory=AgentSection)
+    security: SecuritySection = Field(default_factory=SecuritySection)
     cache: CacheSection = Field(default_factory=CacheSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
@@ -36,6 +38,11 @@ class AgentConfig(BaseModel):
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
+            security=SecuritySettings(
+                cluster_dir=self.security.cluster_dir,
+                insecure=self.security.insecure,
+                refresh_s=self.security.refresh_s,
+            ),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,

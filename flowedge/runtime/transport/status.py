@@ -36,6 +36,8 @@ _STATUS = {
     DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+_TLS_HINT = "; when the device there is of a cluster, this machine has to be as well (flowedge join TOKEN)"
+
 
 def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """The status code, details and trailing metadata that carry an error to a client."""
@@ -56,7 +58,8 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
     details = (call.details() if call is not None else None) or str(error)
     match code:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
-            return DeviceLostError(peer, f"the connection failed: {details}")
+            hint = _TLS_HINT if "Socket closed" in details else ""
+            return DeviceLostError(peer, f"the connection failed: {details}{hint}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineError(f"device {peer} did not answer in time")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
