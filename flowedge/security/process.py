@@ -143,6 +143,11 @@ def speak_plaintext_to(addresses: Iterable[str]) -> None:
     _own_agents.update(addresses)
 
 
+def own_agents() -> frozenset[str]:
+    """The addresses of agents that this process has started itself."""
+    return frozenset(_own_agents)
+
+
 def security_for(address: str, chosen: Security | None) -> Security:
     """What to use towards an address: agents that this process has started have no identity."""
     if chosen is None and address in _own_agents:

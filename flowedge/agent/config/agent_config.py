@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, SecuritySection
+from flowedge.agent.config.sections import (
+    AgentSection,
+    CacheSection,
+    DeadlinesSection,
+    MetricsSection,
+    SecuritySection,
+)
+from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
@@ -19,11 +27,13 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     security: SecuritySection = Field(default_factory=SecuritySection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits = self.agent, self.deadlines
+        agent, waits, metrics = self.agent, self.deadlines, self.metrics
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -43,6 +53,13 @@ class AgentConfig(BaseModel):
                 insecure=self.security.insecure,
                 refresh_s=self.security.refresh_s,
             ),
+            operations=OperationsSettings(
+                drain_s=waits.drain_s,
+                metrics_host=metrics.host,
+                metrics_port=metrics.port if metrics.enabled else None,
+                reflection=agent.reflection,
+            ),
+            discovery=self.discovery.settings(),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
