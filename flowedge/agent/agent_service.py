@@ -8,16 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc.aio
 
 from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.identity import Identity
+from flowedge.agent.reporting import Report
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_role import StageRole
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.status import abort
@@ -25,9 +28,9 @@ from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.library import Library
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Report = Callable[[str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +39,18 @@ class AgentService(rpc.AgentServicer):
     """Answers for one device."""
 
     def __init__(
-        self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
+        self,
+        identity: Identity,
+        roles: RoleHolder,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        library: Library,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
+        self._library = library
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         """The device and its role."""
@@ -53,8 +62,8 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon)
-        await self._become(role, request, context, lambda report: role.load(lambda text: report(name, text)))
+        role = StageRole(name, request, self._settings, self._lane, self._library, self._roles.drop_soon)
+        await self._become(role, request, context, lambda report: role.load(partial(report, name)))
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
@@ -63,7 +72,9 @@ class AgentService(rpc.AgentServicer):
         except FlowEdgeError as error:
             await abort(context, error)
         identity = self._identity
-        role = DraftNodeRole(identity.name, identity.address_for, request, self._settings, self._lane)
+        role = DraftNodeRole(
+            identity.name, identity.address_for, request, self._settings, self._lane, self._library
+        )
         await self._become(role, request, context, role.load)
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
@@ -95,21 +106,26 @@ class AgentService(rpc.AgentServicer):
     ) -> None:
         writing = asyncio.Lock()
 
-        async def report(device: str, text: str) -> None:
+        async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
-                await context.write(pb.RoleProgress(device=device, message=text))
+                await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
 
+        started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
             await self._roles.take(role)
+            _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
                 await load(report)
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
                 raise
         except FlowEdgeError as error:
-            _log.warning("the role was refused: %s", error)
+            refused = about(**(fields | {"event": "role_refused", "code": error.code}))
+            _log.warning("the role was refused: %s", error, extra=refused)
             await abort(context, error)
+        loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
+        _log.info("the role is ready", extra=loaded)
         await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
 
@@ -123,3 +139,13 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
+
+
+def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
+    fields = Fields(pipeline=request.pipeline, model=request.model, quant=request.quant or "none")
+    if isinstance(request, pb.DraftNodeRole):
+        fields["role"] = "draft node"
+    else:
+        fields["role"] = "middle model" if request.route else "stage"
+        fields["layers"] = f"{request.layer_start}-{request.layer_stop - 1}"
+    return fields

@@ -9,6 +9,7 @@ from typing import Any
 from flowedge.agent.coordinator import MiddleSetup
 from flowedge.drafting.loading import Target, drafter_taps, load_drafter
 from flowedge.drafting.middles import check_middle
+from flowedge.drafting.required import drafter_size
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
@@ -35,13 +36,12 @@ class OpenedCheckpoint:
 
     @classmethod
     def open(
-        cls, model: str, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
+        cls, checkpoint: Checkpoint, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
     ) -> OpenedCheckpoint:
         """CheckpointError or BadRequestError when the model, or another's config, cannot be opened.
 
         middles: the middle models, as they are named; dtype_name: what they are to be held in.
         """
-        checkpoint = Checkpoint.open(model)
         num_layers = int(checkpoint.config.num_hidden_layers)
         taps = drafter_taps(drafter, num_layers)
         setups = tuple(open_middles(checkpoint, middles, dtype_name))
@@ -94,6 +94,17 @@ class DraftModels:
         """The bytes that the drafter takes for a session of so many rows."""
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
+
+
+def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tuple[int, int]:
+    """Bytes of weights of head and drafter, and of the drafter's cache for one token; no tensor is read.
+
+    Errors as DraftModels.load.
+    """
+    dtype = torch_dtype(dtype_name)
+    head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
+    size = drafter_size(drafter, checkpoint, dtype)
+    return head + size.weights, size.row
 
 
 def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str) -> list[MiddleSetup]:

@@ -5,10 +5,11 @@ torch is imported when a role is loaded, in the compute lane, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.admission import admit
 from flowedge.agent.coordinator import (
     PlannedStage,
     StageSetup,
@@ -16,25 +17,32 @@ from flowedge.agent.coordinator import (
     plan_stages,
     release_stages,
 )
+from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.device_kind import memory_available
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DrainingError
+from flowedge.agent.weights import WeightSharing
+from flowedge.errors import BadRequestError, DeviceError, DrainingError
+from flowedge.memory.room import read_room
+from flowedge.memory.sums import gib, require_memory
 from flowedge.messages import Message
-from flowedge.runtime.deadline import within
+from flowedge.runtime.deadline import Patience
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
+from flowedge.weights.opening import Opened
+from flowedge.weights.reference import is_reference
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
     from flowedge.drafting.drafter import Drafter
+    from flowedge.models.checkpoint import Checkpoint
     from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
-Report = Callable[[str, str], Awaitable[None]]
+SHORTER = "ask for fewer tokens, or shorten the prompt"
 
 
 class DraftNodeRole:
@@ -47,6 +55,7 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         taps: Taps | None = None,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
@@ -59,11 +68,13 @@ class DraftNodeRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._taps = taps
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
+        self._opened: Opened | None = None
         self._ready = False
         self._stopped = False
 
@@ -101,8 +112,14 @@ class DraftNodeRole:
 
     async def load(self, report: Report) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
+        patience = Patience(self._settings.load_s)
+
+        async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+            patience.extend()  # weights take as long as they take, while they come
+            await report(device, text, transfer)
+
         try:
-            await within(self._settings.load_s, self._load(report), "the pipeline was not set up")
+            await patience.wait(self._load(tell), "the pipeline was not set up, and nothing was heard of it,")
         except BaseException:
             await self._release()
             raise
@@ -160,32 +177,43 @@ class DraftNodeRole:
             await self._release()
         self._live = None
         self._models = None
+        if self._opened is not None:
+            self._opened.release()
 
     def check_memory(self, rows: int) -> None:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
-        needed, free = self._models.drafter_bytes(rows), memory_available()
-        if needed > free:
-            raise CapacityError(
-                f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of the drafter's cache on device "
-                f"{self._device}, which has {free / 2**20:.0f} MiB free"
-            )
+        room = read_room(self._settings.memory)
+        require_memory(
+            f"a context of {rows} rows does not fit the drafter's cache on device {self._device}",
+            {"cache": self._models.drafter_bytes(rows), "reserve": self._settings.memory.reserve_bytes},
+            room.available,
+            f"{gib(room.available)} of {gib(room.total)} are available, by {room.bound}",
+            SHORTER,
+        )
         for stage in [*self._stages, *self._middles]:
             own = stage.setup
             needed = rows * (self._models.row_bytes(stage.num_layers) if own is None else own.row_bytes)
-            if needed > stage.memory_available:
-                raise CapacityError(
-                    f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of cache on device "
-                    f"{stage.name}, which had {stage.memory_available / 2**20:.0f} MiB free before it loaded"
-                )
+            require_memory(
+                f"a context of {rows} rows does not fit device {stage.name}",
+                {"cache": needed},
+                stage.memory_available,
+                f"{gib(stage.memory_available)} were available before it loaded",
+                SHORTER,
+            )
 
     async def _load(self, report: Report) -> None:
         request, settings = self._request, self._settings
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
+        sharing = WeightSharing(self._device, self._library, settings, self._lane, self._address_for)
         await report(self._device, f"opening {request.model}")
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads), settings.load_s)
+        kept = None
+        if is_reference(request.model):
+            self._opened = await sharing.open_head(request.model, list(request.stages), report)
+            kept = self._opened.checkpoint
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept), settings.load_s)
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -193,6 +221,7 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
+        weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,
@@ -202,13 +231,14 @@ class DraftNodeRole:
             taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
             address_for=self._address_for,
+            weights=weights,
         )
         self._stages, self._middles = stages, middles
         running = setup.start(stages, middles, report)
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models, _ = await self._lane.run(
-                lambda: _load_models(opened.checkpoint, request), settings.load_s
+                lambda: _load_models(self._device, opened.checkpoint, request, settings), settings.load_s
             )
             self._models = models
             # From here on the last stage finds its downstream.
@@ -262,7 +292,7 @@ class DraftNodeRole:
         )
 
 
-def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
+def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: Checkpoint | None) -> Any:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -270,14 +300,28 @@ def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
+    checkpoint = kept or Checkpoint.open(request.model, hub=settings.weights.hub)
     middles = [middle.model for middle in request.middles]
-    return OpenedCheckpoint.open(request.model, request.drafter, middles, request.dtype)
+    return OpenedCheckpoint.open(checkpoint, request.drafter, middles, request.dtype)
 
 
-def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:
+def _load_models(
+    device: str, checkpoint: Any, request: pb.DraftNodeRole, settings: AgentSettings
+) -> DraftModels:
     """Runs in the compute lane."""
-    from flowedge.agent.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.agent.draft_models import DraftModels, required_memory  # noqa: PLC0415
+    from flowedge.models.features import max_positions  # noqa: PLC0415
 
+    weights, row_bytes = required_memory(checkpoint, request.drafter, request.dtype)
+    admit(
+        f"the LM head of {request.model} with the drafter {request.drafter or 'none'}",
+        device,
+        weights=weights,
+        row_bytes=row_bytes,
+        max_rows=max_positions(checkpoint.config),
+        settings=settings.memory,
+    )
     return DraftModels.load(checkpoint, request.drafter, request.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from dataclasses import replace
 
 import grpc.aio
@@ -12,13 +13,16 @@ import grpc.aio
 from flowedge.agent.agent_service import AgentService
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
-from flowedge.agent.identity import Identity
+from flowedge.agent.identity import Identity, device_name
+from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.measure_service import MeasureService
 from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.weights import serve_weights
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
+from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
@@ -27,6 +31,9 @@ from flowedge.security.process import Security
 from flowedge.security.serving import add_port, new_server
 from flowedge.security.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["AgentSettings", "run_agent", "serve"]
 
@@ -39,7 +46,7 @@ def serve(settings: AgentSettings) -> None:
 
     Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs(settings.log, device_name(settings))
     asyncio.run(run_agent(settings))
 
 
@@ -53,7 +60,8 @@ async def run_agent(settings: AgentSettings) -> None:
     identity = Identity.of(settings, bind(server, settings, security), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
-    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
+    library = serve_weights(server, identity.name, settings)
+    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane, library), server)
     generation = GenerationService(identity.name, roles, settings)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
@@ -66,6 +74,7 @@ async def run_agent(settings: AgentSettings) -> None:
         async with operations, kept_current(security, guard, settings.security.refresh_s):
             await _serve_until(signals, identity, settings, operations)
     finally:
+        _log.info("the agent stops", extra=about(event="stopping"))
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             await within(
                 settings.stop_s, roles.release("", "the device has drained"), "the role was not given up"
@@ -83,15 +92,25 @@ async def _serve_until(
             from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
             await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
-        _announce(identity)
+        _announce(identity, settings)
         operations.ready()
         await signals.stop.wait()
         await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
-def _announce(identity: Identity) -> None:
-    """The one line that tells a person, or whoever started the agent, that it serves and where."""
-    print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
+def _announce(identity: Identity, settings: AgentSettings) -> None:
+    """Tells the log, and a person or whoever started the agent, that it serves and where."""
+    fields = about(
+        event="started",
+        address=identity.address,
+        kind=identity.kind,
+        version=VERSION,
+        protocol=PROTOCOL_VERSION,
+        config=settings.config or "none",
+    )
+    _log.info("the agent serves", extra=fields)
+    if not goes_to_journal(sys.stdout.fileno()):
+        print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
 def secured(settings: AgentSettings, security: Security) -> AgentSettings:

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.admission import session_rows
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.stage_loading import load_block, load_middle, select_block, select_middle
 from flowedge.errors import (
-    BadRequestError,
-    CapacityError,
     DeviceError,
     DeviceLostError,
     DrainingError,
     FlowEdgeError,
 )
+from flowedge.memory.room import MemorySettings
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
+from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
-
-Report = Callable[[str], Awaitable[None]]
 
 
 class StageRole:
@@ -47,6 +48,7 @@ class StageRole:
         request: pb.StageRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         on_ended: Callable[[StageRole, str], None],
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
@@ -55,7 +57,9 @@ class StageRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._on_ended = on_ended
+        self._opened: Opened | None = None
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
         self._ready_at: float | None = None
@@ -94,12 +98,16 @@ class StageRole:
         if self._live is not None:
             self._live.hand_back(error)
 
-    async def load(self, report: Report) -> None:
+    async def load(self, report: Tell) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
-        load = _load_middle if self._request.route else _load_block
-        work = self._lane.run(lambda: load(self._request, self._settings), self._settings.load_s)
+        await self._fetch(report)
+        opened = None if self._opened is None else self._opened.checkpoint
+        load = load_middle if self._request.route else load_block
+        work = self._lane.run(
+            lambda: load(self._device, self._request, self._settings, opened), self._settings.load_s
+        )
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
@@ -108,11 +116,12 @@ class StageRole:
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
         self._live = LiveStage(
-            Stage(self._device, _stage_spec(executor, self._request, pacing)),
+            Stage(self._device, _stage_spec(executor, self._request, pacing, self._settings.memory)),
             executor,
             self._lane,
             lambda reason: self._on_ended(self, reason),
             pacing,
+            pipeline=self.pipeline,
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -145,8 +154,33 @@ class StageRole:
         """See Role."""
         self._stopped = True
         live, self._live, self._executor = self._live, None, None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.release()
         if live is not None:
             await live.stop(reason)
+
+    async def _fetch(self, report: Tell) -> None:
+        """Have the model's tensors here where the draft node says who has them."""
+        request = self._request
+        if not request.HasField("weights"):
+            return
+        select = select_middle if request.route else select_block
+        settings = self._settings
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return (await self._lane.run(function, settings.load_s))[0]
+
+        opener = ModelOpener(self._device, self._library, settings.weights, run, report)
+        self._opened = await opener.open(
+            wish_of(
+                request.weights,
+                request.model,
+                request.fingerprint,
+                lambda checkpoint: select(self._device, request, settings, checkpoint),
+            )
+        )
+        self._check_not_stopped()
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
@@ -181,8 +215,9 @@ def _what(request: pb.StageRole) -> str:
     return f"layers {request.layer_start} to {request.layer_stop - 1}"
 
 
-def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+def _stage_spec(
+    executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None, memory: MemorySettings
+) -> StageSpec:
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
@@ -196,64 +231,7 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
+        max_capacity=min(MAX_CAPACITY, session_rows(cache_row_bytes, memory)),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
-
-
-def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
-    """Runs in the compute lane."""
-    import torch  # noqa: PLC0415
-
-    from flowedge.drafting.middles import open_middle  # noqa: PLC0415
-    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint, dtype = open_middle(request.model), torch_dtype(request.dtype)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    _require_memory(f"middle model {request.model} takes", MiddleModel.required_bytes(checkpoint, dtype))
-    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, dtype))
-
-
-def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
-    if request.fingerprint and fingerprint != request.fingerprint:
-        raise BadRequestError(f"{request.model} is another model here than on the draft node")
-
-
-def _require_memory(what: str, needed: int) -> None:
-    """CapacityError when so many bytes of weights do not fit."""
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
-
-    available = memory_available()
-    if needed > available:
-        raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
-
-
-def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
-    """Runs in the compute lane."""
-    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
-
-    import_libraries()
-    import torch  # noqa: PLC0415
-
-    from flowedge.models.block import LayerBlock  # noqa: PLC0415
-    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
-    from flowedge.models.taps import check_taps  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint = Checkpoint.open(request.model)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    dtype, quant = torch_dtype(request.dtype), request.quant or "none"
-    start, stop = request.layer_start, request.layer_stop
-    taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
-    _require_memory(f"layers {start} to {stop - 1} take", needed)
-    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
-    block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
-    return BlockExecutor(block, taps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ def agent(
     ] = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option(help="Directory to keep quantised weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
+        typer.Option(help="Directory to keep weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
     ] = None,
     cache_gib: Annotated[
         float | None,
@@ -42,6 +43,17 @@ def agent(
     ] = None,
     cluster_dir: ClusterDir = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help=INSECURE_HELP)] = None,
+    hub: Annotated[
+        bool | None,
+        typer.Option("--hub/--no-hub", help="Ask the hub for models that no device has; off by default."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help='"text", the default, or "json": an object a line, on stderr.')
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help='What to log at least: "debug", "info" (the default), "warning", "error".'),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="Configuration file; /etc/flowedge/agent.toml, if there is one, when not given."),
@@ -69,6 +81,9 @@ def agent(
         "--insecure": ("security", "insecure", insecure),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
+        "--hub": ("weights", "hub", hub),
+        "--log-format": ("log", "format", log_format),
+        "--log-level": ("log", "level", log_level),
     }
     effective = load_config(flags, config)
     if print_config:
@@ -82,4 +97,5 @@ def agent(
         stop_when_input_closes()
     from flowedge.agent.main import serve  # noqa: PLC0415
 
-    serve(effective.config.settings())
+    file = "" if effective.file is None else str(effective.file)
+    serve(replace(effective.config.settings(), config=file))

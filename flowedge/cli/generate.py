@@ -127,7 +127,10 @@ def generate(
     choose_identity(cluster_dir, insecure)
     screen = Screen()
     report = Report(request, options, json_file)
-    with open_pipeline(request, screen.progress) as address:
+    with (
+        screen.transfers() as transfers,
+        open_pipeline(request, screen.progress, transfers) as address,
+    ):
         answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -19,6 +19,7 @@ from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
 from flowedge.cli.join import join
+from flowedge.cli.models import models
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
 from flowedge.cli.train_drafter import train_drafter
@@ -42,6 +43,7 @@ app.command()(release)
 app.add_typer(cluster, name="cluster")
 app.command()(join)
 app.command()(inspect)
+app.add_typer(models)
 app.command()(demo)
 app.command()(bench)
 app.command()(profile)

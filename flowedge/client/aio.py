@@ -50,20 +50,21 @@ class AsyncClient:
         *,
         prompt_ids: Sequence[int] | None = None,
         timeout_s: float | None = None,
+        request_id: str | None = None,
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> AsyncGeneration:
         """Starts answering, as `Client.generate` does; iterate with `async for`."""
         chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids)
+        request = chosen.to_request(prompt, prompt_ids, request_id)
         seconds = self._timeout_s if timeout_s is None else timeout_s
 
         async def begin() -> Any:
             return generation_stub(await self._connection.channel()).Generate(request, timeout=seconds)
 
-        return AsyncGeneration(
-            asyncio.ensure_future(begin()), self.address, self._silence_s, self._connection.note
-        )
+        beginning = asyncio.ensure_future(begin())
+        note = self._connection.note
+        return AsyncGeneration(beginning, self.address, self._silence_s, request.request_id, note)
 
     async def describe(self) -> Device:
         """What the agent is and what it holds."""
@@ -96,9 +97,11 @@ class AsyncGeneration(AsyncIterator[Chunk]):
         beginning: asyncio.Future[Any],
         address: str,
         silence_s: float,
+        request_id: str,
         note: Callable[[grpc.aio.AioRpcError], None],
     ) -> None:
         """`beginning` gives the call once it is connected; `note` is told of the error that it ends with."""
+        self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
@@ -129,10 +132,10 @@ class AsyncGeneration(AsyncIterator[Chunk]):
             event = await asyncio.wait_for(call.read(), self._silence_s)
         except asyncio.TimeoutError:
             call.cancel()
-            raise silent(self._address, self._silence_s) from None
+            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         except grpc.aio.AioRpcError as error:
             self._note(error)
-            raise from_status(error, self._address) from error
+            raise from_status(error, self._address).of_request(self.request_id) from error
         if not isinstance(event, pb.GenerateEvent):
-            raise ended_early(self._address, "the answer was complete")
+            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
         return event

@@ -66,6 +66,7 @@ class Client:
         *,
         prompt_ids: Sequence[int] | None = None,
         timeout_s: float | None = None,
+        request_id: str | None = None,
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> Generation:
@@ -74,13 +75,14 @@ class Client:
         prompt: a user message, to which the model's chat template is applied.
         prompt_ids: tokens as they are, instead of a prompt.
         timeout_s: the longest this generation may take; the client's own limit when not given.
+        request_id: what errors and the logs of all devices call this request; one is drawn when not given.
         options: how to answer, as a whole; arguments: fields of GenerateOptions that go before it.
         """
         chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids)
+        request = chosen.to_request(prompt, prompt_ids, request_id)
         stub = generation_stub(self._connection.channel())
         call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        return Generation(call, self.address, self._silence_s, self._connection.note)
+        return Generation(call, self.address, self._silence_s, request.request_id, self._connection.note)
 
     def describe(self) -> Device:
         """What the agent is and what it holds."""
@@ -114,13 +116,20 @@ class Generation(Iterator[Chunk]):
     """One answer on its way: iterate for its chunks; everything else is complete when the iteration ends.
 
     Raises a FlowEdgeError when the answer cannot be completed: DeviceLostError names the device that closed
-    its connection or fell silent, DeadlineError says that the time was up.
+    its connection or fell silent, DeadlineError says that the time was up. Each names `request_id`, by which
+    the logs of all devices tell what they did for the request.
     """
 
     def __init__(
-        self, call: Any, address: str, silence_s: float, note: Callable[[grpc.RpcError], None]
+        self,
+        call: Any,
+        address: str,
+        silence_s: float,
+        request_id: str,
+        note: Callable[[grpc.RpcError], None],
     ) -> None:
         """`note` is told of the error that the call ends with."""
+        self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
@@ -197,12 +206,12 @@ class Generation(Iterator[Chunk]):
             event = self._events.get(timeout=self._silence_s)
         except queue.Empty:
             self._call.cancel()
-            raise silent(self._address, self._silence_s) from None
+            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         if isinstance(event, grpc.RpcError):
             self._note(event)
-            raise from_status(event, self._address) from event
+            raise from_status(event, self._address).of_request(self.request_id) from event
         if event is None:
-            raise ended_early(self._address, "the answer was complete")
+            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
         return event
 
 

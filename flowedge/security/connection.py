@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import threading
 
@@ -95,23 +96,25 @@ class AsyncConnection:
         self._options = options
         self._name = name
         self._security = security
+        self._lock = asyncio.Lock()
         self._channels: list[grpc.aio.Channel] = []
         self._freshness: Freshness | None = None
         self._closed = False
 
     async def channel(self) -> grpc.aio.Channel:
         """See `Connection.channel`."""
-        if self._closed:
-            raise ValueError("the connection has been closed")
-        security = security_for(self._address, self._security)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        if self._freshness is None or self._freshness.outdated(security, now):
-            opened = await open_introduced(self._address, self._options, self._name, security)
-            self._freshness = Freshness(opened[1], now)
-            self._channels.append(opened[0])
-            if len(self._channels) > _KEPT:
-                await self._channels.pop(0).close()
-        return self._channels[-1]
+        async with self._lock:
+            if self._closed:
+                raise ValueError("the connection has been closed")
+            security = security_for(self._address, self._security)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            if self._freshness is None or self._freshness.outdated(security, now):
+                opened = await open_introduced(self._address, self._options, self._name, security)
+                self._freshness = Freshness(opened[1], now)
+                self._channels.append(opened[0])
+                if len(self._channels) > _KEPT:
+                    await self._channels.pop(0).close()
+            return self._channels[-1]
 
     def note(self, error: grpc.aio.AioRpcError) -> None:
         """Told of a call that has failed."""

@@ -156,9 +156,9 @@ def test_what_nobody_was_given_is_refused() -> None:
 
 
 def test_every_rpc_of_the_agent_has_its_roles() -> None:
-    from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2
+    from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, weights_pb2
 
-    for module in (agent_pb2, generation_pb2, measure_pb2, pipeline_pb2):
+    for module in (agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, weights_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 assert f"/{service.full_name}/{method.name}" in CALLERS

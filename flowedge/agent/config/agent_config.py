@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.discovery_section import DiscoverySection
+from flowedge.agent.config.log_section import LogSection
+from flowedge.agent.config.memory_section import MemorySection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import (
     AgentSection,
@@ -12,11 +14,13 @@ from flowedge.agent.config.sections import (
     DeadlinesSection,
     MetricsSection,
     SecuritySection,
+    WeightsSection,
 )
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
+from flowedge.weights.settings import WeightsSettings
 
 
 class AgentConfig(BaseModel):
@@ -27,13 +31,16 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     security: SecuritySection = Field(default_factory=SecuritySection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    weights: WeightsSection = Field(default_factory=WeightsSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+    log: LogSection = Field(default_factory=LogSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits, metrics = self.agent, self.deadlines, self.metrics
+        agent, waits, metrics, weights = self.agent, self.deadlines, self.metrics, self.weights
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -43,6 +50,15 @@ class AgentConfig(BaseModel):
             threads=agent.threads,
             cache_dir=self.cache.dir,
             cache_gib=self.cache.gib,
+            weights=WeightsSettings(
+                directories=weights.directories,
+                hub=weights.hub,
+                peers=weights.peers,
+                streams=weights.streams,
+                max_sending=weights.max_sending,
+                stall_s=weights.stall_s,
+                give_up_s=weights.give_up_s,
+            ),
             load_s=waits.load_s,
             claim_s=waits.claim_s,
             progress_s=waits.progress_s,
@@ -67,6 +83,8 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
+            memory=self.memory.settings(),
+            log=self.log.settings(),
         )
 
 
