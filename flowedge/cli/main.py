@@ -15,6 +15,7 @@ from flowedge.cli.bench import bench
 from flowedge.cli.cluster import cluster
 from flowedge.cli.demo import demo
 from flowedge.cli.devices import devices
+from flowedge.cli.doctor import doctor
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(devices)
+app.command()(doctor)
 app.command()(agent)
 app.command()(release)
 app.add_typer(cluster, name="cluster")
