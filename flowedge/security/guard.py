@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from flowedge.errors import AccessError, FlowEdgeError
+from flowedge.log_fields import about
 from flowedge.runtime.transport.status import to_status
 from flowedge.security.certificates import check_time, read_certificate
 from flowedge.security.identity import IdentityStore
@@ -157,7 +158,9 @@ def certified_name(context: Context) -> str | None:
 
 async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
     """Ends a call, and says so in the log."""
-    _log.warning("refused %s from %s: %s", method.removeprefix("/"), context.peer(), error)
+    called, peer = method.removeprefix("/"), context.peer()
+    fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
+    _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
     await context.abort(*to_status(error))
     raise AssertionError("abort returned")
 

@@ -19,6 +19,7 @@ from cryptography import x509
 
 from flowedge.cluster.address import split_address
 from flowedge.errors import AccessError, DeviceLostError
+from flowedge.log_fields import about
 from flowedge.security.certificates import verify
 from flowedge.security.identity import Identity, IdentityStore
 from flowedge.security.member import Holder
@@ -138,5 +139,6 @@ def _handshake_reason(error: ssl.SSLError) -> str:
 
 
 def _refused(address: str, reason: str) -> AccessError:
-    _log.warning("refused to speak to %s: %s", address, reason)
+    fields = about(event="peer_refused", peer=address, reason=reason)
+    _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
     return AccessError(f"refused to speak to {address}: {reason}")

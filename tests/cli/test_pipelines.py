@@ -58,7 +58,7 @@ class Network:
             return replace(devices[address], id=address[-1])
 
         monkeypatch.setattr(pipelines, "describe", describe)
-        monkeypatch.setattr(pipelines, "assemble", lambda spec, report: self.assembled.append(spec))
+        monkeypatch.setattr(pipelines, "assemble", lambda spec, report, **_: self.assembled.append(spec))
 
 
 def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PROTOCOL_VERSION) -> Network:
