@@ -7,8 +7,8 @@ import datetime
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -100,13 +100,14 @@ class Guard(grpc.aio.ServerInterceptor):
                 raise
 
     async def _iterate(
-        self, method: str, serve: Callable[..., AsyncIterator[Any]], request: Any, context: Context
+        self, method: str, serve: Callable[..., AsyncGenerator[Any, None]], request: Any, context: Context
     ) -> AsyncIterator[Any]:
         call = await self._admit(method, context)
         with self._listed(call):
             try:
-                async for reply in serve(request, context):
-                    yield reply
+                async with aclosing(serve(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
             except asyncio.CancelledError:
                 await self._end(call, method, context)
                 raise
