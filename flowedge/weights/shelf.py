@@ -42,10 +42,14 @@ class Shelf:
         self._root = store.limits.root / MODELS
 
     def put(self, manifest: Manifest, name: str) -> Path:
-        """Make a model known, and link what is here of its files; returns its directory. OSError."""
+        """Make a model known, and link what is here of its files; returns its directory. OSError.
+
+        A name that it has already stays.
+        """
         directory = self._root / check_digest(manifest.id)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / _NAME).write_text(shown(name), encoding="utf-8")
+        if not (directory / _NAME).exists():
+            (directory / _NAME).write_text(shown(name), encoding="utf-8")
         for entry in manifest.files:
             target = self._store.path(entry.sha256)
             if target.exists():
@@ -84,6 +88,12 @@ class Shelf:
     def forget(self, model: str) -> None:
         """Drop the directory of a model, not its objects."""
         shutil.rmtree(self._root / check_digest(model), ignore_errors=True)
+
+
+def name_of(source: str) -> str:
+    """What to call the model of a directory or hub id, for people."""
+    path = Path(source).expanduser()
+    return shown(path.resolve().name if path.is_dir() else path.name)
 
 
 def shown(name: str) -> str:
