@@ -24,6 +24,7 @@ from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.status import abort
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -66,6 +67,10 @@ class AgentService(rpc.AgentServicer):
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
+        try:
+            current().check_leads()
+        except FlowEdgeError as error:
+            await abort(context, error)
         identity = self._identity
         role = DraftNodeRole(
             identity.name, identity.address_for, request, self._settings, self._lane, self._library
