@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Installs the agent as a service of systemd. See --help.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+checkout=$(dirname "$here")
+# shellcheck source=device_agents/lib/common.sh
+source "$here/lib/common.sh"
+# shellcheck source=device_agents/lib/torch.sh
+source "$here/lib/torch.sh"
+
+usage() {
+    cat <<'TEXT'
+usage: install.sh [options]
+
+Installs FlowEdge from this checkout into /opt/flowedge, as services of systemd that run as the user flowedge, and
+starts the agent. Run again after a change of the checkout, it upgrades; settings and state are kept.
+
+  --offline DIR       install from this folder of wheels (make-wheels.sh makes it) and from nowhere else
+  --no-start          neither enable nor start the agent
+  --python PYTHON     the interpreter to install for (/usr/bin/python3)
+  --torch-index URL   take PyTorch from this index instead of the one for this kind of device
+TEXT
+}
+
+# stamp: what an installation depends on; the same stamp, and nothing has to be installed.
+stamp() {
+    "$python" --version
+    if [[ -n $wheels ]]; then
+        (cd "$wheels" && find . -name '*.whl' -printf '%f %s\n' | sort && cat flowedge-*.whl | sha256sum)
+    else
+        (cd "$checkout" && printf '%s\n' "$index" &&
+            find pyproject.toml constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
+            sort -z | xargs -0 sha256sum)
+    fi | sha256sum
+}
+
+install_package() {
+    local now work
+    now=$(stamp)
+    if [[ -r $PREFIX/stamp && $(<"$PREFIX/stamp") == "$now" ]]; then
+        say "$PREFIX has just this version"
+        return
+    fi
+    say "installing into $PREFIX with $("$python" --version)"
+    rm -f "$PREFIX/stamp"
+    "$python" -m venv --clear "$PREFIX"
+    if [[ -n $wheels ]]; then
+        hermetic_pip "$PREFIX/bin/python" install --quiet --no-compile --no-index --find-links "$wheels" flowedge ||
+            die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
+    else
+        work=$(mktemp -d)
+        # shellcheck disable=SC2064 # the directory of now is meant
+        trap "rm -rf '$work'" EXIT
+        local pip=("$PREFIX/bin/python" -m pip --disable-pip-version-check --quiet)
+        get_torch "$index" "$checkout/constraints.txt" "${pip[@]}" install --no-compile
+        constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
+        mkdir "$work/source"
+        copy_source "$checkout" "$work/source"
+        "${pip[@]}" install --no-compile --constraint "$work/constraints.txt" "$work/source"
+    fi
+    # The agent may not write here, so that what is not compiled now is compiled at every start.
+    "$PREFIX/bin/python" -m compileall -q -j 0 "$PREFIX/lib" || say "some modules could not be compiled; starts take longer"
+    printf '%s\n' "$now" >"$PREFIX/stamp"
+}
+
+install_system() {
+    install -D -m 644 "$here/sysusers.d/flowedge.conf" /etc/sysusers.d/flowedge.conf
+    systemd-sysusers /etc/sysusers.d/flowedge.conf
+    install -m 644 -t /etc/systemd/system "${UNITS[@]/#/$here/systemd/}"
+    install -d -m 755 "$CONFIG" /usr/local/bin
+    if [[ ! -e $CONFIG/agent.toml ]]; then
+        install -m 644 "$here/agent.toml" "$CONFIG/agent.toml"
+    elif ! cmp --silent "$here/agent.toml" "$CONFIG/agent.toml"; then
+        say "$CONFIG/agent.toml is kept; the settings of this version are in $here/agent.toml"
+    fi
+    ln -sfn "$PREFIX/bin/flowedge" /usr/local/bin/flowedge
+}
+
+start() {
+    systemctl daemon-reload
+    systemctl enable --quiet flowedge-agent.service
+    systemctl restart flowedge-agent.service ||
+        die "the agent did not start; journalctl -u flowedge-agent says why"
+    systemctl try-restart flowedge-draft-node.service flowedge-enrol.service
+}
+
+wheels='' python='' index='' start=yes
+while (($#)); do
+    case $1 in
+        --offline) need_value "$1" $# && wheels=$2 && shift ;;
+        --no-start) start=no ;;
+        --python) need_value "$1" $# && python=$2 && shift ;;
+        --torch-index) need_value "$1" $# && index=$2 && shift ;;
+        -h | --help) usage && exit ;;
+        *) die "unknown argument $1; --help lists them" ;;
+    esac
+    shift
+done
+need_root
+for tool in systemctl systemd-sysusers; do
+    command -v "$tool" >/dev/null || die "$tool is missing: the services need systemd"
+done
+python=$(pick_python "$python")
+case $(readlink -f "$python") in
+    /home/* | /root/*) die "$python lies in a home directory, which the services cannot read: name another with --python" ;;
+esac
+if [[ -n $wheels ]]; then
+    wheels=$(cd "$wheels" 2>/dev/null && pwd) || die "$wheels is no folder"
+    compgen -G "$wheels/flowedge-*.whl" >/dev/null || die "$wheels holds no wheel of flowedge: fill it with make-wheels.sh"
+else
+    index=${index:-$(torch_index)}
+fi
+install_package
+install_system
+if [[ $start == yes ]]; then
+    start
+    say "the agent runs; flowedge devices lists it, journalctl -u flowedge-agent shows what it does"
+else
+    say "installed; systemctl enable --now flowedge-agent starts the agent"
+fi
