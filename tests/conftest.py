@@ -63,10 +63,11 @@ def idle_agents(agents9: LocalCluster) -> Iterator[list[LocalAgent]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents inherit it, so that quantised weights are not kept in the user's own cache."""
+def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Agents inherit them, so that nothing is kept in the user's own cache and state."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "FLOWEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setitem(os.environ, "FLOWEDGE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
 
 

@@ -28,10 +28,11 @@ class Identity:
     port: int
 
     @classmethod
-    def of(cls, settings: AgentSettings, port: int) -> Identity:
-        """The identity of this device; its id is new at every start."""
+    def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
+        """The identity of this device; without an id (see device_id.py) it has a new one."""
         name = settings.name or platform.node() or "device"
-        return cls(uuid.uuid4().hex[:16], name, settings.device_kind or device_kind(), settings.host, port)
+        kind = settings.device_kind or device_kind()
+        return cls(device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port)
 
     @property
     def address(self) -> str:

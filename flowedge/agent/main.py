@@ -10,6 +10,7 @@ import signal
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
+from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
 from flowedge.agent.measure_service import MeasureService
@@ -43,7 +44,8 @@ async def run_agent(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = grpc.aio.server(options=settings.link.channel_options)
-    identity = Identity.of(settings, bind(server, settings))
+    device_id = DeviceId.claim()
+    identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
@@ -60,6 +62,7 @@ async def run_agent(settings: AgentSettings) -> None:
             await within(settings.stop_s, roles.release(""), "the role was not given up")
         await server.stop(STOP_GRACE_S)
         lane.stop(settings.stop_s)
+        device_id.release()
 
 
 async def _serve_until(stop: asyncio.Event, identity: Identity, advertise: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,17 +10,25 @@ import typer
 
 def agent(
     host: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Address to listen on; 0.0.0.0 for every network of the device. Loopback unless told "
             "otherwise: an agent trusts whoever can reach it."
         ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; 0, the default, takes a free one."),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the device; the host's name if not given.")
     ] = None,
-    advertise: Annotated[bool, typer.Option(help="Make the agent known by zeroconf.")] = True,
+    advertise: Annotated[
+        bool | None,
+        typer.Option(
+            "--advertise/--no-advertise", help="Make the agent known by zeroconf, as it is by default."
+        ),
+    ] = None,
     cache_dir: Annotated[
         str | None,
         typer.Option(help="Directory to keep quantised weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
@@ -28,24 +37,42 @@ def agent(
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration file; /etc/flowedge/agent.toml, if there is one, when not given."),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting with where its value came from, and exit."),
+    ] = False,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
     ] = False,
 ) -> None:
-    """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it."""
-    from flowedge.agent.main import AgentSettings, serve  # noqa: PLC0415
-    from flowedge.cluster.address import host_ip  # noqa: PLC0415
+    """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.
 
+    Flags go before environment variables (FLOWEDGE_AGENT__PORT), those before the configuration file.
+    """
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
+
+    flags = {
+        "--host": ("agent", "host", host),
+        "--port": ("agent", "port", port),
+        "--name": ("agent", "name", name),
+        "--advertise": ("agent", "advertise", advertise),
+        "--cache-dir": ("cache", "dir", cache_dir),
+        "--cache-gib": ("cache", "gib", cache_gib),
+    }
+    effective = load_config(flags, config)
+    if print_config:
+        from flowedge.agent.config.rendering import effective_toml  # noqa: PLC0415
+
+        print(effective_toml(effective), end="")
+        return
     if exit_with_parent:
         from flowedge.cli.orphan import stop_when_input_closes  # noqa: PLC0415
 
         stop_when_input_closes()
-    settings = AgentSettings(
-        host=host_ip(host),
-        port=port,
-        name=name,
-        advertise=advertise,
-        cache_dir=cache_dir,
-        cache_gib=cache_gib,
-    )
-    serve(settings)
+    from flowedge.agent.main import serve  # noqa: PLC0415
+
+    serve(effective.config.settings())

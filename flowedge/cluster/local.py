@@ -28,9 +28,20 @@ AgentCommand = Callable[[int, str], list[str]]
 
 
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
-    """The agent of this installation, on loopback."""
+    """The agent of this installation, on loopback; the file of an agent that serves here is not its own."""
     command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
-    return [*command, "--host", "127.0.0.1", "--port", "0", "--name", name, "--exit-with-parent"]
+    return [
+        *command,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--name",
+        name,
+        "--config",
+        os.devnull,
+        "--exit-with-parent",
+    ]
 
 
 @dataclass

@@ -1,0 +1,55 @@
+"""The agent's configuration: a field here for each section of the file, and how the agent is told of it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flowedge.agent.config.section import Section
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection
+from flowedge.agent.settings import AgentSettings
+from flowedge.runtime.transport.settings import LinkSettings
+
+
+class AgentConfig(BaseModel):
+    """All sections, as the file has them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    agent: AgentSection = Field(default_factory=AgentSection)
+    cache: CacheSection = Field(default_factory=CacheSection)
+    deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+
+    def settings(self) -> AgentSettings:
+        """What the agent is run with."""
+        agent, waits = self.agent, self.deadlines
+        return AgentSettings(
+            host=agent.host,
+            port=agent.port,
+            name=agent.name,
+            advertise=agent.advertise,
+            device_kind=agent.device_kind,
+            threads=agent.threads,
+            cache_dir=self.cache.dir,
+            cache_gib=self.cache.gib,
+            load_s=waits.load_s,
+            claim_s=waits.claim_s,
+            progress_s=waits.progress_s,
+            keep_alive_s=waits.keep_alive_s,
+            stop_s=waits.stop_s,
+            link=LinkSettings(
+                heartbeat_s=waits.heartbeat_s,
+                silence_s=waits.silence_s,
+                upstream_silence_s=waits.upstream_silence_s,
+                connect_s=waits.connect_s,
+                send_s=waits.send_s,
+            ),
+        )
+
+
+def section_fields() -> dict[str, type[Section]]:
+    """The sections by name, in the order of the file."""
+    sections = {}
+    for name, field in AgentConfig.model_fields.items():
+        assert isinstance(field.annotation, type) and issubclass(field.annotation, Section), name
+        sections[name] = field.annotation
+    return sections

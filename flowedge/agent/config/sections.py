@@ -1,0 +1,110 @@
+"""The sections of the agent's configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from flowedge.agent.config.section import Section, checked_by
+from flowedge.agent.settings import AgentSettings
+from flowedge.cluster.address import host_ip
+from flowedge.runtime.transport.settings import LinkSettings
+
+_AGENT = AgentSettings()
+_LINK = LinkSettings()
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class AgentSection(Section):
+    """The device itself."""
+
+    host: Annotated[str, checked_by(host_ip)] = Field(
+        default=_AGENT.host,
+        description="Address to listen on, one of the device's own; 0.0.0.0 for all its networks.",
+    )
+    port: int = Field(
+        default=_AGENT.port, ge=0, le=65535, description="Port to listen on; 0 takes a free one."
+    )
+    name: str | None = Field(
+        default=_AGENT.name,
+        min_length=1,
+        max_length=63,
+        description="Name of the device; the host's name if not set.",
+        examples=["kitchen"],
+    )
+    device_kind: str | None = Field(
+        default=_AGENT.device_kind,
+        min_length=1,
+        max_length=63,
+        description='What the device is, such as "Jetson Orin Nano"; found out if not set.',
+        examples=["Jetson Orin Nano"],
+    )
+    advertise: bool = Field(
+        default=_AGENT.advertise, description="Make the agent known on its networks by zeroconf."
+    )
+    threads: int = Field(
+        default=_AGENT.threads, ge=1, le=1024, description="Processor threads that a computation uses."
+    )
+
+
+class CacheSection(Section):
+    """Quantised weights on disk."""
+
+    dir: str | None = Field(
+        default=_AGENT.cache_dir,
+        min_length=1,
+        description="Directory to keep quantised weights in; ~/.cache/flowedge if not set.",
+        examples=["/var/cache/flowedge"],
+    )
+    gib: float | None = Field(
+        default=_AGENT.cache_gib,
+        ge=0,
+        description="GiB they may take there, 16 if not set; 0 keeps none.",
+        examples=[16.0],
+    )
+
+
+class DeadlinesSection(Section):
+    """How long things may take, in seconds."""
+
+    load_s: Seconds = Field(default=_AGENT.load_s, description="A role has to be loaded within this.")
+    claim_s: Seconds = Field(
+        default=_AGENT.claim_s,
+        description="A loaded stage that no draft node has come for within this may be given another role.",
+    )
+    progress_s: Seconds = Field(
+        default=_AGENT.progress_s,
+        description="A session without any message, result or output for so long is ended.",
+    )
+    keep_alive_s: Seconds = Field(
+        default=_AGENT.keep_alive_s, description="A client hears something at least this often."
+    )
+    stop_s: Seconds = Field(
+        default=_AGENT.stop_s,
+        description="What is going on has this long to end when the agent is told to stop.",
+    )
+    heartbeat_s: Seconds = Field(
+        default=_LINK.heartbeat_s, description="Links carry a sign of life this often."
+    )
+    silence_s: Seconds = Field(
+        default=_LINK.silence_s, description="A peer that has not been heard for so long is lost."
+    )
+    upstream_silence_s: Seconds = Field(
+        default=_LINK.upstream_silence_s,
+        description="The same for the sender of segments, which a slow network may keep busy.",
+    )
+    connect_s: Seconds = Field(
+        default=_LINK.connect_s, description="A peer has to answer a new stream within this."
+    )
+    send_s: Seconds = Field(
+        default=_LINK.send_s, description="A peer has to take a single message within this."
+    )
+
+    @model_validator(mode="after")
+    def _heard_before_lost(self) -> DeadlinesSection:
+        for name in ("silence_s", "upstream_silence_s"):
+            if getattr(self, name) <= self.heartbeat_s:
+                raise ValueError(f"{name} has to be longer than heartbeat_s, or every peer would be lost")
+        return self

@@ -1,0 +1,162 @@
+"""Where each setting of an agent comes from, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+
+from flowedge.agent.config.agent_config import AgentConfig, section_fields
+from flowedge.agent.config.example import example_toml, example_value
+from flowedge.agent.config.loading import Effective, load_config
+from flowedge.agent.config.rendering import toml_value
+from flowedge.agent.settings import AgentSettings
+from flowedge.cli.main import run
+from flowedge.errors import BadRequestError
+
+EXAMPLE = Path(__file__).parents[2] / "device_agents" / "agent.toml"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the caller's own."""
+    for variable in os.environ:
+        if variable.startswith("FLOWEDGE_"):
+            monkeypatch.delenv(variable)
+
+
+def load(path: Path | None, flags: dict[str, tuple[str, str, Any]] | None = None) -> Effective:
+    return load_config(flags or {}, path, default_file=Path("/nowhere"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "agent.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_flags_before_environment_before_file_before_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, '[agent]\nport = 1\nname = "file"\nthreads = 2\n\n[cache]\ngib = 5\ndir = "/a"\n')
+    monkeypatch.setenv("FLOWEDGE_AGENT__PORT", "3")
+    monkeypatch.setenv("FLOWEDGE_AGENT__NAME", "environment")
+    monkeypatch.setenv("FLOWEDGE_CACHE_GIB", "7")
+    effective = load(path, {"--port": ("agent", "port", 4), "--name": ("agent", "name", None)})
+    settings = effective.config.settings()
+    assert (settings.port, settings.name, settings.threads) == (4, "environment", 2)
+    assert (settings.cache_gib, settings.cache_dir, settings.host) == (7, "/a", "127.0.0.1")
+    assert effective.origins == {
+        ("agent", "port"): "flag --port",
+        ("agent", "name"): "environment variable FLOWEDGE_AGENT__NAME",
+        ("agent", "threads"): f"{path}:4:1",
+        ("cache", "gib"): "environment variable FLOWEDGE_CACHE_GIB",
+        ("cache", "dir"): f"{path}:8:1",
+    }
+
+
+def test_without_any_the_defaults_are_those_of_the_runtime(tmp_path: Path) -> None:
+    assert load(None).config.settings() == AgentSettings()
+    path = write(tmp_path, "[agent]\nport = 9\n")
+    assert load_config({}, default_file=path).config.agent.port == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        ("[agent]\nport = 1\nprot = 2\n", ":3:1", "no setting agent.prot; did you mean port?"),
+        ("[agnet]\n", ":1:2", "no section agnet; did you mean agent?"),
+        ("port = 1\n", ":1:1", "port belongs below [agent]"),
+        ("[cache]\n\nport = 1\n", ":3:1", "it belongs below [agent]"),
+        ("agent = 1\n", ":1:1", "write [agent]"),
+        ('[agent]\nname = """\nport = x\n"""\n  port = 70000\n', ":5:3", "less than or equal to 65535"),
+        ('[agent]\nport = "1"\n', ":2:1", "'1': input should be a valid integer"),
+        ("[agent]\nthreads = true\n", ":2:1", "integer"),
+        ("agent.threads = 0\n", ":1:7", "greater than or equal to 1"),
+        ('[agent]\nhost = "board"\n', ":2:1", "give an IP address"),
+        ("[cache]\ngib = nan\n", ":2:1", "finite"),
+        ("[deadlines]\nsilence_s = 0.5\n", ":1:2", "longer than heartbeat_s"),
+        ("[agent]\nport = = 1\n", ":2:8", "nvalid value"),
+        ("[agent]\nport = 1\nport = 2\n", ":3", "overwrite"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_place(
+    text: str, place: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, text)
+    assert run(["agent", "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert f"flowedge: {path}{place}" in error
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path, "[agent]\nport = -1\n[cache]\ngib = -1\n")
+    with pytest.raises(BadRequestError, match=r"agent\.toml:2:1: .*; .*agent\.toml:4:1: "):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("FLOWEDGE_AGENT__PORT", "many", "FLOWEDGE_AGENT__PORT: agent.port is 'many'"),
+        ("FLOWEDGE_AGENT__PROT", "1", "FLOWEDGE_AGENT__PROT: there is no setting agent.prot; did you mean"),
+        ("FLOWEDGE_AGNET__PORT", "1", "FLOWEDGE_AGNET__PORT: there is no section agnet; did you mean"),
+        ("FLOWEDGE_AGENT", "1", "FLOWEDGE_AGENT: agent is a section"),
+        ("FLOWEDGE_CACHE_GIB", "lots", "FLOWEDGE_CACHE_GIB: cache.gib is 'lots'"),
+        ("FLOWEDGE_DEADLINES__SILENCE_S", "0.1", r"FLOWEDGE_DEADLINES__\*: deadlines: silence_s has to be"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_said_with_its_name(
+    variable: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BadRequestError, match=reason):
+        load(None)
+
+
+def test_other_variables_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWEDGE_DEBUG", "1")
+    monkeypatch.setenv("FLOWEDGE_CACHE_GIB", "")
+    assert load(None).config == AgentConfig()
+
+
+def test_a_file_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(BadRequestError, match=r"missing\.toml cannot be read: No such file"):
+        load(tmp_path / "missing.toml")
+
+
+def test_print_config_gives_a_file_that_means_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, '[agent]\nname = "k\\u007F\\"ü#"\nport = 5\n')
+    assert run(["agent", "--config", str(path), "--port", "6", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "\nport = 6  # flag --port\n" in printed
+    assert f"  # {path}:2:1\n" in printed
+    again = load(write(tmp_path, printed)).config
+    assert (again.agent.name, again.agent.port) == ('k\x7f"ü#', 6)
+
+
+def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert text == example_toml(), "python -m flowedge.agent.config.example > device_agents/agent.toml"
+    assert {key for table in tomli.loads(text).values() for key in table} == set()
+    found = re.findall(r"^# .+\n#(\w+) = .", text, re.MULTILINE)
+    assert found == [key for model in section_fields().values() for key in model.model_fields]
+    given = AgentConfig.model_validate(tomli.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
+    for section, model in section_fields().items():
+        for key, field in model.model_fields.items():
+            assert getattr(getattr(given, section), key) == example_value(field)
+            assert field.default is None or example_value(field) == field.default
+
+
+def test_lists_and_paths_are_written_too() -> None:
+    assert toml_value(("a", Path("/b"), True, 1, 2.5)) == '["a", "/b", true, 1, 2.5]'
+    with pytest.raises(TypeError, match="dict"):
+        toml_value({})
