@@ -59,8 +59,8 @@ install_package() {
         copy_source "$checkout" "$work/source"
         "${pip[@]}" install --no-compile --constraint "$work/constraints.txt" "$work/source"
     fi
-    # The agent may not write here, so that what is not compiled now is compiled at every start.
-    "$PREFIX/bin/python" -m compileall -q -j 0 "$PREFIX/lib" || say "some modules could not be compiled; starts take longer"
+    # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
+    "$PREFIX/bin/python" -m compileall -qq -j 0 "$PREFIX/lib" || true
     printf '%s\n' "$now" >"$PREFIX/stamp"
 }
 
