@@ -50,6 +50,12 @@ class DeviceLostError(DeviceError):
     code = "device_lost"
 
 
+class DrainingError(DeviceError):
+    """A device that is being stopped: it takes nothing new, and what was running is handed back."""
+
+    code = "draining"
+
+
 class DeadlineError(FlowEdgeError):
     """Something that did not happen before its deadline."""
 
@@ -61,6 +67,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in (BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    if code == DeviceLostError.code:
-        return DeviceLostError(device, reason)
+    for of_device in (DeviceLostError, DrainingError):
+        if of_device.code == code:
+            return of_device(device, reason)
     return DeviceError(device, reason)

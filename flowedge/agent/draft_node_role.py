@@ -18,7 +18,7 @@ from flowedge.agent.coordinator import (
 )
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.device_kind import memory_available
-from flowedge.errors import BadRequestError, CapacityError, DeviceError
+from flowedge.errors import BadRequestError, CapacityError, DeviceError, DrainingError
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
@@ -73,6 +73,31 @@ class DraftNodeRole:
         if self._stopped:
             return False
         return self._live is None or self._live.lost is None
+
+    @property
+    def ready(self) -> bool:
+        """See Role."""
+        return self._ready and self._live is not None and self._live.lost is None
+
+    @property
+    def num_sessions(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """See Role."""
+        return self._live is None or self._live.settled
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.begin_drain(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.hand_back(error)
 
     async def load(self, report: Report) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
@@ -160,7 +185,7 @@ class DraftNodeRole:
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
         await report(self._device, f"opening {request.model}")
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads))
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads), settings.load_s)
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -182,7 +207,9 @@ class DraftNodeRole:
         running = setup.start(stages, middles, report)
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
-            models, _ = await self._lane.run(lambda: _load_models(opened.checkpoint, request))
+            models, _ = await self._lane.run(
+                lambda: _load_models(opened.checkpoint, request), settings.load_s
+            )
             self._models = models
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)

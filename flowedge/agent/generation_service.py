@@ -40,6 +40,7 @@ class GenerationService(rpc.GenerationServicer):
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
         try:
+            self._roles.check_open()
             role = self._roles.role
             if not isinstance(role, DraftNodeRole):
                 raise DeviceError(self._device, "it is no draft node; ask the draft node of a pipeline")

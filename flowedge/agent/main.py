@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 
 import grpc.aio
 
@@ -14,6 +13,7 @@ from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
 from flowedge.agent.measure_service import MeasureService
+from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address
@@ -29,7 +29,8 @@ STOP_GRACE_S = 0.5  # for calls that are told of the end to end
 
 
 def serve(settings: AgentSettings) -> None:
-    """Run an agent until the process is told to stop (SIGTERM or SIGINT).
+    """Run an agent until the process is told to stop (SIGTERM or SIGINT): it drains then, and at once on a
+    second signal.
 
     Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
     """
@@ -39,14 +40,11 @@ def serve(settings: AgentSettings) -> None:
 
 async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    signals = Signals()
     server = grpc.aio.server(options=settings.link.channel_options)
     device_id = DeviceId.claim()
     identity = Identity.of(settings, bind(server, settings), device_id.value)
-    lane = ComputeLane(identity.name)
+    lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
     generation = GenerationService(identity.name, roles, settings)
@@ -54,27 +52,34 @@ async def run_agent(settings: AgentSettings) -> None:
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
     streams = StreamServer(identity.name, roles.streams_of, settings.link)
     server.add_generic_rpc_handlers((streams.handler(),))
+    operations = Operations(identity, roles, settings, lane, signals)
+    operations.add_to(server)
     await server.start()
     try:
-        await _serve_until(stop, identity, settings.advertise)
+        async with operations:
+            await _serve_until(signals, identity, settings, operations)
     finally:
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
-            await within(settings.stop_s, roles.release(""), "the role was not given up")
+            await within(
+                settings.stop_s, roles.release("", "the device has drained"), "the role was not given up"
+            )
         await server.stop(STOP_GRACE_S)
         lane.stop(settings.stop_s)
         device_id.release()
 
 
-async def _serve_until(stop: asyncio.Event, identity: Identity, advertise: bool) -> None:
-    if not advertise:
-        _announce(identity)
-        await stop.wait()
-        return
-    from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
+async def _serve_until(
+    signals: Signals, identity: Identity, settings: AgentSettings, operations: Operations
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.advertise:
+            from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
-    async with Advertiser(identity.record()):
+            await stack.enter_async_context(Advertiser(identity.record()))
         _announce(identity)
-        await stop.wait()
+        operations.ready()
+        await signals.stop.wait()
+        await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
 def _announce(identity: Identity) -> None:

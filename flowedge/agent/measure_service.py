@@ -117,7 +117,10 @@ class MeasureService(rpc.MeasureServicer):
         )
         identity, progress = self._identity, MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
-            self._lane.run(lambda: measure_here(options, identity.name, progress.tell, identity.kind))
+            self._lane.run(
+                lambda: measure_here(options, identity.name, progress.tell, identity.kind),
+                MEASURE_S + self._settings.load_s,  # the last timing sees the time, when it ends
+            )
         )
         try:
             while not work.done():

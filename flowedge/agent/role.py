@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from flowedge.errors import DeviceError
+from flowedge.errors import DeviceError, DrainingError
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.server import StreamOwner
 from flowedge.v1 import agent_pb2 as pb
@@ -21,6 +21,24 @@ class Role(Protocol):
     @property
     def in_use(self) -> bool:
         """Whether the pipeline is being set up or alive, so that no other may take the device."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is loaded and its pipeline is whole."""
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that are open here."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way that a stop would cut off, but loading."""
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Refuse what is new with an error; what is running goes on."""
+
+    def hand_back(self, error: DrainingError) -> None:
+        """End what is running with an error; `settled` when that has been told."""
 
     def streams(self) -> StreamOwner:
         """What takes the pipeline's streams; DeviceError while it is still being loaded."""
@@ -43,11 +61,23 @@ class RoleHolder:
         self._role: Role | None = None
         self._dropping: asyncio.Future[None] | None = None
         self._kept_for: str | None = None
+        self._draining: DrainingError | None = None
 
     @property
     def role(self) -> Role | None:
         """The role now, None when idle."""
         return self._role
+
+    def check_open(self) -> None:
+        """DrainingError while the device is being stopped: it takes nothing new then."""
+        if self._draining is not None:
+            raise self._draining
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Refuse new roles, requests, sessions and measurements from now on, for good."""
+        self._draining = error
+        if self._role is not None:
+            self._role.begin_drain(error)
 
     def streams_of(self, pipeline: str) -> StreamOwner:
         """What takes the streams of a pipeline. DeviceError when this device has no part in it."""
@@ -58,8 +88,10 @@ class RoleHolder:
     async def take(self, role: Role) -> None:
         """Give the device a new role; the one it has is stopped.
 
-        DeviceError when that one's pipeline is another and alive, or the device is kept idle.
+        DeviceError when that one's pipeline is another and alive, or the device is kept idle; DrainingError
+        while it is being stopped.
         """
+        self.check_open()
         if self._kept_for is not None:
             raise DeviceError(self._device, f"it is {self._kept_for}; try again when that is over")
         old = self._role
@@ -76,8 +108,9 @@ class RoleHolder:
         """Keep roles off for something that they would disturb, and that would disturb them.
 
         purpose: what the device is doing, such as "being measured". DeviceError when it holds a role or is
-        kept idle already.
+        kept idle already; DrainingError while it is being stopped.
         """
+        self.check_open()
         if self._role is not None:
             raise DeviceError(
                 self._device,
@@ -103,8 +136,8 @@ class RoleHolder:
         if self._role is role:
             self._dropping = asyncio.ensure_future(self.drop(role, reason))
 
-    async def release(self, pipeline: str) -> None:
+    async def release(self, pipeline: str, reason: str = "the role was released") -> None:
         """Give up the role in a pipeline, in whichever there is with ""; nothing happens without one."""
         role = self._role
         if role is not None and pipeline in ("", role.pipeline):
-            await self.drop(role, "the role was released")
+            await self.drop(role, reason)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.runtime.transport.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class AgentSettings:
     claim_s: float = 30.0  # a loaded stage that no draft node has come for may be given another role
     progress_s: float = 60.0  # a session without any message, result or output for so long is ended
     keep_alive_s: float = 1.0  # a client hears something at least this often
-    stop_s: float = 2.0  # what is going on has this long to end when the agent is told to stop
+    stop_s: float = 2.0  # each step of the end has this long when the agent has drained
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
+    operations: OperationsSettings = field(default_factory=OperationsSettings)
     link: LinkSettings = field(default_factory=LinkSettings)

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from flowedge.agent.settings import AgentSettings
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.errors import (
+    BadRequestError,
+    CapacityError,
+    DeviceError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+)
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
@@ -62,12 +69,37 @@ class StageRole:
         waiting = time.monotonic() - self._ready_at < self._settings.claim_s
         return self._live.in_use or (waiting and self._live.ended is None)
 
+    @property
+    def ready(self) -> bool:
+        """See Role."""
+        return self._ready_at is not None and self._live is not None and self._live.ended is None
+
+    @property
+    def num_sessions(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """See Role."""
+        return self._live is None or self._live.settled
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.begin_drain(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """See Role."""
+        if self._live is not None:
+            self._live.hand_back(error)
+
     async def load(self, report: Report) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
         load = _load_middle if self._request.route else _load_block
-        work = self._lane.run(lambda: load(self._request, self._settings))
+        work = self._lane.run(lambda: load(self._request, self._settings), self._settings.load_s)
         executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor

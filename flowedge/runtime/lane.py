@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from flowedge.errors import DeviceError, FlowEdgeError
 
 T = TypeVar("T")
-_Work = Callable[[], None]
+JOB_S = 60.0  # of one job that has no limit of its own
 
 _log = logging.getLogger(__name__)
 
@@ -29,18 +29,34 @@ class Span(NamedTuple):
         return self.end - self.start
 
 
+class _Work(NamedTuple):
+    run: Callable[[], None]
+    limit_s: float
+
+
 class ComputeLane:
     """Runs blocking functions in a thread of its own, in order."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, job_s: float = JOB_S) -> None:
+        """job_s: how long a function may take, unless it has a limit of its own; see `overdue_s`."""
         self._device = device
+        self._job_s = job_s
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._due: float | None = None  # when the function that is running should have ended
         # A daemon, so that a process that is told to stop does not wait for a long load to end.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    async def run(self, function: Callable[[], T]) -> tuple[T, Span]:
+    @property
+    def overdue_s(self) -> float:
+        """By how many seconds the function that is running has exceeded its limit; 0 when it has not."""
+        due = self._due
+        return 0.0 if due is None else max(0.0, time.monotonic() - due)
+
+    async def run(self, function: Callable[[], T], limit_s: float | None = None) -> tuple[T, Span]:
         """Run a function; returns its result and when it ran.
+
+        limit_s: how long it may take; nothing ends it then, but `overdue_s` tells.
 
         A FlowEdgeError passes; whatever else it raises becomes a DeviceError of this device. When the waiting
         task is cancelled the function still runs to its end.
@@ -61,7 +77,7 @@ class ComputeLane:
             else:
                 _tell(loop, done, (result, Span(started, time.monotonic())), None)
 
-        self._work.put(work)
+        self._work.put(_Work(work, self._job_s if limit_s is None else limit_s))
         return await done
 
     def stop(self, wait_s: float) -> None:
@@ -71,7 +87,9 @@ class ComputeLane:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            self._due = time.monotonic() + work.limit_s
+            work.run()
+            self._due = None
 
 
 def _tell(

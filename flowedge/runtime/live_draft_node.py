@@ -16,6 +16,7 @@ from flowedge.errors import (
     DeadlineError,
     DeviceError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     ProtocolError,
 )
@@ -86,6 +87,7 @@ class LiveDraftNode:
         self._progress_s = progress_s
         self._generations: dict[str, Generation] = {}
         self._fault = fault
+        self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks() for route in machine.routes}
         self._last: dict[int, InStream] = {}
         self._compute_pump = Pump("compute", self._compute, self._on_bug)
@@ -104,6 +106,21 @@ class LiveDraftNode:
     def num_sessions(self) -> int:
         """Sessions that are open here."""
         return self._machine.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """Whether no request is being served, and no session is open anywhere on the pipeline."""
+        return not self._generations and (self.lost is not None or not self._machine.num_sessions)
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Have requests go on, and every new one refused with an error."""
+        self._refusing = error
+
+    def hand_back(self, error: DrainingError) -> None:
+        """End every request with an error."""
+        for session in list(self._generations):
+            self._machine.fail_session(session, error)
+        self._changed()
 
     async def connect(
         self, open_first: OpenLink, open_express: Sequence[OpenLink], middles: Sequence[RouteOpener] = ()
@@ -134,8 +151,10 @@ class LiveDraftNode:
 
         arrived: when it arrived, on time.monotonic(); now if not given.
         Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
-        pipeline is broken.
+        pipeline is broken, DrainingError while the device is being stopped.
         """
+        if self._refusing is not None:
+            raise self._refusing
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())

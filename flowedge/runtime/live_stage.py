@@ -10,7 +10,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from flowedge.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.errors import (
+    BadRequestError,
+    DeviceError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+    ProtocolError,
+)
 from flowedge.messages import Close, Fault, Message, Open, Prune
 from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
@@ -61,6 +68,7 @@ class LiveStage:
         self._owners: dict[str, InStream] = {}
         self._in_band: set[InStream] = set()
         self._express: InStream | None = None
+        self._sending = False
         self._compute_pump = Pump("compute", self._compute, self._on_bug)
         self._send_pump = Pump("send", self._send, self._on_bug)
 
@@ -78,6 +86,20 @@ class LiveStage:
     def num_sessions(self) -> int:
         """Sessions that are open here."""
         return self._machine.num_sessions
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: no session, and no message that has not been sent on."""
+        return self.ended is not None or (self._machine.settled and not self._sending)
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Have sessions go on, and every new one refused with an error."""
+        self._machine.refuse_sessions(error)
+
+    def hand_back(self, error: DrainingError) -> None:
+        """End every session with an error, which its client gets; `settled` when all have been told."""
+        self._machine.hand_back(error)
+        self._changed()
 
     async def connect(self, open_link: OpenLink) -> None:
         """Open the link to the next device and begin to work. Raises what `open_link` raises."""
@@ -202,11 +224,14 @@ class LiveStage:
         if isinstance(message, Fault) and message.device == self.device:
             self._on_reply(message)  # the sender of what was wrong hears of it as well
         started = time.monotonic()
+        self._sending = True
         try:
             sent = await self._pace.send(self._downstream, message)
         except DeviceLostError as error:
             self._on_downstream_lost(error)
             return False
+        finally:
+            self._sending = False
         session = getattr(message, "session", "")
         self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
         self._machine.record_sent(session, sent)

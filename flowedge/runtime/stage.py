@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flowedge.errors import CapacityError, FlowEdgeError, ProtocolError
+from flowedge.errors import CapacityError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.messages import (
     Close,
     Credit,
@@ -105,10 +105,25 @@ class Stage:
         self._computing: _Computing | None = None
         self._outbox = Outbox()
         self._upstream: deque[Message] = deque()
+        self._refusing: FlowEdgeError | None = None
 
     @property
     def num_sessions(self) -> int:
         return len(self._sessions)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no session is open, and none has ended whose close is still to pass here."""
+        return not (self._sessions or self._closed or self._outbox)
+
+    def refuse_sessions(self, error: FlowEdgeError) -> None:
+        """Answer every session that is to be opened from now on with an error; those that are open go on."""
+        self._refusing = error
+
+    def hand_back(self, error: FlowEdgeError) -> None:
+        """End every session with an error, which reaches the draft node as a Fault."""
+        for name in list(self._sessions):
+            self._fail_session(name, error)
 
     def receive(self, message: Message, express: bool) -> None:
         """Take in a message from the in-band link or the express lane.
@@ -212,7 +227,7 @@ class Stage:
         if refusal is not None:
             # One fault, and a tombstone for what is still to come of the session.
             self._closed[message.session] = StageReport(self.device)
-            self._outbox.put(Fault(message.session, self.device, refusal.code, str(refusal)))
+            self._outbox.put(self._fault(message.session, refusal))
             return
         self._sessions[message.session] = _Session(message.capacity, counted={"device": self.device})
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
@@ -220,6 +235,8 @@ class Stage:
 
     def _refusal(self, message: Open) -> FlowEdgeError | None:
         """Why a session cannot be held here, if it cannot."""
+        if self._refusing is not None:
+            return self._refusing
         if message.capacity < 1:
             return ProtocolError(f"session {message.session} asks for {message.capacity} cache rows")
         if message.capacity > self.spec.max_capacity:
@@ -366,4 +383,10 @@ class Stage:
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
             self._end(name)
-        self._outbox.put(Fault(name, self.device, error.code, str(error)))
+        self._outbox.put(self._fault(name, error))
+
+    def _fault(self, session: str, error: FlowEdgeError) -> Fault:
+        # A DeviceError's text begins with the device, which the fault names apart.
+        own = isinstance(error, DeviceError) and error.device == self.device
+        reason = error.reason if isinstance(error, DeviceError) and own else str(error)
+        return Fault(session, self.device, error.code, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import psutil
@@ -21,10 +23,14 @@ from flowedge.version import PROTOCOL_VERSION
 
 START_S = 60.0
 LOAD_S = 240.0
-_PROGRAM = (
-    "import sys; from flowedge.agent.main import AgentSettings, serve; "
-    "serve(AgentSettings(name=sys.argv[1], advertise=sys.argv[2] == 'yes'))"
-)
+_PROGRAM = """
+import json, sys
+from flowedge.agent.main import AgentSettings, serve
+from flowedge.agent.operations_settings import OperationsSettings
+settings = json.loads(sys.argv[1])
+settings["operations"] = OperationsSettings(**settings.get("operations", {}))
+serve(AgentSettings(**settings))
+"""
 
 
 @dataclass
@@ -54,13 +60,21 @@ class AgentProcess:
 
 @contextlib.contextmanager
 def agents(
-    names: Sequence[str], *, advertise: bool = False, environment: dict[str, str] | None = None
+    names: Sequence[str],
+    *,
+    advertise: bool = False,
+    environment: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Iterator[list[AgentProcess]]:
-    """Agents that serve; all are gone when the context ends, whatever happened to them."""
+    """Agents that serve; all are gone when the context ends, whatever happened to them.
+
+    settings: fields of AgentSettings, for all of them.
+    """
     running: list[AgentProcess] = []
     try:
         for name in names:
-            running.append(_launch(name, advertise, environment or {}))
+            chosen = {"name": name, "advertise": advertise, **(settings or {})}
+            running.append(_launch(name, chosen, environment or {}))
         for agent in running:
             _await_address(agent)
         yield running
@@ -96,9 +110,9 @@ def become_pipeline(
     assert last.ready
 
 
-def _launch(name: str, advertise: bool, environment: dict[str, str]) -> AgentProcess:
+def _launch(name: str, settings: dict[str, Any], environment: dict[str, str]) -> AgentProcess:
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, name, "yes" if advertise else "no"],
+        [sys.executable, "-c", _PROGRAM, json.dumps(settings)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection
+from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
+from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
 
@@ -17,11 +18,12 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits = self.agent, self.deadlines
+        agent, waits, metrics = self.agent, self.deadlines, self.metrics
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -36,6 +38,12 @@ class AgentConfig(BaseModel):
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
+            operations=OperationsSettings(
+                drain_s=waits.drain_s,
+                metrics_host=metrics.host,
+                metrics_port=metrics.port if metrics.enabled else None,
+                reflection=agent.reflection,
+            ),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,

@@ -7,12 +7,14 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from flowedge.agent.config.section import Section, checked_by
+from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import host_ip
 from flowedge.runtime.transport.settings import LinkSettings
 
 _AGENT = AgentSettings()
 _LINK = LinkSettings()
+_OPERATIONS = OperationsSettings()
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -47,6 +49,9 @@ class AgentSection(Section):
     threads: int = Field(
         default=_AGENT.threads, ge=1, le=1024, description="Processor threads that a computation uses."
     )
+    reflection: bool = Field(
+        default=_OPERATIONS.reflection, description="Answer gRPC server reflection, for grpcurl and its like."
+    )
 
 
 class CacheSection(Section):
@@ -66,6 +71,22 @@ class CacheSection(Section):
     )
 
 
+class MetricsSection(Section):
+    """Prometheus metrics."""
+
+    enabled: bool = Field(default=True, description="Serve metrics over HTTP, at /metrics.")
+    host: Annotated[str, checked_by(host_ip)] = Field(
+        default=_OPERATIONS.metrics_host,
+        description="Address to serve them on; whoever reaches it may read them.",
+    )
+    port: int = Field(
+        default=_OPERATIONS.metrics_port or 0,
+        ge=0,
+        le=65535,
+        description="Port to serve them on; 0 takes a free one and says so in the log.",
+    )
+
+
 class DeadlinesSection(Section):
     """How long things may take, in seconds."""
 
@@ -81,9 +102,16 @@ class DeadlinesSection(Section):
     keep_alive_s: Seconds = Field(
         default=_AGENT.keep_alive_s, description="A client hears something at least this often."
     )
+    drain_s: float = Field(
+        default=_OPERATIONS.drain_s,
+        ge=0,
+        le=MAX_DRAIN_S,
+        description="Sessions have this long to end when the agent is told to stop; systemd's TimeoutStopSec "
+        "has to be 10 s longer.",
+    )
     stop_s: Seconds = Field(
         default=_AGENT.stop_s,
-        description="What is going on has this long to end when the agent is told to stop.",
+        description="Each step of the end has this long after that: handing back, giving up the role.",
     )
     heartbeat_s: Seconds = Field(
         default=_LINK.heartbeat_s, description="Links carry a sign of life this often."

@@ -16,6 +16,7 @@ from flowedge.errors import (
     DeadlineError,
     DeviceError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     ProtocolError,
     error_from_code,
@@ -31,6 +32,7 @@ _STATUS = {
     ProtocolError.code: grpc.StatusCode.INVALID_ARGUMENT,
     DeviceError.code: grpc.StatusCode.FAILED_PRECONDITION,
     DeviceLostError.code: grpc.StatusCode.UNAVAILABLE,
+    DrainingError.code: grpc.StatusCode.UNAVAILABLE,
     DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
