@@ -35,6 +35,15 @@ stamp() {
     fi | sha256sum
 }
 
+# make_environment: an environment that an installation ended well in is kept, so that an upgrade installs what has changed.
+make_environment() {
+    if [[ -r $PREFIX/stamp && $("$PREFIX/bin/python" --version) == "$("$python" --version)" ]]; then
+        rm "$PREFIX/stamp"
+    else
+        "$python" -m venv --clear "$PREFIX"
+    fi
+}
+
 install_package() {
     local now work
     now=$(stamp)
@@ -43,21 +52,22 @@ install_package() {
         return
     fi
     say "installing into $PREFIX with $("$python" --version)"
-    rm -f "$PREFIX/stamp"
-    "$python" -m venv --clear "$PREFIX"
+    make_environment
     if [[ -n $wheels ]]; then
-        hermetic_pip "$PREFIX/bin/python" install --quiet --no-compile --no-index --find-links "$wheels" flowedge ||
+        local offline=(hermetic_pip "$PREFIX/bin/python" install --quiet --no-compile --no-index --find-links "$wheels")
+        "${offline[@]}" --upgrade --upgrade-strategy eager flowedge ||
             die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
+        "${offline[@]}" --force-reinstall --no-deps flowedge
     else
         work=$(mktemp -d)
         # shellcheck disable=SC2064 # the directory of now is meant
         trap "rm -rf '$work'" EXIT
-        local pip=("$PREFIX/bin/python" -m pip --disable-pip-version-check --quiet)
-        get_torch "$index" "$checkout/constraints.txt" "${pip[@]}" install --no-compile
+        local pip=("$PREFIX/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile)
+        get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
         constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
         mkdir "$work/source"
         copy_source "$checkout" "$work/source"
-        "${pip[@]}" install --no-compile --constraint "$work/constraints.txt" "$work/source"
+        "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
     fi
     # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
     "$PREFIX/bin/python" -m compileall -qq -j 0 "$PREFIX/lib" || true
