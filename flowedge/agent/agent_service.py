@@ -78,8 +78,8 @@ class AgentService(rpc.AgentServicer):
         return timelines.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
-        """The clock of the timelines."""
-        return pb.ClockReply(now_s=time.monotonic())
+        """The clock of the timelines, and that on the wall."""
+        return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
     async def _become(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address, split_address
@@ -19,13 +19,14 @@ WILDCARDS = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True)
 class Identity:
-    """A running agent; `port` is the one it listens on."""
+    """A running agent; `port` is the one it listens on, `instance` another one at each start."""
 
     id: str
     name: str
     kind: str
     host: str
     port: int
+    instance: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     @classmethod
     def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
@@ -59,6 +60,7 @@ class Identity:
             memory_total=memory_total(),
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
+            instance=self.instance,
         )
 
     def describe(self) -> pb.Device:
@@ -73,4 +75,5 @@ class Identity:
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             resident_bytes=resident_bytes(),
+            instance=self.instance,
         )

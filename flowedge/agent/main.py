@@ -75,7 +75,7 @@ async def _serve_until(
         if settings.advertise:
             from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
-            await stack.enter_async_context(Advertiser(identity.record()))
+            await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
         _announce(identity)
         operations.ready()
         await signals.stop.wait()

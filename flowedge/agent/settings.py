@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowedge.agent.operations_settings import OperationsSettings
+from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.runtime.transport.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -34,3 +35,4 @@ class AgentSettings:
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

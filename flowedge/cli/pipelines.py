@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowedge.cli.discovery_options import discovery_settings
 from flowedge.client import Client, Device
 from flowedge.client.assembly import PipelineSpec, Report, assemble
 from flowedge.client.device import IDLE
+from flowedge.client.survey import other_device
 from flowedge.cluster.address import is_loopback
 from flowedge.cluster.discovery import discover
 from flowedge.cluster.local import LocalCluster
 from flowedge.cluster.record import DeviceRecord
 from flowedge.cluster.split import split_counts
 from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,9 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
 
     DeadlineError when none answers, ProtocolError for one of another version.
     """
-    records = asyncio.run(discover(discover_s))
-    if not records:
+    settings = discovery_settings()
+    records = asyncio.run(discover(discover_s, settings=settings))
+    if not records and not settings.peers:
         raise DeadlineError(
             f"no agent answered within {discover_s:g} s: start some with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
@@ -128,7 +134,39 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
     for record in records:
         if record.mismatch:
             raise ProtocolError(record.mismatch)
-    return {record.address: describe(record.address) for record in _reachable(records, least)}
+    named = _answering_peers(settings.peers)
+    known = {device.instance for device in named.values() if device.instance}
+    found = [record for record in records if record.instance not in known]
+    return named | dict(answering(record) for record in _reachable(found, least - len(named)))
+
+
+def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
+    """The agents of the configuration that answer, by address."""
+    devices = {}
+    for peer in peers:
+        try:
+            devices[peer] = describe(peer)
+        except FlowEdgeError as error:
+            _log.warning("the peer %s of the configuration is left out: %s", peer, error)
+    return devices
+
+
+def answering(record: DeviceRecord) -> tuple[str, Device]:
+    """The first address of a device at which it answers. Raises the error of the last one when none does."""
+    *others, last = record.addresses
+    for address in others:
+        try:
+            return address, _described_as(record, address)
+        except FlowEdgeError as error:
+            _log.info("%s is not reached at %s: %s", record.name, address, error)
+    return last, _described_as(record, last)
+
+
+def _described_as(record: DeviceRecord, address: str) -> Device:
+    device = describe(address)
+    if device.id != record.id:
+        raise other_device(address, record, device)
+    return device
 
 
 def _use_discovered(request: PipelineRequest, report: Report) -> str:

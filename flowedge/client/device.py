@@ -33,6 +33,7 @@ class Device:
     quant: str
     middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
     stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
+    instance: str = ""  # another one at each start of the agent
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -58,4 +59,5 @@ class Device:
             quant=reply.quant,
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
+            instance=reply.instance,
         )

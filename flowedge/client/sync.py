@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from flowedge.client.channel import CHANNEL_OPTIONS, SILENCE_S, check_address
+from flowedge.client.clock_offset import Exchange
 from flowedge.client.device import Device
 from flowedge.client.failure import ended_early, silent
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.stubs import agent_stub, generation_stub
+from flowedge.client.timelines import exchange_clocks
 from flowedge.client.transcript import Chunk, Transcript
 from flowedge.runtime.transport.status import from_status
 from flowedge.v1 import agent_pb2
@@ -75,6 +77,11 @@ class Client:
         except grpc.RpcError as error:
             raise from_status(error, self.address) from error
         return Device.from_proto(reply)
+
+    def exchange_clocks(self, count: int) -> list[Exchange]:
+        """Ask the agent for its clocks, one question after the other; their round trips are the link's."""
+        stub = agent_stub(self._channel)
+        return [exchange_clocks(stub, self.address, self._silence_s) for _ in range(count)]
 
     def close(self) -> None:
         """Ends the connection and every generation on it."""

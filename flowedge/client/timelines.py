@@ -69,19 +69,20 @@ def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
 
 
 def _offset(stub: Any, address: str, exchanges: int, answer_s: float) -> ClockOffset:
-    return ClockOffset.estimate([_exchange(stub, address, answer_s) for _ in range(exchanges)])
+    return ClockOffset.estimate([exchange_clocks(stub, address, answer_s) for _ in range(exchanges)])
 
 
-def _exchange(stub: Any, address: str, answer_s: float) -> Exchange:
+def exchange_clocks(stub: Any, address: str, answer_s: float) -> Exchange:
+    """One question for an agent's clocks. Raises what `fetch_timelines` does."""
     sent = time.monotonic()
     try:
         reply = stub.Clock(pb.ClockRequest(), timeout=answer_s)
     except grpc.RpcError as error:
         raise from_status(error, address) from error
-    received = time.monotonic()
-    if not math.isfinite(reply.now_s):
+    received, wall = time.monotonic(), time.time()
+    if not (math.isfinite(reply.now_s) and math.isfinite(reply.wall_s)):
         raise ProtocolError(f"device {address} says that its clock is at {reply.now_s}")
-    return Exchange(sent, received, reply.now_s)
+    return Exchange(sent, received, reply.now_s, wall, reply.wall_s)
 
 
 def _moved(event: Event, offset: ClockOffset) -> Event:

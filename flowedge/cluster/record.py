@@ -20,8 +20,10 @@ class DeviceRecord:
     """One device as it is advertised; ordered by name, then id.
 
     Attributes:
-        address: "host:port" its agent listens on.
+        address: "host:port" its agent listens on, the one to try first.
         memory_total: bytes.
+        other_addresses: of the same agent, on its other interfaces.
+        instance: another one at each start of the agent; empty when it does not say.
     """
 
     name: str
@@ -31,17 +33,18 @@ class DeviceRecord:
     memory_total: int
     protocol_version: int
     version: str
+    other_addresses: tuple[str, ...] = ()
+    instance: str = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of them, the one to try first in front."""
+        return (self.address, *self.other_addresses)
 
     @property
     def mismatch(self) -> str | None:
         """Why this device cannot work with this installation; None when it can."""
-        if self.protocol_version == PROTOCOL_VERSION:
-            return None
-        return (
-            f"device {self.name} ({self.address}) speaks protocol {self.protocol_version} "
-            f"(FlowEdge {self.version}), this installation speaks {PROTOCOL_VERSION}; "
-            "install the same version on both"
-        )
+        return mismatch(self.name, self.address, self.protocol_version, self.version)
 
     def to_txt(self) -> dict[str, str]:
         """The TXT fields that carry everything but the address."""
@@ -52,10 +55,11 @@ class DeviceRecord:
             "memory": str(self.memory_total),
             "protocol": str(self.protocol_version),
             "version": self.version,
+            **({"instance": self.instance} if self.instance else {}),
         }
 
     @classmethod
-    def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str) -> DeviceRecord:
+    def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> DeviceRecord:
         """Reads TXT fields from the network; ProtocolError says which field is not as it should be."""
         device_id = _text(txt, "id", address)
         if not _ID.fullmatch(device_id):
@@ -68,7 +72,19 @@ class DeviceRecord:
             memory_total=_number(txt, "memory", address, _MEMORY_LIMIT),
             protocol_version=_number(txt, "protocol", address, _PROTOCOL_LIMIT),
             version=_text(txt, "version", address),
+            other_addresses=others,
+            instance=_text(txt, "instance", address) if txt.get(b"instance") else "",
         )
+
+
+def mismatch(name: str, address: str, protocol_version: int, version: str) -> str | None:
+    """Why a device of this protocol version cannot work with this installation; None when it can."""
+    if protocol_version == PROTOCOL_VERSION:
+        return None
+    return (
+        f"device {name} ({address}) speaks protocol {protocol_version} (FlowEdge {version}), this "
+        f"installation speaks {PROTOCOL_VERSION}; install the same version on both"
+    )
 
 
 def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:

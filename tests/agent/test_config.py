@@ -15,7 +15,9 @@ from flowedge.agent.config.example import example_toml, example_value
 from flowedge.agent.config.loading import Effective, load_config
 from flowedge.agent.config.rendering import toml_value
 from flowedge.agent.settings import AgentSettings
+from flowedge.cli.discovery_options import discovery_settings
 from flowedge.cli.main import run
+from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.errors import BadRequestError
 
 EXAMPLE = Path(__file__).parents[2] / "device_agents" / "agent.toml"
@@ -160,3 +162,17 @@ def test_lists_and_paths_are_written_too() -> None:
     assert toml_value(("a", Path("/b"), True, 1, 2.5)) == '["a", "/b", true, 1, 2.5]'
     with pytest.raises(TypeError, match="dict"):
         toml_value({})
+
+
+def test_discovery_is_configured_for_agents_and_for_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        tmp_path, '[discovery]\npeers = ["10.0.0.9:7070"]\nallow = ["eth*", "10.0.0.0/8"]\nttl_s = 5\n'
+    )
+    settings = load(path).config.settings().discovery
+    assert settings == DiscoverySettings(peers=("10.0.0.9:7070",), allow=("eth*", "10.0.0.0/8"), ttl_s=5)
+    with pytest.raises(BadRequestError, match="host:port"):
+        load(write(tmp_path, '[discovery]\npeers = ["board"]\n'))
+    monkeypatch.setenv("FLOWEDGE_DISCOVERY__PEERS", '["10.0.0.8:7070"]')
+    assert discovery_settings().peers == ("10.0.0.8:7070",)

@@ -10,6 +10,7 @@ from flowedge.cli import pipelines
 from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
+from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.cluster.record import DeviceRecord
 from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.version import PROTOCOL_VERSION
@@ -48,11 +49,11 @@ class Network:
             for address in devices
         ]
 
-        async def discover(timeout_s: float) -> list[DeviceRecord]:
+        async def discover(timeout_s: float, *, settings: DiscoverySettings) -> list[DeviceRecord]:
             return records
 
         monkeypatch.setattr(pipelines, "discover", discover)
-        monkeypatch.setattr(pipelines, "describe", lambda address: devices[address])
+        monkeypatch.setattr(pipelines, "describe", lambda address: replace(devices[address], id=address[-1]))
         monkeypatch.setattr(pipelines, "assemble", lambda spec, report: self.assembled.append(spec))
 
 

@@ -1,4 +1,7 @@
-"""A process that advertises one device (arguments: id, name, address, protocol) until its input closes."""
+"""A process that advertises one device until its input closes.
+
+Arguments: id, name, address, protocol, and seconds that the announcement is good for.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import asyncio
 import sys
 
 from flowedge.cluster.discovery import Advertiser
+from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.cluster.record import DeviceRecord
 
 
-async def advertise(device_id: str, name: str, address: str, protocol: int) -> None:
+async def advertise(device_id: str, name: str, address: str, protocol: int, ttl_s: int) -> None:
     record = DeviceRecord(
         name=name,
         id=device_id,
@@ -19,10 +23,10 @@ async def advertise(device_id: str, name: str, address: str, protocol: int) -> N
         protocol_version=protocol,
         version="0.1.0",
     )
-    async with Advertiser(record):
+    async with Advertiser(record, DiscoverySettings(ttl_s=ttl_s, poll_s=0.5)):
         print("advertised", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(advertise(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(advertise(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))

@@ -24,7 +24,7 @@ def advertised(device_id: str, name: str, port: int, protocol: int = PROTOCOL_VE
     """A process that advertises a device on loopback."""
     command = [sys.executable, "-m", "tests.cluster.advertise", device_id, name, f"127.0.0.1:{port}"]
     process = subprocess.Popen(
-        [*command, str(protocol)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, str(protocol), "30"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None

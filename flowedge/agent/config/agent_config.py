@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
 from flowedge.agent.operations_settings import OperationsSettings
@@ -18,6 +19,7 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
@@ -44,6 +46,7 @@ class AgentConfig(BaseModel):
                 metrics_port=metrics.port if metrics.enabled else None,
                 reflection=agent.reflection,
             ),
+            discovery=self.discovery.settings(),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,

@@ -1,0 +1,181 @@
+"""Which network interfaces discovery uses, and why not the others."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import psutil
+
+# Interfaces that lead to no other device, or carry an address that many devices have.
+VIRTUAL = {
+    "docker*": "container bridge",
+    "br-*": "container bridge",
+    "podman*": "container bridge",
+    "cni*": "container network",
+    "flannel*": "container network",
+    "cali*": "container network",
+    "veth*": "container link",
+    "lxc*": "container network",
+    "lxdbr*": "container network",
+    "virbr*": "bridge of virtual machines",
+    "vnet*": "link of a virtual machine",
+    "vmnet*": "network of virtual machines",
+    "vboxnet*": "network of virtual machines",
+    "tun*": "VPN",
+    "tap*": "VPN",
+    "wg*": "VPN",
+    "tailscale*": "VPN",
+    "zt*": "VPN",
+    "ppp*": "VPN or modem",
+    "l4tbr*": "USB bridge of a Jetson, with the same address on each",
+}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface as the system shows it.
+
+    Attributes:
+        addresses: with their networks, "192.168.1.5/24"; IPv6 without a scope.
+        multicast: whether the system sends multicast through it.
+        mtu: bytes.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    up: bool = True
+    multicast: bool = True
+    loopback: bool = False
+    mtu: int = 1500
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        return tuple(address.partition("/")[0] for address in self.addresses)
+
+    @property
+    def multicast_ip(self) -> str:
+        """The address that stands for the interface in multicast: of IPv4 where there is one."""
+        return min(self.ips, key=lambda ip: ipaddress.ip_address(ip).version)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.ips)})" if self.addresses else self.name
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An interface that is not used, and the reason for people to read."""
+
+    interface: Interface
+    reason: str
+
+
+@dataclass(frozen=True)
+class InterfaceChoice:
+    """What is used, loopback included, and what is not; an interface has only the addresses that are used."""
+
+    chosen: tuple[Interface, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def networked(self) -> tuple[Interface, ...]:
+        """Those that can lead to other devices."""
+        return tuple(interface for interface in self.chosen if not interface.loopback)
+
+
+def choose(
+    interfaces: Iterable[Interface], allow: Sequence[str] = (), deny: Sequence[str] = ()
+) -> InterfaceChoice:
+    """The interfaces to use by the rules of DiscoverySettings; loopback is used unless it is denied."""
+    chosen: list[Interface] = []
+    left_out: list[LeftOut] = []
+    for interface in interfaces:
+        decided = _decide(interface, allow, deny)
+        if isinstance(decided, Interface):
+            chosen.append(decided)
+        else:
+            left_out.append(LeftOut(interface, decided))
+    return InterfaceChoice(tuple(chosen), tuple(left_out))
+
+
+def local_interfaces() -> list[Interface]:
+    """The interfaces of this machine, by name."""
+    stats = psutil.net_if_stats()
+    found = []
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        state = stats.get(name)
+        flags = set(state.flags.split(",")) if state is not None else set()
+        found.append(
+            Interface(
+                name,
+                tuple(
+                    f"{address.address.partition('%')[0]}/{_prefix(address.netmask, address.family)}"
+                    for address in addresses
+                    if address.family in (socket.AF_INET, socket.AF_INET6)
+                ),
+                up=state is not None and state.isup,
+                multicast="multicast" in flags,
+                loopback="loopback" in flags,
+                mtu=state.mtu if state is not None else 0,
+            )
+        )
+    return found
+
+
+def _decide(interface: Interface, allow: Sequence[str], deny: Sequence[str]) -> Interface | str:  # noqa: PLR0911
+    if not interface.up:
+        return "it is down"
+    if not interface.addresses:
+        return "it has no IP address"
+    denied = _matching(interface, deny)
+    if len(denied) == len(interface.addresses):
+        return f"discovery.deny has {_first_match(interface, deny)!r}"
+    kept = tuple(address for address in interface.addresses if address not in denied)
+    if interface.loopback:
+        return replace(interface, addresses=kept)
+    allowed = tuple(address for address in kept if address in _matching(interface, allow))
+    virtual = next((pattern for pattern in VIRTUAL if fnmatchcase(interface.name, pattern)), None)
+    if allow and not allowed:
+        return "discovery.allow does not have it"
+    if virtual is not None and not allowed:
+        return f'{VIRTUAL[virtual]} ({virtual}); discovery.allow = ["{interface.name}"] would use it alone'
+    if not interface.multicast:
+        return f"it carries no multicast; `ip link set dev {interface.name} multicast on` changes that"
+    return replace(interface, addresses=allowed or kept)
+
+
+def _matching(interface: Interface, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The addresses that the patterns mean: all of them when one is the interface's name."""
+    if any(fnmatchcase(interface.name, pattern) for pattern in patterns):
+        return interface.addresses
+    return tuple(
+        address
+        for address in interface.addresses
+        if any(_in_subnet(address, pattern) for pattern in patterns)
+    )
+
+
+def _first_match(interface: Interface, patterns: Sequence[str]) -> str:
+    return next(
+        pattern
+        for pattern in patterns
+        if fnmatchcase(interface.name, pattern) or any(_in_subnet(a, pattern) for a in interface.addresses)
+    )
+
+
+def _in_subnet(address: str, pattern: str) -> bool:
+    try:
+        network = ipaddress.ip_network(pattern, strict=False)
+    except ValueError:  # a name
+        return False
+    return ipaddress.ip_address(address.partition("/")[0]) in network
+
+
+def _prefix(netmask: str | None, family: int) -> int:
+    bits = 32 if family == socket.AF_INET else 128
+    if netmask is None:
+        return bits
+    return int(ipaddress.ip_address(netmask)).bit_count()
