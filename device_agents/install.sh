@@ -74,25 +74,45 @@ install_package() {
     printf '%s\n' "$now" >"$PREFIX/stamp"
 }
 
+# install_config TEMPLATE TARGET: settings are a person's; what is there is kept.
+install_config() {
+    if [[ -e $2 ]]; then
+        say "$2 is kept; the settings of this version are in $CONFIG/agent.toml.example"
+    else
+        install -m 644 "$1" "$2"
+    fi
+}
+
 install_system() {
+    local work
     install -D -m 644 "$here/sysusers.d/flowedge.conf" /etc/sysusers.d/flowedge.conf
     systemd-sysusers /etc/sysusers.d/flowedge.conf
+    # Where flowedge join writes before the services first start.
+    install -d -m 700 -o flowedge -g flowedge /var/lib/flowedge
+    install -d -m 700 -o flowedge-enrol -g flowedge-enrol /var/lib/flowedge-enrol
     install -m 644 -t /etc/systemd/system "${UNITS[@]/#/$here/systemd/}"
     install -d -m 755 "$CONFIG" /usr/local/bin
-    if [[ ! -e $CONFIG/agent.toml ]]; then
-        install -m 644 "$here/agent.toml" "$CONFIG/agent.toml"
-    elif ! cmp --silent "$here/agent.toml" "$CONFIG/agent.toml"; then
-        say "$CONFIG/agent.toml is kept; the settings of this version are in $here/agent.toml"
-    fi
+    work=$(mktemp)
+    # A port that a firewall can be told, and that stays over restarts.
+    sed 's/^#port = 0$/&\nport = 7070/;:a;n;ba' "$here/agent.toml" >"$work"
+    install -m 644 "$here/agent.toml" "$CONFIG/agent.toml.example"
+    install_config "$work" "$CONFIG/agent.toml"
+    sed -i 's/^#model = ""$/model = "bundled"/' "$work"
+    install_config "$work" "$CONFIG/draft-node.toml"
+    rm "$work"
     ln -sfn "$PREFIX/bin/flowedge" /usr/local/bin/flowedge
+    # Not where nothing has been booted, as in the making of an image.
+    if [[ -d /run/systemd/system ]]; then systemctl daemon-reload; fi
 }
 
 start() {
-    systemctl daemon-reload
-    systemctl enable --quiet flowedge-agent.service
-    systemctl restart flowedge-agent.service ||
-        die "the agent did not start; journalctl -u flowedge-agent says why"
-    systemctl try-restart flowedge-draft-node.service flowedge-enrol.service
+    local service=flowedge-agent.service
+    # The draft node is an agent itself.
+    if systemctl --quiet is-enabled flowedge-draft-node.service; then service=flowedge-draft-node.service; fi
+    systemctl enable --quiet "$service"
+    systemctl restart "$service" || die "it did not start; journalctl -u $service says why"
+    systemctl try-restart flowedge-enrol.service
+    say "$service runs; flowedge devices lists the agents, journalctl -u $service shows what it does"
 }
 
 wheels='' python='' index='' start=yes
@@ -125,7 +145,6 @@ install_package
 install_system
 if [[ $start == yes ]]; then
     start
-    say "the agent runs; flowedge devices lists it, journalctl -u flowedge-agent shows what it does"
 else
     say "installed; systemctl enable --now flowedge-agent starts the agent"
 fi

@@ -10,10 +10,10 @@ usage() {
     cat <<'TEXT'
 usage: uninstall.sh [--purge]
 
-Stops the services and removes them and /opt/flowedge. Settings (/etc/flowedge), identity (/var/lib/flowedge) and cached weights
-(/var/cache/flowedge) are kept.
+Stops the services and removes them and /opt/flowedge. Settings (/etc/flowedge), the identity (/var/lib/flowedge), the key
+of a cluster that was made here (/var/lib/flowedge-enrol) and cached weights (/var/cache/flowedge) are kept.
 
-  --purge   remove those too, and the user flowedge; the device has to join its cluster anew after that
+  --purge   remove those too, and the users; the device has to join a cluster anew after that
 TEXT
 }
 
@@ -37,10 +37,13 @@ systemctl daemon-reload
 rm -rf "$PREFIX"
 if [[ $(readlink /usr/local/bin/flowedge) == "$PREFIX/bin/flowedge" ]]; then rm /usr/local/bin/flowedge; fi
 if [[ $purge == yes ]]; then
-    rm -rf "$CONFIG" /var/lib/flowedge /var/cache/flowedge /etc/systemd/system/flowedge-*.service.d
-    if getent passwd flowedge >/dev/null; then userdel flowedge; fi
+    rm -rf "$CONFIG" /var/lib/flowedge /var/lib/flowedge-enrol /var/cache/flowedge
+    rm -rf /etc/systemd/system/flowedge-*.service.d
+    for user in flowedge flowedge-enrol; do
+        if getent passwd "$user" >/dev/null; then userdel "$user"; fi
+    done
     rm -f /etc/sysusers.d/flowedge.conf
     say "removed, with its settings, identity and caches"
 else
-    say "removed; $CONFIG, /var/lib/flowedge and /var/cache/flowedge are kept (--purge removes them)"
+    say "removed; $CONFIG, /var/lib/flowedge* and /var/cache/flowedge are kept (--purge removes them)"
 fi

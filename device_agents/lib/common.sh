@@ -1,5 +1,5 @@
 # Shared by install.sh, uninstall.sh and make-wheels.sh; sourced, not run.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # the scripts use the constants
 
 PREFIX=/opt/flowedge
 CONFIG=/etc/flowedge

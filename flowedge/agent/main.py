@@ -14,6 +14,7 @@ from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity
 from flowedge.agent.measure_service import MeasureService
 from flowedge.agent.operations import Operations, Signals
+from flowedge.agent.pipeline_keeper import kept_pipeline
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address
@@ -56,7 +57,7 @@ async def run_agent(settings: AgentSettings) -> None:
     operations.add_to(server)
     await server.start()
     try:
-        async with operations:
+        async with operations, kept_pipeline(identity, roles, settings, lane):
             await _serve_until(signals, identity, settings, operations)
     finally:
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us

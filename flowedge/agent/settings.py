@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowedge.agent.operations_settings import OperationsSettings
+from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.runtime.transport.settings import LinkSettings
 
@@ -34,5 +35,6 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

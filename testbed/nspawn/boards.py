@@ -1,4 +1,4 @@
-"""Hosts on one bridge: an image that install.sh was run in, as a card that is copied, and boards that boot copies of it."""
+"""Hosts on one bridge: an image that install.sh was run in, like a card that is copied, and boards with copies."""
 
 from __future__ import annotations
 

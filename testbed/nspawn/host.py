@@ -16,6 +16,7 @@ BOOT_S = 180.0
 COMMAND_S = 180.0
 _POLL_S = 0.05
 _RESTART = 133  # what systemd-nspawn exits with when its host wants to be started again
+_NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -70,9 +71,8 @@ class Host:
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         """Start a command in the host, as root; its output is text."""
         self._check_alive()
-        enter = ["nsenter", f"--target={self._leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
         return subprocess.Popen(
-            [*enter, "--", *command],
+            ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -98,7 +98,7 @@ class Host:
             raise DeadlineError(f"host {self.name}: {process.args!r} took over {timeout_s:g} s") from error
         done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
         if check and done.returncode:
-            words = " ".join(map(str, list(done.args)[8:]))
+            words = " ".join(list(process.args)[3 + len(_NAMESPACES) :])  # type: ignore[arg-type]
             raise DeviceError(self.name, f"{words} ended with {done.returncode}:\n{out}{err}".rstrip())
         return done
 
@@ -118,7 +118,7 @@ class Host:
         try:
             ended = process.wait(BOOT_S)
         except subprocess.TimeoutExpired as error:
-            raise DeadlineError(f"host {self.name} still runs {BOOT_S:g} s after {' '.join(command)}") from error
+            raise DeadlineError(f"host {self.name} still runs {BOOT_S:g} s after {command[-1]}") from error
         if ended != status:
             raise DeviceError(self.name, f"{' '.join(command)} ended with {ended}: {self._words()}")
         self._process = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+
 from testbed.nspawn.boards import Boards
 from testbed.nspawn.enclosure import end_everything, end_with_parent
+
 
 def main():
     directory, group, checkout, wheels = sys.argv[1:5]

@@ -1,7 +1,7 @@
 """The file systems of hosts: this machine's root, what an image adds to it, and what each host writes.
 
-All that is written lies in a tmpfs: the upper directory of an overlay may not lie on an overlay, as /tmp does in many
-containers.
+All that is written lies in a tmpfs: the upper directory of an overlay may not lie on an overlay, as /tmp does in
+many containers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Layers:
         return self._directory / name / "upper"
 
     def mount(self, name: str, below: Sequence[Path]) -> Path:
-        """The root of the host `name`: this machine's, with the layers `below`, the topmost first, over it."""
+        """The root of the host `name`: this machine's, and over it the layers `below`, the topmost first."""
         base = self._directory / name
         root = base / "root"
         for directory in (self.upper(name), base / "work", root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.discovery_section import DiscoverySection
+from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
 from flowedge.agent.operations_settings import OperationsSettings
@@ -20,6 +21,7 @@ class AgentConfig(BaseModel):
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
 
@@ -47,6 +49,7 @@ class AgentConfig(BaseModel):
                 reflection=agent.reflection,
             ),
             discovery=self.discovery.settings(),
+            pipeline=self.pipeline.settings(),
             link=LinkSettings(
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
