@@ -94,7 +94,7 @@ install_system() {
     install -d -m 755 "$CONFIG" /usr/local/bin
     work=$(mktemp)
     # A port that a firewall can be told, and that stays over restarts.
-    sed 's/^#port = 0$/&\nport = 7070/;:a;n;ba' "$here/agent.toml" >"$work"
+    sed '0,/^#port = 0$/s//port = 7070/' "$here/agent.toml" >"$work"
     install -m 644 "$here/agent.toml" "$CONFIG/agent.toml.example"
     install_config "$work" "$CONFIG/agent.toml"
     sed -i 's/^#model = ""$/model = "bundled"/' "$work"

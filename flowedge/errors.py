@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class FlowEdgeError(Exception):
     """Base of all errors raised on purpose; `code` is what crosses the wire."""
 
     code = "internal"
+    request = ""  # the id of the request that ended with it, where that is known
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} (request {self.request})" if self.request else text
+
+    def of_request(self, request_id: str) -> Self:
+        """The error itself, which names the request from now on."""
+        self.request = request_id
+        return self
 
 
 class BadRequestError(FlowEdgeError):

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.cluster.local import LocalAgent, LocalCluster
+from flowedge.cluster.local import LocalAgent, LocalCluster, agent_command
 from flowedge.models.libraries import import_libraries
 from tests.scheduling import Units, slow_first
 
@@ -47,8 +47,12 @@ def cluster4(processes_end: None) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def agents9(processes_end: None) -> Iterator[LocalCluster]:
-    """Nine agents, each a real process; see `idle_agents`."""
-    with LocalCluster(8, name="test") as cluster:
+    """Nine agents, each a real process, whose logs are JSON; see `idle_agents`."""
+
+    def command(place: int, name: str) -> list[str]:
+        return [*agent_command(place, name), "--log-format", "json"]
+
+    with LocalCluster(8, name="test", command=command) as cluster:
         yield cluster
 
 

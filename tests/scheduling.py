@@ -9,6 +9,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Files that share more than their own fixtures: one cluster of agents, which takes long to start.
 SHARING = {
+    "tests/agent/test_logs.py": "clusters",
     "tests/agent/test_timelines.py": "clusters",
     "tests/cli/test_eagle3.py": "clusters",
     "tests/cli/test_families.py": "clusters",

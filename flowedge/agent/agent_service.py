@@ -18,6 +18,7 @@ from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_role import StageRole
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.status import abort
@@ -94,17 +95,22 @@ class AgentService(rpc.AgentServicer):
             async with writing:
                 await context.write(pb.RoleProgress(device=device, message=text))
 
+        started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
             await self._roles.take(role)
+            _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
                 await load(report)
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
                 raise
         except FlowEdgeError as error:
-            _log.warning("the role was refused: %s", error)
+            refused = about(**(fields | {"event": "role_refused", "code": error.code}))
+            _log.warning("the role was refused: %s", error, extra=refused)
             await abort(context, error)
+        loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
+        _log.info("the role is ready", extra=loaded)
         await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
 
@@ -118,3 +124,13 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
+
+
+def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
+    fields = Fields(pipeline=request.pipeline, model=request.model, quant=request.quant or "none")
+    if isinstance(request, pb.DraftNodeRole):
+        fields["role"] = "draft node"
+    else:
+        fields["role"] = "middle model" if request.route else "stage"
+        fields["layers"] = f"{request.layer_start}-{request.layer_stop - 1}"
+    return fields

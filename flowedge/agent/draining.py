@@ -8,6 +8,7 @@ import time
 
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.errors import DrainingError
+from flowedge.log_fields import about
 
 POLL_S = 0.02
 
@@ -29,7 +30,8 @@ class Drain:
         self._roles.begin_drain(DrainingError(self._device, "it is draining and takes nothing new"))
         role = self._roles.role
         running = role.num_sessions if role is not None else 0
-        _log.info("device %s is draining: %d sessions have %g s to end", self._device, running, self._drain_s)
+        fields = about(event="draining", sessions=running, seconds=self._drain_s)
+        _log.info("the agent is draining: what runs has this long to end", extra=fields)
 
     async def wait(self, hurry: asyncio.Event) -> None:
         """Until all that was running has ended, or was handed back with a DrainingError.
@@ -38,15 +40,14 @@ class Drain:
         """
         role = self._roles.role
         if role is None or await _settled(role, self._drain_s, hurry):
-            _log.info("device %s has drained", self._device)
+            _log.info("the agent has drained", extra=about(event="drained"))
             return
         why = "told to stop at once" if hurry.is_set() else f"{self._drain_s:g} s were over"
-        _log.warning(
-            "device %s is draining: %d sessions are handed back, %s", self._device, role.num_sessions, why
-        )
+        fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
+        _log.warning("what still runs is handed back", extra=fields)
         role.hand_back(DrainingError(self._device, "it is draining, and the session did not end in time"))
         if not await _settled(role, self._hand_back_s, asyncio.Event()):
-            _log.warning("device %s: not all peers have taken note of what was handed back", self._device)
+            _log.warning("not all peers have taken note of what was handed back")
 
 
 async def _settled(role: Role, seconds: float, hurry: asyncio.Event) -> bool:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import secrets
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.request_log import RequestLog
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError
+from flowedge.request_id import check_request_id, new_request_id, session_of
 from flowedge.runtime.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.runtime.statistics import RequestClock
 from flowedge.runtime.transport.status import abort
@@ -22,6 +23,7 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
+    from flowedge.runtime.live_draft_node import Generation
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
@@ -39,57 +41,67 @@ class GenerationService(rpc.GenerationServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
+        request.request_id = request.request_id or new_request_id()
+        log = RequestLog(request.request_id, str(context.peer()))
         try:
             self._roles.check_open()
             role = self._roles.role
             if not isinstance(role, DraftNodeRole):
                 raise DeviceError(self._device, "it is no draft node; ask the draft node of a pipeline")
-            await self._generate(role, request, context)
+            await self._generate(role, request, context, log)
         except FlowEdgeError as error:
+            log.failed(error)
             await abort(context, error)
 
-    async def _generate(self, role: DraftNodeRole, message: pb.GenerateRequest, context: Any) -> None:
+    async def _generate(
+        self, role: DraftNodeRole, message: pb.GenerateRequest, context: Any, log: RequestLog
+    ) -> None:
         arrived = time.monotonic()
-        clock = RequestClock(arrived)
         live, models = role.serving()
         request = _to_request(message, models)
         role.check_memory(_rows(request))
         generation = live.generate(request, arrived)
         try:
-            started = pb.Started(
-                session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt
-            )
-            await context.write(pb.GenerateEvent(started=started))
-            while True:
-                output = await generation.next_output(self._settings.keep_alive_s)
-                match output:
-                    case None:
-                        await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
-                    case Tokens():
-                        clock.count(len(output.token_ids), time.monotonic())
-                        await context.write(_chunk(output.token_ids, output.text))
-                    case Failed():
-                        raise output.error
-                    case Finished():
-                        break
-            if output.text:
-                await context.write(_chunk((), output.text))
-            statistics = clock.statistics(
-                time.monotonic(),
-                session=request.session,
-                strategy=request.strategy,
-                seed=request.sampling.seed,
-                finish_reason=output.reason,
-                prompt_tokens=len(request.prompt),
-                counters=output.counters,
-                reports=output.reports,
-                express_bytes=generation.express_bytes,
-                middle_reports=output.middle_reports,
-            )
-            finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
-            await context.write(pb.GenerateEvent(finished=finished))
+            with log.session(request, role.pipeline):
+                await self._stream(generation, request, RequestClock(arrived), context, log)
         finally:
             live.end(generation)
+
+    async def _stream(
+        self, generation: Generation, request: Request, clock: RequestClock, context: Any, log: RequestLog
+    ) -> None:
+        started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
+        await context.write(pb.GenerateEvent(started=started))
+        while True:
+            output = await generation.next_output(self._settings.keep_alive_s)
+            match output:
+                case None:
+                    await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
+                case Tokens():
+                    clock.count(len(output.token_ids), time.monotonic())
+                    log.count(len(output.token_ids))
+                    await context.write(_chunk(output.token_ids, output.text))
+                case Failed():
+                    raise output.error
+                case Finished():
+                    break
+        if output.text:
+            await context.write(_chunk((), output.text))
+        statistics = clock.statistics(
+            time.monotonic(),
+            session=request.session,
+            strategy=request.strategy,
+            seed=request.sampling.seed,
+            finish_reason=output.reason,
+            prompt_tokens=len(request.prompt),
+            counters=output.counters,
+            reports=output.reports,
+            express_bytes=generation.express_bytes,
+            middle_reports=output.middle_reports,
+        )
+        finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
+        log.finished(output.reason)
+        await context.write(pb.GenerateEvent(finished=finished))
 
 
 def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
@@ -104,7 +116,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
             f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"
         )
     return Request(
-        session=uuid.uuid4().hex,
+        session=session_of(check_request_id(message.request_id)),
         prompt=_prompt_ids(message, models),
         sampling=SamplingParams(
             temperature=message.temperature,

@@ -17,6 +17,11 @@ from flowedge.version import PROTOCOL_VERSION, VERSION
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
+def device_name(settings: AgentSettings) -> str:
+    """What the device is called."""
+    return settings.name or platform.node() or "device"
+
+
 @dataclass(frozen=True)
 class Identity:
     """A running agent; `port` is the one it listens on, `instance` another one at each start."""
@@ -31,7 +36,7 @@ class Identity:
     @classmethod
     def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
         """The identity of this device; without an id (see device_id.py) it has a new one."""
-        name = settings.name or platform.node() or "device"
+        name = device_name(settings)
         kind = settings.device_kind or device_kind()
         return cls(device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
-from flowedge.agent.identity import Identity
+from flowedge.agent.identity import Identity, device_name
+from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.measure_service import MeasureService
 from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.pipeline_keeper import kept_pipeline
@@ -19,10 +21,14 @@ from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
+from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["AgentSettings", "run_agent", "serve"]
 
@@ -35,7 +41,7 @@ def serve(settings: AgentSettings) -> None:
 
     Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs(settings.log, device_name(settings))
     asyncio.run(run_agent(settings))
 
 
@@ -60,6 +66,7 @@ async def run_agent(settings: AgentSettings) -> None:
         async with operations, kept_pipeline(identity, roles, settings, lane):
             await _serve_until(signals, identity, settings, operations)
     finally:
+        _log.info("the agent stops", extra=about(event="stopping"))
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             await within(
                 settings.stop_s, roles.release("", "the device has drained"), "the role was not given up"
@@ -77,15 +84,25 @@ async def _serve_until(
             from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
             await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
-        _announce(identity)
+        _announce(identity, settings)
         operations.ready()
         await signals.stop.wait()
         await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
-def _announce(identity: Identity) -> None:
-    """The one line that tells a person, or whoever started the agent, that it serves and where."""
-    print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
+def _announce(identity: Identity, settings: AgentSettings) -> None:
+    """Tells the log, and a person or whoever started the agent, that it serves and where."""
+    fields = about(
+        event="started",
+        address=identity.address,
+        kind=identity.kind,
+        version=VERSION,
+        protocol=PROTOCOL_VERSION,
+        config=settings.config or "none",
+    )
+    _log.info("the agent serves", extra=fields)
+    if not goes_to_journal(sys.stdout.fileno()):
+        print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
 def bind(server: grpc.aio.Server, settings: AgentSettings) -> int:

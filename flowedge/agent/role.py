@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from flowedge.errors import DeviceError, DrainingError
+from flowedge.log_fields import about
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.server import StreamOwner
 from flowedge.v1 import agent_pb2 as pb
+
+_log = logging.getLogger(__name__)
 
 
 class Role(Protocol):
@@ -101,7 +105,7 @@ class RoleHolder:
             )
         self._role = role
         if old is not None:
-            await old.stop("the device was given another role")
+            await _stop(old, "the device was given another role")
 
     @contextmanager
     def kept_idle(self, purpose: str) -> Iterator[None]:
@@ -129,7 +133,7 @@ class RoleHolder:
         """Stop a role and be idle again, unless another role has been taken meanwhile."""
         if self._role is role:
             self._role = None
-        await role.stop(reason)
+        await _stop(role, reason)
 
     def drop_soon(self, role: Role, reason: str) -> None:
         """The same for a role whose pipeline has ended, from inside it."""
@@ -141,3 +145,9 @@ class RoleHolder:
         role = self._role
         if role is not None and pipeline in ("", role.pipeline):
             await self.drop(role, reason)
+
+
+async def _stop(role: Role, reason: str) -> None:
+    fields = about(event="role_released", pipeline=role.pipeline, reason=reason)
+    _log.info("the role is given up", extra=fields)
+    await role.stop(reason)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
@@ -37,4 +38,6 @@ class AgentSettings:
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    config: str = ""  # file that settings were read from, for the log
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

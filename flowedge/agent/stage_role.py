@@ -113,6 +113,7 @@ class StageRole:
             self._lane,
             lambda reason: self._on_ended(self, reason),
             pacing,
+            pipeline=self.pipeline,
         )
         await report(f"connecting to {self._request.downstream}")
         await self._live.connect(self._open_downstream)

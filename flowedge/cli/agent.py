@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,13 @@ def agent(
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
     ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help='"text", the default, or "json": an object a line, on stderr.')
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help='What to log at least: "debug", "info" (the default), "warning", "error".'),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="Configuration file; /etc/flowedge/agent.toml, if there is one, when not given."),
@@ -62,6 +70,8 @@ def agent(
         "--advertise": ("agent", "advertise", advertise),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
+        "--log-format": ("log", "format", log_format),
+        "--log-level": ("log", "level", log_level),
     }
     effective = load_config(flags, config)
     if print_config:
@@ -75,4 +85,5 @@ def agent(
         stop_when_input_closes()
     from flowedge.agent.main import serve  # noqa: PLC0415
 
-    serve(effective.config.settings())
+    file = "" if effective.file is None else str(effective.file)
+    serve(replace(effective.config.settings(), config=file))

@@ -39,15 +39,16 @@ class AsyncClient:
         *,
         prompt_ids: Sequence[int] | None = None,
         timeout_s: float | None = None,
+        request_id: str | None = None,
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> AsyncGeneration:
         """Starts answering, as `Client.generate` does; iterate with `async for`."""
         chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids)
+        request = chosen.to_request(prompt, prompt_ids, request_id)
         stub = generation_stub(self._channel)
         call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        return AsyncGeneration(call, self.address, self._silence_s)
+        return AsyncGeneration(call, self.address, self._silence_s, request.request_id)
 
     async def describe(self) -> Device:
         """What the agent is and what it holds."""
@@ -74,7 +75,8 @@ class AsyncClient:
 class AsyncGeneration(AsyncIterator[Chunk]):
     """`Generation` for asyncio; `transcript` holds the answer so far."""
 
-    def __init__(self, call: Any, address: str, silence_s: float) -> None:
+    def __init__(self, call: Any, address: str, silence_s: float, request_id: str) -> None:
+        self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
@@ -102,9 +104,9 @@ class AsyncGeneration(AsyncIterator[Chunk]):
             event = await asyncio.wait_for(self._call.read(), self._silence_s)
         except asyncio.TimeoutError:
             self._call.cancel()
-            raise silent(self._address, self._silence_s) from None
+            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         except grpc.aio.AioRpcError as error:
-            raise from_status(error, self._address) from error
+            raise from_status(error, self._address).of_request(self.request_id) from error
         if not isinstance(event, pb.GenerateEvent):
-            raise ended_early(self._address, "the answer was complete")
+            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
         return event

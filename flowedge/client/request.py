@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from flowedge.errors import BadRequestError
+from flowedge.request_id import check_request_id, new_request_id
 from flowedge.runtime.request import DEFAULT_STRATEGY, Noise, parse_noise
 from flowedge.sampling import SamplingParams
 from flowedge.v1 import generation_pb2 as pb
@@ -56,9 +57,15 @@ class GenerateOptions:
         if not all(self.stop):
             raise BadRequestError("a stop string is empty")
 
-    def to_request(self, prompt: str | None, prompt_ids: Sequence[int] | None) -> pb.GenerateRequest:
-        """The request for one prompt, text or token ids; BadRequestError when it is not usable."""
+    def to_request(
+        self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None
+    ) -> pb.GenerateRequest:
+        """The request for one prompt, text or token ids; BadRequestError when it is not usable.
+
+        request_id: one is drawn when it is None.
+        """
         request = pb.GenerateRequest(
+            request_id=new_request_id() if request_id is None else check_request_id(request_id),
             strategy=self.strategy,
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,

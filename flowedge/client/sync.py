@@ -53,6 +53,7 @@ class Client:
         *,
         prompt_ids: Sequence[int] | None = None,
         timeout_s: float | None = None,
+        request_id: str | None = None,
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> Generation:
@@ -61,13 +62,14 @@ class Client:
         prompt: a user message, to which the model's chat template is applied.
         prompt_ids: tokens as they are, instead of a prompt.
         timeout_s: the longest this generation may take; the client's own limit when not given.
+        request_id: what errors and the logs of all devices call this request; one is drawn when not given.
         options: how to answer, as a whole; arguments: fields of GenerateOptions that go before it.
         """
         chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids)
+        request = chosen.to_request(prompt, prompt_ids, request_id)
         stub = generation_stub(self._channel)
         call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        return Generation(call, self.address, self._silence_s)
+        return Generation(call, self.address, self._silence_s, request.request_id)
 
     def describe(self) -> Device:
         """What the agent is and what it holds."""
@@ -100,10 +102,12 @@ class Generation(Iterator[Chunk]):
     """One answer on its way: iterate for its chunks; everything else is complete when the iteration ends.
 
     Raises a FlowEdgeError when the answer cannot be completed: DeviceLostError names the device that closed
-    its connection or fell silent, DeadlineError says that the time was up.
+    its connection or fell silent, DeadlineError says that the time was up. Each names `request_id`, by which
+    the logs of all devices tell what they did for the request.
     """
 
-    def __init__(self, call: Any, address: str, silence_s: float) -> None:
+    def __init__(self, call: Any, address: str, silence_s: float, request_id: str) -> None:
+        self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
@@ -179,11 +183,11 @@ class Generation(Iterator[Chunk]):
             event = self._events.get(timeout=self._silence_s)
         except queue.Empty:
             self._call.cancel()
-            raise silent(self._address, self._silence_s) from None
+            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         if isinstance(event, grpc.RpcError):
-            raise from_status(event, self._address) from event
+            raise from_status(event, self._address).of_request(self.request_id) from event
         if event is None:
-            raise ended_early(self._address, "the answer was complete")
+            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
         return event
 
 

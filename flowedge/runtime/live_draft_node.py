@@ -20,6 +20,7 @@ from flowedge.errors import (
     FlowEdgeError,
     ProtocolError,
 )
+from flowedge.log_fields import about
 from flowedge.messages import Fault, Message
 from flowedge.runtime.activity import REQUEST, TRANSFER, job_activity, message_rows
 from flowedge.runtime.deadline import within
@@ -236,7 +237,7 @@ class LiveDraftNode:
         except FlowEdgeError as error:
             self._machine.fail_session(session, error)
         except Exception as error:  # noqa: BLE001 (see above)
-            _log.exception("session %s failed", session)
+            _log.exception("a session failed", extra=about(event="session_failed", session=session))
             reason = f"internal error: {type(error).__name__}: {error}"
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
@@ -328,7 +329,8 @@ class LiveDraftNode:
 
     def _on_lost(self, error: DeviceLostError) -> None:
         if self.lost is None:
-            _log.warning("the pipeline of %s is broken: %s", self.device, error)
+            fields = about(event="link_lost", peer=error.device, reason=error.reason)
+            _log.warning("the pipeline is broken", extra=fields)
             self._end(error)
 
     def _end(self, error: DeviceLostError) -> None:

@@ -18,6 +18,7 @@ from flowedge.errors import (
     FlowEdgeError,
     ProtocolError,
 )
+from flowedge.log_fields import about
 from flowedge.messages import Close, Fault, Message, Open, Prune
 from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
@@ -25,6 +26,7 @@ from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
+from flowedge.runtime.session_log import SessionLog
 from flowedge.runtime.stage import Stage
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, OutLink
@@ -52,13 +54,17 @@ class LiveStage:
         lane: ComputeLane,
         on_ended: Callable[[str], None],
         pacing: Pacing | None = None,
+        *,
+        pipeline: str = "",
     ) -> None:
         """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended.
 
-        pacing: holds everything to the time of an emulated device.
+        pacing: holds everything to the time of an emulated device; pipeline: its id, for the log.
         """
         self.ended: str | None = None
         self.timeline = Timeline()
+        self._pipeline = pipeline
+        self._log = SessionLog(machine.device, pipeline)
         self._machine = machine
         self._executor = executor
         self._pace = make_pace(lane, pacing)
@@ -223,6 +229,7 @@ class LiveStage:
             return False
         if isinstance(message, Fault) and message.device == self.device:
             self._on_reply(message)  # the sender of what was wrong hears of it as well
+        self._log.sending(message)
         started = time.monotonic()
         self._sending = True
         try:
@@ -247,6 +254,8 @@ class LiveStage:
     def _on_downstream_lost(self, error: DeviceLostError) -> None:
         for session, owner in self._owners.items():
             owner.reply(Fault(session, error.device, error.code, error.reason))
+        fields = about(event="link_lost", pipeline=self._pipeline, peer=error.device, reason=error.reason)
+        _log.warning("the next device is lost", extra=fields)
         self._end(str(error))
 
     def _on_bug(self, error: Exception) -> None:
@@ -259,7 +268,9 @@ class LiveStage:
         if self.ended is not None:
             return
         self.ended = reason
-        _log.info("device %s: the pipeline has ended: %s", self.device, reason)
+        fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)
+        _log.info("the pipeline has ended", extra=fields)
+        self._log.dropped(self._owners, reason)
         self._owners.clear()
         self._machine.drop_all()
         self._compute_pump.wake()  # frees the caches

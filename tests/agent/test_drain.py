@@ -111,8 +111,8 @@ def test_running_requests_end_whole() -> None:
             assert generation.token_ids == expected
         assert d0.process.wait(WAIT_S) == 0
         assert v1.describe().role == ""
-        assert any("d0 is draining: 1 sessions have 120 s" in line for line in d0.lines)
-        assert any("v2 has drained" in line for line in v2.lines)
+        assert any("draining" in line and "sessions=1 seconds=120.000" in line for line in d0.lines)
+        assert any("the agent has drained" in line for line in v2.lines)
 
 
 def expect_hand_back(chunks: Iterator[Any], device: str) -> None:
@@ -141,5 +141,5 @@ def test_what_does_not_end_in_time_is_handed_back_with_an_error() -> None:
             d0.signal(signal.SIGTERM)
             expect_hand_back(chunks, "d0")
         assert d0.process.wait(WAIT_S) == 0
-        assert any("1 sessions are handed back, told to stop at once" in line for line in v1.lines)
-        assert any("1 sessions are handed back, 0.05 s were over" in line for line in d0.lines)
+        assert any('handed back sessions=1 reason="told to stop at once"' in line for line in v1.lines)
+        assert any('handed back sessions=1 reason="0.05 s were over"' in line for line in d0.lines)

@@ -144,8 +144,8 @@ def test_errors_of_the_node_come_through_typed(error: FlowEdgeError) -> None:
         context.abort(status, details)
 
     with serving(fail) as (_, address), Client(address) as client, pytest.raises(type(error)) as caught:
-        client.generate("Hi").result()
-    assert str(caught.value) == str(error)
+        client.generate("Hi", request_id="r-1").result()
+    assert str(caught.value) == f"{error} (request r-1)"
     assert type(caught.value) is type(error)
 
 

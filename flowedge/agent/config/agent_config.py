@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.discovery_section import DiscoverySection
+from flowedge.agent.config.log_section import LogSection
 from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
@@ -24,6 +25,7 @@ class AgentConfig(BaseModel):
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+    log: LogSection = Field(default_factory=LogSection)
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
@@ -57,6 +59,7 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
+            log=self.log.settings(),
         )
 
 

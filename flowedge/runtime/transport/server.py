@@ -13,6 +13,7 @@ import grpc.aio
 
 from flowedge import wire
 from flowedge.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.log_fields import about
 from flowedge.messages import Fault, Heartbeat, Message
 from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
 from flowedge.runtime.transport.settings import LinkSettings
@@ -87,11 +88,17 @@ class StreamServer:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             peer = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
+            pipeline = str(metadata.get(PIPELINE_KEY) or "")
             stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
-                owner = self._find(str(metadata.get(PIPELINE_KEY) or ""))
+                owner = self._find(pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
+                fields = about(
+                    event="stream_refused", pipeline=pipeline, peer=peer, lane=lane.value, code=error.code
+                )
+                # A device whose next one is still loading asks again and again.
+                _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)
             await self._run(stream, owner, context)
 
@@ -113,7 +120,8 @@ class StreamServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             owner.closed(stream, reason)
-        _log.info("%s stream from %s ended: %s", stream.lane.value, stream.peer, reason)
+        fields = about(event="stream_ended", peer=stream.peer, lane=stream.lane.value, reason=reason)
+        _log.info("a stream has ended", extra=fields)
         if not context.done():
             await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
 
@@ -145,7 +153,8 @@ class _Serving:
             try:
                 message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
-                _log.warning("%s sent a frame that cannot be read: %s", self._stream.peer, error)
+                fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
+                _log.warning("a frame cannot be read: %s", error, extra=fields)
                 self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))
                 self._owner.malformed(self._stream, error)
                 continue
