@@ -29,7 +29,9 @@ class PipelineSettings:
             raise BadRequestError("give either the stages of the pipeline or their count")
         named = self.stages_wanted
         if self.split and len(self.split) != named:
-            raise BadRequestError(f"split has {len(self.split)} stages, but {named or 'any number'} are asked for")
+            raise BadRequestError(
+                f"split has {len(self.split)} stages, but {named or 'any number'} are asked for"
+            )
         if not self.look_s > 0:
             raise BadRequestError(f"look_s is {self.look_s:g}; it must be above 0")
 

@@ -112,6 +112,14 @@ class Host:
         """What `systemctl poweroff` does."""
         self._end(["systemctl", "poweroff"], 0)
 
+    def last_words(self) -> str:
+        """What its journal and systemd-nspawn say, for when something failed."""
+        words = [f"--- {self.name}", self._words()]
+        if self._process is not None and self._process.poll() is None:
+            recent = ["journalctl", "--no-pager", "--lines=40", "--output=short-monotonic"]
+            words.append(self.run(recent, check=False).stdout)
+        return "\n".join(words)
+
     def _end(self, command: Sequence[str], status: int) -> None:
         process = self._check_alive()
         self.run(command, check=False)  # it may be killed by what it asks for

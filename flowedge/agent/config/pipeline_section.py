@@ -16,8 +16,8 @@ class PipelineSection(Section):
 
     model: str = Field(
         default=_PIPELINE.model,
-        description="Keep a pipeline of this model up, with this device as its draft node: a directory or hub "
-        'id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
+        description="Keep a pipeline of this model up, with this device as its draft node: a directory or "
+        'hub id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
     )
     drafter: str = Field(
         default=_PIPELINE.drafter,
