@@ -1,4 +1,4 @@
-"""Hosts on one bridge: an image that install.sh was run in, like a card that is copied, and boards with copies."""
+"""Hosts on one bridge: an image that install.sh was run in, as a card that is copied, and the copies."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """The hierarchies that systemd keeps its units in: that of version 2, and "systemd" where there are both."""
+    """The hierarchies that systemd keeps units in: that of version 2, and "systemd" where there are both."""
     if (_ROOT / "cgroup.controllers").exists():
         roots = [_ROOT]
     else:

@@ -9,15 +9,17 @@ from testbed.nspawn.waiting import check
 INSTALL_S = 900.0  # pip unpacks a gigabyte
 _INSTALL = (f"{CHECKOUT}/device_agents/install.sh", "--offline", WHEELS)
 _UNINSTALL = f"{CHECKOUT}/device_agents/uninstall.sh"
+_TRACES = (
+    "/opt/flowedge /etc/flowedge /var/lib/flowedge* /var/cache/flowedge /usr/local/bin/flowedge "
+    "/etc/sysusers.d/flowedge.conf /etc/systemd/system/flowedge* /etc/systemd/system/*/flowedge*"
+)
 _SAME = "has just this version"
 
 
 def install(host: Host) -> None:
     """On a host that has nothing of FlowEdge; nothing is started."""
-    check(
-        host.run(["sh", "-c", "command -v flowedge"], check=False).returncode != 0,
-        f"{host.name} is not empty",
-    )
+    found = host.run(["sh", "-c", "command -v flowedge"], check=False).stdout
+    check(not found, f"{host.name} has FlowEdge before it is installed: {found}")
     said = host.run([*_INSTALL, "--no-start"], timeout_s=INSTALL_S).stdout
     check(_SAME not in said, f"install.sh installed nothing on {host.name}: {said}")
     version = host.run(["flowedge", "--version"]).stdout
@@ -33,13 +35,6 @@ def install_again(host: Host) -> None:
 def uninstall(host: Host) -> None:
     """Everything, and see that it is gone."""
     host.run([_UNINSTALL, "--purge"])
-    left = host.run(
-        [
-            "sh",
-            "-c",
-            "ls -d /opt/flowedge /etc/flowedge /var/lib/flowedge* /var/cache/flowedge /usr/local/bin/flowedge "
-            "/etc/systemd/system/flowedge* /etc/systemd/system/*/flowedge* /etc/sysusers.d/flowedge.conf; getent passwd flowedge",
-        ],
-        check=False,
-    ).stdout
+    look = f"ls -d {_TRACES}; getent passwd flowedge flowedge-enrol"
+    left = host.run(["sh", "-c", look], check=False).stdout
     check(not left, f"uninstall.sh --purge left on {host.name}: {left}")

@@ -1,7 +1,7 @@
 """The file systems of hosts: this machine's root, what an image adds to it, and what each host writes.
 
-All that is written lies in a tmpfs: the upper directory of an overlay may not lie on an overlay, as /tmp does in
-many containers.
+All that is written lies in a tmpfs: the upper directory of an overlay may not lie on an overlay, as /tmp does
+in many containers.
 """
 
 from __future__ import annotations

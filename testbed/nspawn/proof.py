@@ -1,10 +1,10 @@
-"""What is shown on hosts with a systemd of their own: from empty boards to answers, and through what happens to boards."""
+"""What is shown on hosts that have systemd: from empty boards to answers, and what boards go through."""
 
 from __future__ import annotations
 
 from testbed.nspawn import installing, journal
 from testbed.nspawn.boards import Boards
-from testbed.nspawn.cluster import AGENT, DRAFT_NODE, Cluster
+from testbed.nspawn.cluster import AGENT, Cluster
 from testbed.nspawn.draining import drained_while_answering
 from testbed.nspawn.host import Host
 from testbed.nspawn.steps import Steps
@@ -55,20 +55,16 @@ class Proof:
     def _serves(self, cluster: Cluster, how: str) -> None:
         """Waits for the pipeline, and has it answer a prompt as the plain model does."""
         layers = cluster.wait_ready(READY_S)
-        self._steps.done(
-            f"{how}: {', '.join(f'{name} {start}-{stop - 1}' for name, (start, stop) in layers)}"
-        )
+        blocks = ", ".join(f"{name} {start} to {stop - 1}" for name, (start, stop) in layers)
+        self._steps.done(f"{how}: {blocks}")
         cluster.generate(PROMPT, 32, "--check")
         self._steps.done("generate --check: identical to the plain model")
 
     def _killed(self, cluster: Cluster, host: Host) -> None:
         before = cluster.pipeline()
         host.run(["systemctl", "kill", "--signal=KILL", AGENT])
-        until(
-            lambda: _restarts(host) >= 1 and _is_active(host),
-            RESTARTED_S,
-            f"{host.name}'s agent is restarted",
-        )
+        restarted = f"{host.name}'s agent is restarted"
+        until(lambda: _restarts(host) >= 1 and _is_active(host), RESTARTED_S, restarted)
         self._steps.done(f"the agent of {host.name} was killed; systemd restarted it")
         until(lambda: cluster.pipeline() not in ("", before), READY_S, "there is a new pipeline")
         self._serves(cluster, "rediscovered, and the pipeline assembled anew")
@@ -99,7 +95,7 @@ class Proof:
         wrong = journal.errors(every)
         check(not wrong, "errors in the journals: " + "; ".join(f"{e.host}: {e.fields}" for e in wrong))
         self._steps.done(
-            f"journald: {len(every)} lines, all JSON, none an error; {len(answers)} requests traced by id on all boards"
+            f"journald: {len(every)} lines, all JSON, none an error; {len(answers)} requests found on all boards"
         )
 
 
@@ -112,7 +108,5 @@ def _is_active(host: Host) -> bool:
 
 
 def _property(host: Host, name: str) -> str:
-    unit = (
-        DRAFT_NODE if host.run(["systemctl", "is-active", DRAFT_NODE], check=False).returncode == 0 else AGENT
-    )
-    return host.run(["systemctl", "show", "--value", f"--property={name}", unit]).stdout.strip()
+    """Of the agent's unit, which every board but the first runs."""
+    return host.run(["systemctl", "show", "--value", f"--property={name}", AGENT]).stdout.strip()
