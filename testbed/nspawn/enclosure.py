@@ -1,7 +1,7 @@
 """The namespaces that everything happens in, and how they end.
 
-The first process in a namespace of processes takes all others with it, and with the last process go the mounts
-and the bridge. What namespaces do not hold is removed by whichever side is left: control groups, a directory.
+The first process in a namespace of processes takes all others with it, and with the last one go the mounts and
+the bridge. What namespaces do not hold is removed by whichever side is left: control groups and a directory.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Proof:
         wrong = journal.errors(every)
         check(not wrong, "errors in the journals: " + "; ".join(f"{e.host}: {e.fields}" for e in wrong))
         self._steps.done(
-            f"journald: {len(every)} lines, all JSON, none an error; {len(answers)} requests found on all boards"
+            f"journald: {len(every)} events, no error; {len(answers)} requests are told of on all boards"
         )
 
 
