@@ -19,19 +19,18 @@ from pathlib import Path
 
 from testbed.nspawn import cgroups
 
-_INSIDE = "testbed.nspawn.inside"
 _END_S = 60.0
 
 
-def run_enclosed(arguments: Sequence[str]) -> int:
-    """Run `testbed.nspawn.inside` with these arguments in namespaces of its own; returns its exit status.
+def run_enclosed(module: str, arguments: Sequence[str]) -> int:
+    """Run a module, such as testbed.nspawn.inside, in namespaces of its own; returns its exit status.
 
-    However this process ends, what was started ends with it: the other side of a pipe to it closes.
+    Its arguments are a directory, the name of a control group that is not made yet, and `arguments`. However this process ends, what was started ends with it: the other side of a pipe to it closes.
     """
     directory = tempfile.mkdtemp(prefix="flowedge-nspawn-")
     group = f"flowedge-nspawn-{secrets.token_hex(5)}"
     namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
-    inside = [sys.executable, "-m", _INSIDE, directory, group, *arguments]
+    inside = [sys.executable, "-m", module, directory, group, *arguments]
     process = subprocess.Popen([*namespaces, *inside], stdin=subprocess.PIPE, start_new_session=True)
     try:
         return process.wait()

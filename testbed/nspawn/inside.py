@@ -14,7 +14,7 @@ from testbed.nspawn.steps import Steps
 
 
 def main(arguments: list[str]) -> int:
-    """Arguments: see enclosure.run_enclosed, then the checkout, the wheels and the number of boards."""
+    """Arguments: those of run_enclosed, then the checkout, the wheels and the number of boards."""
     directory, group = Path(arguments[0]), arguments[1]
     end_with_parent(directory, group)
     steps = Steps()
