@@ -36,6 +36,7 @@ class Fields(TypedDict, total=False):
     rows_trimmed: int
     sessions: int
     seconds: float
+    busy_s: float  # of the compute lane
     first_token_s: float | None  # None: there was none
     bytes: int
     address: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.errors import CapacityError
+from flowedge.memory.sums import gib, require_memory
 from testbed.drafter_weights import DrafterWeights
 from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.profiles.device import DeviceProfile
@@ -75,10 +75,6 @@ def require_fit(emulation: Emulation, capacity: int) -> None:
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:
-    needed = sum(parts.values())
-    if needed > device.memory_bytes:
-        sums = " + ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
-        raise CapacityError(
-            f"{place} does not fit on {device.title}: {sums} = {needed / 2**30:.2f} GiB, and "
-            f"{device.memory_bytes / 2**30:.2f} GiB are usable; use more stages or a quantisation"
-        )
+    usable = f"{gib(device.memory_bytes)} are usable"
+    claim = f"{place} does not fit on {device.title}"
+    require_memory(claim, parts, device.memory_bytes, usable, "use more stages or a quantisation")

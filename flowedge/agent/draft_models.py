@@ -9,6 +9,7 @@ from typing import Any
 from flowedge.agent.coordinator import MiddleSetup
 from flowedge.drafting.loading import Target, drafter_taps, load_drafter
 from flowedge.drafting.middles import check_middle
+from flowedge.drafting.required import drafter_size
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.features import max_positions
@@ -94,6 +95,17 @@ class DraftModels:
         """The bytes that the drafter takes for a session of so many rows."""
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
+
+
+def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tuple[int, int]:
+    """Bytes of weights of head and drafter, and of the drafter's cache for one token; no tensor is read.
+
+    Errors as DraftModels.load.
+    """
+    dtype = torch_dtype(dtype_name)
+    head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
+    size = drafter_size(drafter, checkpoint, dtype)
+    return head + size.weights, size.row
 
 
 def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str) -> list[MiddleSetup]:

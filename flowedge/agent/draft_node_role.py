@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.admission import admit
 from flowedge.agent.coordinator import (
     PlannedStage,
     StageSetup,
@@ -17,8 +18,9 @@ from flowedge.agent.coordinator import (
     release_stages,
 )
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.device_kind import memory_available
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DrainingError
+from flowedge.errors import BadRequestError, DeviceError, DrainingError
+from flowedge.memory.room import read_room
+from flowedge.memory.sums import gib, require_memory
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.express import ExpressFault
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
 Report = Callable[[str, str], Awaitable[None]]
+SHORTER = "ask for fewer tokens, or shorten the prompt"
 
 
 class DraftNodeRole:
@@ -165,20 +168,24 @@ class DraftNodeRole:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
-        needed, free = self._models.drafter_bytes(rows), memory_available()
-        if needed > free:
-            raise CapacityError(
-                f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of the drafter's cache on device "
-                f"{self._device}, which has {free / 2**20:.0f} MiB free"
-            )
+        room = read_room(self._settings.memory)
+        require_memory(
+            f"a context of {rows} rows does not fit the drafter's cache on device {self._device}",
+            {"cache": self._models.drafter_bytes(rows), "reserve": self._settings.memory.reserve_bytes},
+            room.available,
+            f"{gib(room.available)} of {gib(room.total)} are available, by {room.bound}",
+            SHORTER,
+        )
         for stage in [*self._stages, *self._middles]:
             own = stage.setup
             needed = rows * (self._models.row_bytes(stage.num_layers) if own is None else own.row_bytes)
-            if needed > stage.memory_available:
-                raise CapacityError(
-                    f"a context of {rows} rows takes {needed / 2**20:.0f} MiB of cache on device "
-                    f"{stage.name}, which had {stage.memory_available / 2**20:.0f} MiB free before it loaded"
-                )
+            require_memory(
+                f"a context of {rows} rows does not fit device {stage.name}",
+                {"cache": needed},
+                stage.memory_available,
+                f"{gib(stage.memory_available)} were available before it loaded",
+                SHORTER,
+            )
 
     async def _load(self, report: Report) -> None:
         request, settings = self._request, self._settings
@@ -208,7 +215,7 @@ class DraftNodeRole:
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models, _ = await self._lane.run(
-                lambda: _load_models(opened.checkpoint, request), settings.load_s
+                lambda: _load_models(self._device, opened.checkpoint, request, settings), settings.load_s
             )
             self._models = models
             # From here on the last stage finds its downstream.
@@ -276,8 +283,20 @@ def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     return OpenedCheckpoint.open(request.model, request.drafter, middles, request.dtype)
 
 
-def _load_models(checkpoint: Any, request: pb.DraftNodeRole) -> DraftModels:
+def _load_models(
+    device: str, checkpoint: Any, request: pb.DraftNodeRole, settings: AgentSettings
+) -> DraftModels:
     """Runs in the compute lane."""
-    from flowedge.agent.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.agent.draft_models import DraftModels, required_memory  # noqa: PLC0415
+    from flowedge.models.features import max_positions  # noqa: PLC0415
 
+    weights, row_bytes = required_memory(checkpoint, request.drafter, request.dtype)
+    admit(
+        f"the LM head of {request.model} with the drafter {request.drafter or 'none'}",
+        device,
+        weights=weights,
+        row_bytes=row_bytes,
+        max_rows=max_positions(checkpoint.config),
+        settings=settings.memory,
+    )
     return DraftModels.load(checkpoint, request.drafter, request.dtype)

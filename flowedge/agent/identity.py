@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import join_address, split_address
-from flowedge.cluster.device_kind import device_kind, memory_available, memory_total, resident_bytes
+from flowedge.cluster.device_kind import device_kind
 from flowedge.cluster.record import DeviceRecord
+from flowedge.memory.room import MemorySettings, read_room, resident_bytes
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -32,13 +33,16 @@ class Identity:
     host: str
     port: int
     instance: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    memory: MemorySettings = field(default_factory=MemorySettings)
 
     @classmethod
     def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
         """The identity of this device; without an id (see device_id.py) it has a new one."""
         name = device_name(settings)
         kind = settings.device_kind or device_kind()
-        return cls(device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port)
+        return cls(
+            device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port, memory=settings.memory
+        )
 
     @property
     def address(self) -> str:
@@ -62,7 +66,7 @@ class Identity:
             id=self.id,
             address=self.address,
             kind=self.kind,
-            memory_total=memory_total(),
+            memory_total=read_room(self.memory).total,
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             instance=self.instance,
@@ -70,13 +74,14 @@ class Identity:
 
     def describe(self) -> pb.Device:
         """What the device says of itself, apart from its role."""
+        room = read_room(self.memory)
         return pb.Device(
             id=self.id,
             name=self.name,
             kind=self.kind,
             address=self.address,
-            memory_total=memory_total(),
-            memory_available=memory_available(),
+            memory_total=room.total,
+            memory_available=room.available,
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             resident_bytes=resident_bytes(),

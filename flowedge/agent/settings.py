@@ -10,6 +10,7 @@ from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class AgentSettings:
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     log: LogSettings = field(default_factory=LogSettings)
     config: str = ""  # file that settings were read from, for the log
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

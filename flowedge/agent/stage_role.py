@@ -10,15 +10,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from flowedge.agent.admission import admit, session_rows
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import (
     BadRequestError,
-    CapacityError,
     DeviceError,
     DeviceLostError,
     DrainingError,
     FlowEdgeError,
 )
+from flowedge.memory.room import MemorySettings
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
@@ -99,8 +100,9 @@ class StageRole:
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
         load = _load_middle if self._request.route else _load_block
-        work = self._lane.run(lambda: load(self._request, self._settings), self._settings.load_s)
-        executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
+        device, settings = self._device, self._settings
+        work = self._lane.run(lambda: load(device, self._request, settings), settings.load_s)
+        executor, _ = await within(settings.load_s, work, f"device {device} did not load")
         self._check_not_stopped()
         self._executor = executor
         from flowedge.runtime.live_stage import LiveStage  # noqa: PLC0415
@@ -108,7 +110,7 @@ class StageRole:
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
         self._live = LiveStage(
-            Stage(self._device, _stage_spec(executor, self._request, pacing)),
+            Stage(self._device, _stage_spec(executor, self._request, pacing, self._settings.memory)),
             executor,
             self._lane,
             lambda reason: self._on_ended(self, reason),
@@ -182,8 +184,9 @@ def _what(request: pb.StageRole) -> str:
     return f"layers {request.layer_start} to {request.layer_stop - 1}"
 
 
-def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None) -> StageSpec:
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
+def _stage_spec(
+    executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None, memory: MemorySettings
+) -> StageSpec:
     from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
@@ -197,17 +200,19 @@ def _stage_spec(executor: BlockExecutor, request: pb.StageRole, pacing: Pacing |
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=max(1, min(MAX_CAPACITY, memory_available() // cache_row_bytes)),
+        max_capacity=min(MAX_CAPACITY, session_rows(cache_row_bytes, memory)),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
 
 
-def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
+def _load_middle(device: str, request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
     import torch  # noqa: PLC0415
 
     from flowedge.drafting.middles import open_middle  # noqa: PLC0415
+    from flowedge.models.cache import SessionCache  # noqa: PLC0415
+    from flowedge.models.features import max_positions  # noqa: PLC0415
     from flowedge.models.middle import MiddleModel  # noqa: PLC0415
     from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
@@ -215,7 +220,14 @@ def _load_middle(request: pb.StageRole, settings: AgentSettings) -> BlockExecuto
     torch.set_num_threads(settings.threads)
     checkpoint, dtype = open_middle(request.model), torch_dtype(request.dtype)
     _check_fingerprint(request, checkpoint.fingerprint)
-    _require_memory(f"middle model {request.model} takes", MiddleModel.required_bytes(checkpoint, dtype))
+    admit(
+        f"middle model {request.model}",
+        device,
+        weights=MiddleModel.required_bytes(checkpoint, dtype),
+        row_bytes=SessionCache.bytes_per_row(checkpoint.config, checkpoint.config.num_hidden_layers, dtype),
+        max_rows=max_positions(checkpoint.config),
+        settings=settings.memory,
+    )
     return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, dtype))
 
 
@@ -224,16 +236,7 @@ def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
         raise BadRequestError(f"{request.model} is another model here than on the draft node")
 
 
-def _require_memory(what: str, needed: int) -> None:
-    """CapacityError when so many bytes of weights do not fit."""
-    from flowedge.cluster.device_kind import memory_available  # noqa: PLC0415
-
-    available = memory_available()
-    if needed > available:
-        raise CapacityError(f"{what} {needed / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free")
-
-
-def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
+def _load_block(device: str, request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -241,7 +244,9 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
     import torch  # noqa: PLC0415
 
     from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.features import max_positions  # noqa: PLC0415
     from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
     from flowedge.models.taps import check_taps  # noqa: PLC0415
     from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
@@ -253,8 +258,14 @@ def _load_block(request: pb.StageRole, settings: AgentSettings) -> BlockExecutor
     dtype, quant = torch_dtype(request.dtype), request.quant or "none"
     start, stop = request.layer_start, request.layer_stop
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    needed = LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype)
-    _require_memory(f"layers {start} to {stop - 1} take", needed)
+    admit(
+        f"a block of layers {start} to {stop - 1} of {request.model} ({quant})",
+        device,
+        weights=LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype),
+        row_bytes=SessionCache.bytes_per_row(checkpoint.config, stop - start, dtype),
+        max_rows=max_positions(checkpoint.config),
+        settings=settings.memory,
+    )
     cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
     block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
     return BlockExecutor(block, taps)

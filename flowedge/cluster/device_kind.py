@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import psutil
+from flowedge.memory.room import read_room, resident_bytes
+
+__all__ = ["device_kind", "memory_available", "memory_total", "resident_bytes"]
 
 _DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 _KIND_LIMIT = 63
@@ -25,18 +27,13 @@ def device_kind(model_file: Path = _DEVICE_TREE_MODEL) -> str:
 
 
 def memory_total() -> int:
-    """Bytes of memory, shared with the GPU on a Jetson."""
-    return int(psutil.virtual_memory().total)
+    """Bytes of memory, shared with the GPU on a Jetson; of the control group, where that has less."""
+    return read_room().total
 
 
 def memory_available() -> int:
-    """Bytes that can be used without swapping."""
-    return int(psutil.virtual_memory().available)
-
-
-def resident_bytes() -> int:
-    """Bytes of memory this process holds."""
-    return int(psutil.Process().memory_info().rss)
+    """Bytes that can still be had, of the device and of the control group."""
+    return read_room().available
 
 
 def _board_name(model: str) -> str:

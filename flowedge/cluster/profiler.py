@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from flowedge.cluster.device_kind import memory_available
 from flowedge.cluster.draft_timing import draft_times, verify_times
 from flowedge.cluster.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.cluster.layer_timing import layer_times
@@ -23,6 +22,7 @@ from flowedge.cluster.measurement import (
     ModelTimes,
 )
 from flowedge.errors import BadRequestError, CapacityError
+from flowedge.memory.room import read_cuda_room, read_room
 from flowedge.models.block import LayerBlock
 from flowedge.models.cache import head_size
 from flowedge.models.checkpoint import Checkpoint
@@ -191,7 +191,7 @@ def _timed(
 
 
 def _available(compute: str) -> int:
-    return int(torch.cuda.mem_get_info()[0]) if compute == "cuda" else memory_available()
+    return (read_cuda_room() if compute == "cuda" else read_room()).available
 
 
 def _processor(device: torch.device) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from transformers import (
     DynamicCache,
@@ -22,7 +21,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from flowedge.errors import BadRequestError, CapacityError
+from flowedge.errors import BadRequestError
+from flowedge.memory.room import read_cuda_room, read_room
+from flowedge.memory.sums import gib, require_memory
 from flowedge.models.block import LayerBlock
 from flowedge.models.cached_encoding import cached_encoding
 from flowedge.models.checkpoint import Checkpoint
@@ -299,14 +300,11 @@ def _weight_sums(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
 
 
 def _require_memory(parts: dict[str, int], device: torch.device) -> None:
-    if device.type == "cuda":
-        available = torch.cuda.mem_get_info(device)[0]
-    else:
-        available = psutil.virtual_memory().available
-    required = sum(parts.values())
-    if required > available:
-        sums = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in parts.items())
-        raise CapacityError(
-            f"the reference model needs {required / 2**20:.1f} MiB for its weights ({sums}), "
-            f"and {available / 2**20:.1f} MiB are available on {device}"
-        )
+    available = (read_cuda_room() if device.type == "cuda" else read_room()).available
+    require_memory(
+        f"the reference model does not fit on {device}",
+        parts,
+        available,
+        f"{gib(available)} are available",
+        "check where there is more memory, or a smaller model",
+    )

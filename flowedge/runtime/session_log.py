@@ -61,6 +61,6 @@ class SessionLog:
             rows_computed=own.rows_computed,
             rows_trimmed=own.rows_trimmed,
             bytes=own.bytes_sent,
-            seconds=own.busy_s,
+            busy_s=own.busy_s,
         )
         _log.info("a session has ended", extra=fields)

@@ -11,6 +11,7 @@ from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.settings import AgentSettings
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.errors import CapacityError
+from flowedge.memory.room import MemorySettings, Room
 from flowedge.v1 import agent_pb2 as pb
 
 
@@ -29,7 +30,9 @@ def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     role = DraftNodeRole("kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing)
     models: Any = Models(NGramDrafter())
     role._models = models
-    monkeypatch.setattr("flowedge.agent.draft_node_role.memory_available", lambda: models.drafter_bytes(1000))
+    free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
+    room = Room(2 * free, free, "the device's memory")
+    monkeypatch.setattr("flowedge.agent.draft_node_role.read_room", lambda settings: room)
     role.check_memory(1000)
     with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):
         role.check_memory(1001)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from flowedge.errors import BadRequestError, CapacityError
+from flowedge.memory.room import Room
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.judging import gap_behind
 from flowedge.models.reference import ReferenceModel
@@ -174,7 +174,7 @@ def test_the_checkpoint_s_generation_defaults_do_not_matter(make_checkpoint: Mak
 def test_a_model_that_does_not_fit_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = Checkpoint.open(str(directory))
     assert ReferenceModel.required_bytes(checkpoint) == checkpoint.tensor_bytes(checkpoint.names)
-    memory = namedtuple("memory", ["available"])
-    monkeypatch.setattr("psutil.virtual_memory", lambda: memory(2**10))
-    with pytest.raises(CapacityError, match=r"needs 0\.6 MiB .*layers 0\.6 \+ .* and 0\.0 MiB are available"):
+    room = Room(2**30, 2**10, "")
+    monkeypatch.setattr("flowedge.models.reference.read_room", lambda: room)
+    with pytest.raises(CapacityError, match=r"fit on cpu: layers 0\.0006 GiB \+ .*, and 0\.0000 GiB are"):
         ReferenceModel.load(str(directory))

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.log_section import LogSection
+from flowedge.agent.config.memory_section import MemorySection
 from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
@@ -21,6 +22,7 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
@@ -59,6 +61,7 @@ class AgentConfig(BaseModel):
                 connect_s=waits.connect_s,
                 send_s=waits.send_s,
             ),
+            memory=self.memory.settings(),
             log=self.log.settings(),
         )
 
