@@ -36,7 +36,8 @@ def main() -> int:
         if wheels is None:
             wheels = Path(made)
             subprocess.run([_MAKE_WHEELS, wheels], check=True)
-        return run_enclosed("testbed.nspawn.inside", [str(CHECKOUT), str(wheels.resolve()), str(options.boards)])
+        arguments = [str(CHECKOUT), str(wheels.resolve()), str(options.boards)]
+        return run_enclosed("testbed.nspawn.inside", arguments)
 
 
 if __name__ == "__main__":

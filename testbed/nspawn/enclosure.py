@@ -1,7 +1,7 @@
 """The namespaces that everything happens in, and how they end.
 
-The first process in a namespace of processes takes all others with it, and with the last one go the mounts and
-the bridge. What namespaces do not hold is removed by whichever side is left: control groups and a directory.
+The first process in a namespace of processes takes all others with it, and with the last one go the mounts
+and the bridge. What namespaces do not hold is removed by whichever side is left: control groups, a directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _END_S = 60.0
 def run_enclosed(module: str, arguments: Sequence[str]) -> int:
     """Run a module, such as testbed.nspawn.inside, in namespaces of its own; returns its exit status.
 
-    Its arguments are a directory, the name of a control group that is not made yet, and `arguments`. However this process ends, what was started ends with it: the other side of a pipe to it closes.
+    Its arguments are a directory, the name of a control group that is not made yet, and `arguments`. However
+    this process ends, what was started ends with it: the other side of a pipe to it closes.
     """
     directory = tempfile.mkdtemp(prefix="flowedge-nspawn-")
     group = f"flowedge-nspawn-{secrets.token_hex(5)}"

@@ -70,7 +70,8 @@ def test_a_jetson_that_is_too_old_or_unknown_is_refused(
 def test_the_cpu_build_is_asked_for_by_its_version(tmp_path: Path) -> None:
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("tokenizers==0.1\ntorch==2.13.0\n")
-    asked = bash(f"torch_requirement {CPU} {constraints}; torch_requirement {JETPACK6} {constraints}", tmp_path)
+    both = "; ".join(f"torch_requirement {index} {constraints}" for index in (CPU, JETPACK6))
+    asked = bash(both, tmp_path)
     assert asked.stdout.split() == ["torch==2.13.0+cpu", "torch>=2.5"]
 
 

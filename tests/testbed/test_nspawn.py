@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,16 +33,15 @@ def bootable() -> None:
 
 def traces() -> set[str]:
     """All that could be left on the machine: processes, mounts, links, control groups, directories."""
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    links = [link.name for link in Path("/sys/class/net").iterdir()]
-    directories = [*Path("/tmp").glob("flowedge-nspawn-*"), *Path("/sys/fs/cgroup").rglob("flowedge-nspawn-*")]
-    commands = [
-        f"{entry.name} {(entry / 'cmdline').read_bytes()!r}"
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and b"flowedge-nspawn-" in read(entry / "cmdline")
-    ]
-    found = [*mounts, *links, *map(str, directories), *commands, *map(str, Path("/run/systemd").rglob("*"))]
-    return {trace for trace in found if not trace.startswith(("veth", "cgroup"))}
+    commands = (read(entry / "cmdline") for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {
+        *Path("/proc/self/mounts").read_text().splitlines(),
+        *map(str, Path("/sys/class/net").iterdir()),
+        *map(str, Path(tempfile.gettempdir()).glob("flowedge-nspawn-*")),
+        *map(str, Path("/sys/fs/cgroup").glob("**/flowedge-nspawn-*")),
+        *map(str, Path("/run/systemd").rglob("*")),
+        *(command.decode() for command in commands if b"flowedge-nspawn-" in command),
+    }
 
 
 def read(path: Path) -> bytes:
