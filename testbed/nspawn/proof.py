@@ -53,7 +53,7 @@ class Proof:
         self._steps.done("install.sh --offline on it")
 
     def _serves(self, cluster: Cluster, how: str) -> None:
-        """Waits for the pipeline, and has it answer a prompt as the plain model does."""
+        """Waits for the pipeline, and has it answer a prompt just as the plain model does."""
         layers = cluster.wait_ready(READY_S)
         blocks = ", ".join(f"{name} {start} to {stop - 1}" for name, (start, stop) in layers)
         self._steps.done(f"{how}: {blocks}")
