@@ -8,12 +8,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc.aio
 
 from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.identity import Identity
+from flowedge.agent.reporting import Report
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_role import StageRole
@@ -25,9 +27,9 @@ from flowedge.runtime.transport.status import abort
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.library import Library
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Report = Callable[[str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +38,18 @@ class AgentService(rpc.AgentServicer):
     """Answers for one device."""
 
     def __init__(
-        self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
+        self,
+        identity: Identity,
+        roles: RoleHolder,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        library: Library,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
+        self._library = library
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         """The device and its role."""
@@ -53,13 +61,15 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._roles.drop_soon)
-        await self._become(role, request, context, lambda report: role.load(lambda text: report(name, text)))
+        role = StageRole(name, request, self._settings, self._lane, self._library, self._roles.drop_soon)
+        await self._become(role, request, context, lambda report: role.load(partial(report, name)))
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
         identity = self._identity
-        role = DraftNodeRole(identity.name, identity.address_for, request, self._settings, self._lane)
+        role = DraftNodeRole(
+            identity.name, identity.address_for, request, self._settings, self._lane, self._library
+        )
         await self._become(role, request, context, role.load)
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
@@ -91,9 +101,9 @@ class AgentService(rpc.AgentServicer):
     ) -> None:
         writing = asyncio.Lock()
 
-        async def report(device: str, text: str) -> None:
+        async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
-                await context.write(pb.RoleProgress(device=device, message=text))
+                await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
 
         started, fields = time.monotonic(), _role_fields(request)
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import grpc.aio
 
+from flowedge.agent.reporting import Report
 from flowedge.cluster.split import check_split, even_split, layer_ranges
 from flowedge.errors import DeviceError, ProtocolError
 from flowedge.runtime.transport.settings import LinkSettings
@@ -18,8 +19,6 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 
 RELEASE_S = 3.0
-
-Report = Callable[[str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +91,7 @@ class StageSetup:
         last_downstream: the draft node's own address, as the last stage reaches it; address_for: the same
             for any device, given by its own.
         taps: layers whose inputs the drafter is given (see models/taps.py).
+        weights: where a device that does not have its model gets it, by the device's address.
     """
 
     pipeline: str
@@ -102,6 +102,7 @@ class StageSetup:
     last_downstream: str
     address_for: Callable[[str], str]
     taps: tuple[int, ...] = ()
+    weights: Mapping[str, pb.WeightSources] = field(default_factory=dict)
 
     def start(
         self, stages: Sequence[PlannedStage], middles: Sequence[PlannedStage], report: Report
@@ -129,6 +130,7 @@ class StageSetup:
             fingerprint=self.fingerprint,
             dtype=self.dtype,
             taps=self.taps,
+            weights=self.weights.get(stage.address),
         )
 
     def _middle_role(self, middle: PlannedStage) -> pb.StageRole:
@@ -146,6 +148,7 @@ class StageSetup:
             dtype=self.dtype,
             route=setup.route,
             vocab_size=setup.vocab_size,
+            weights=self.weights.get(middle.address),
         )
 
     async def _set_up(self, stage: PlannedStage, role: pb.StageRole, report: Report) -> None:
@@ -153,7 +156,8 @@ class StageSetup:
         try:
             async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
-                    await report(stage.name, progress.message)
+                    transfer = progress.transfer if progress.HasField("transfer") else None
+                    await report(stage.name, progress.message, transfer)
                     ready = progress.ready
         except grpc.aio.AioRpcError as error:
             raise from_status(error, stage.name) from error

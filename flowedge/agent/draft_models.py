@@ -36,13 +36,12 @@ class OpenedCheckpoint:
 
     @classmethod
     def open(
-        cls, model: str, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
+        cls, checkpoint: Checkpoint, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
     ) -> OpenedCheckpoint:
         """CheckpointError or BadRequestError when the model, or another's config, cannot be opened.
 
         middles: the middle models, as they are named; dtype_name: what they are to be held in.
         """
-        checkpoint = Checkpoint.open(model)
         num_layers = int(checkpoint.config.num_hidden_layers)
         taps = drafter_taps(drafter, num_layers)
         setups = tuple(open_middles(checkpoint, middles, dtype_name))

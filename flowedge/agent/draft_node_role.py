@@ -5,7 +5,7 @@ torch is imported when a role is loaded, in the compute lane, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,26 +17,31 @@ from flowedge.agent.coordinator import (
     plan_stages,
     release_stages,
 )
+from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.weights import WeightSharing
 from flowedge.errors import BadRequestError, DeviceError, DrainingError
 from flowedge.memory.room import read_room
 from flowedge.memory.sums import gib, require_memory
 from flowedge.messages import Message
-from flowedge.runtime.deadline import within
+from flowedge.runtime.deadline import Patience
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
+from flowedge.weights.opening import Opened
+from flowedge.weights.reference import is_reference
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
     from flowedge.drafting.drafter import Drafter
+    from flowedge.models.checkpoint import Checkpoint
     from flowedge.models.taps import Taps
     from flowedge.runtime.live_draft_node import LiveDraftNode
 
-Report = Callable[[str, str], Awaitable[None]]
 SHORTER = "ask for fewer tokens, or shorten the prompt"
 
 
@@ -50,6 +55,7 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         taps: Taps | None = None,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
@@ -62,11 +68,13 @@ class DraftNodeRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._taps = taps
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
+        self._opened: Opened | None = None
         self._ready = False
         self._stopped = False
 
@@ -104,8 +112,14 @@ class DraftNodeRole:
 
     async def load(self, report: Report) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
+        patience = Patience(self._settings.load_s)
+
+        async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+            patience.extend()  # weights take as long as they take, while they come
+            await report(device, text, transfer)
+
         try:
-            await within(self._settings.load_s, self._load(report), "the pipeline was not set up")
+            await patience.wait(self._load(tell), "the pipeline was not set up, and nothing was heard of it,")
         except BaseException:
             await self._release()
             raise
@@ -163,6 +177,8 @@ class DraftNodeRole:
             await self._release()
         self._live = None
         self._models = None
+        if self._opened is not None:
+            self._opened.release()
 
     def check_memory(self, rows: int) -> None:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
@@ -191,8 +207,13 @@ class DraftNodeRole:
         request, settings = self._request, self._settings
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
+        sharing = WeightSharing(self._device, self._library, settings, self._lane, self._address_for)
         await report(self._device, f"opening {request.model}")
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings.threads), settings.load_s)
+        kept = None
+        if is_reference(request.model):
+            self._opened = await sharing.open_head(request.model, list(request.stages), report)
+            kept = self._opened.checkpoint
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept), settings.load_s)
         stages = await plan_stages(
             list(request.stages), list(request.split), opened.num_layers, settings.link
         )
@@ -200,6 +221,7 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
+        weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,
@@ -209,6 +231,7 @@ class DraftNodeRole:
             taps=self._taps,
             last_downstream=self._address_for(stages[-1].address),
             address_for=self._address_for,
+            weights=weights,
         )
         self._stages, self._middles = stages, middles
         running = setup.start(stages, middles, report)
@@ -269,7 +292,7 @@ class DraftNodeRole:
         )
 
 
-def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
+def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: Checkpoint | None) -> Any:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -277,10 +300,12 @@ def _open_checkpoint(request: pb.DraftNodeRole, threads: int) -> Any:
     import torch  # noqa: PLC0415
 
     from flowedge.agent.draft_models import OpenedCheckpoint  # noqa: PLC0415
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
+    checkpoint = kept or Checkpoint.open(request.model, hub=settings.weights.hub)
     middles = [middle.model for middle in request.middles]
-    return OpenedCheckpoint.open(request.model, request.drafter, middles, request.dtype)
+    return OpenedCheckpoint.open(checkpoint, request.drafter, middles, request.dtype)
 
 
 def _load_models(

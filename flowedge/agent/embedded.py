@@ -17,6 +17,7 @@ from flowedge.agent.identity import Identity
 from flowedge.agent.main import STOP_GRACE_S, bind
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.weights import serve_weights
 from flowedge.errors import DeadlineError
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.request import Failed, Finished, Output, Request
@@ -120,15 +121,17 @@ class EmbeddedDraftNode:
         identity = Identity.of(settings, bind(server, settings))
         self._lane = ComputeLane(identity.name)
         roles = self._roles = RoleHolder(identity.name)
+        library = serve_weights(server, identity.name, settings)
         streams = StreamServer(identity.name, roles.streams_of, settings.link)
         server.add_generic_rpc_handlers((streams.handler(),))
         await server.start()
 
-        async def tell(device: str, text: str) -> None:
-            report(device, text)
+        async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:  # noqa: ARG001
+            if text:
+                report(device, text)
 
         self._role = DraftNodeRole(
-            identity.name, identity.address_for, request, settings, self._lane, taps=taps
+            identity.name, identity.address_for, request, settings, self._lane, library, taps=taps
         )
         await roles.take(self._role)
         await self._role.load(tell)

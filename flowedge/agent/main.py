@@ -19,6 +19,7 @@ from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.pipeline_keeper import kept_pipeline
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.weights import serve_weights
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
 from flowedge.log_fields import about
@@ -53,7 +54,8 @@ async def run_agent(settings: AgentSettings) -> None:
     identity = Identity.of(settings, bind(server, settings), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
-    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane), server)
+    library = serve_weights(server, identity.name, settings)
+    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane, library), server)
     generation = GenerationService(identity.name, roles, settings)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)

@@ -12,6 +12,7 @@ from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:
     from flowedge.runtime.pacing import Pacing
@@ -27,8 +28,8 @@ class AgentSettings:
     advertise: bool = True  # make it known by zeroconf
     device_kind: str | None = None  # what it is; found out if not given
     threads: int = 1  # that a computation uses
-    cache_dir: str | None = None  # for quantised weights; see QuantCache.configured for the default
-    cache_gib: float | None = None  # that quantised weights may take on disk; 0 keeps none
+    cache_dir: str | None = None  # for weights; see CacheLimits.configured for the default
+    cache_gib: float | None = None  # that they may take on disk; 0 keeps none
     load_s: float = 600.0  # a role has to be loaded within this
     claim_s: float = 30.0  # a loaded stage that no draft node has come for may be given another role
     progress_s: float = 60.0  # a session without any message, result or output for so long is ended
@@ -39,6 +40,7 @@ class AgentSettings:
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    weights: WeightsSettings = field(default_factory=WeightsSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     log: LogSettings = field(default_factory=LogSettings)
     config: str = ""  # file that settings were read from, for the log

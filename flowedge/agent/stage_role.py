@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.admission import admit, session_rows
+from flowedge.agent.admission import session_rows
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.stage_loading import load_block, load_middle, select_block, select_middle
 from flowedge.errors import (
-    BadRequestError,
     DeviceError,
     DeviceLostError,
     DrainingError,
@@ -26,6 +26,8 @@ from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.library import Library
+from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
-
-Report = Callable[[str], Awaitable[None]]
 
 
 class StageRole:
@@ -48,6 +48,7 @@ class StageRole:
         request: pb.StageRole,
         settings: AgentSettings,
         lane: ComputeLane,
+        library: Library,
         on_ended: Callable[[StageRole, str], None],
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
@@ -56,7 +57,9 @@ class StageRole:
         self._request = request
         self._settings = settings
         self._lane = lane
+        self._library = library
         self._on_ended = on_ended
+        self._opened: Opened | None = None
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
         self._ready_at: float | None = None
@@ -95,14 +98,17 @@ class StageRole:
         if self._live is not None:
             self._live.hand_back(error)
 
-    async def load(self, report: Report) -> None:
+    async def load(self, report: Tell) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
-        load = _load_middle if self._request.route else _load_block
-        device, settings = self._device, self._settings
-        work = self._lane.run(lambda: load(device, self._request, settings), settings.load_s)
-        executor, _ = await within(settings.load_s, work, f"device {device} did not load")
+        await self._fetch(report)
+        opened = None if self._opened is None else self._opened.checkpoint
+        load = load_middle if self._request.route else load_block
+        work = self._lane.run(
+            lambda: load(self._device, self._request, self._settings, opened), self._settings.load_s
+        )
+        executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
         from flowedge.runtime.live_stage import LiveStage  # noqa: PLC0415
@@ -148,8 +154,33 @@ class StageRole:
         """See Role."""
         self._stopped = True
         live, self._live, self._executor = self._live, None, None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.release()
         if live is not None:
             await live.stop(reason)
+
+    async def _fetch(self, report: Tell) -> None:
+        """Have the model's tensors here where the draft node says who has them."""
+        request = self._request
+        if not request.HasField("weights"):
+            return
+        select = select_middle if request.route else select_block
+        settings = self._settings
+
+        async def run(function: Callable[[], Any]) -> Any:
+            return (await self._lane.run(function, settings.load_s))[0]
+
+        opener = ModelOpener(self._device, self._library, settings.weights, run, report)
+        self._opened = await opener.open(
+            wish_of(
+                request.weights,
+                request.model,
+                request.fingerprint,
+                lambda checkpoint: select(self._device, request, settings, checkpoint),
+            )
+        )
+        self._check_not_stopped()
 
     def _check_not_stopped(self) -> None:
         if self._stopped:
@@ -204,68 +235,3 @@ def _stage_spec(
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
     )
-
-
-def _load_middle(device: str, request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
-    """Runs in the compute lane."""
-    import torch  # noqa: PLC0415
-
-    from flowedge.drafting.middles import open_middle  # noqa: PLC0415
-    from flowedge.models.cache import SessionCache  # noqa: PLC0415
-    from flowedge.models.features import max_positions  # noqa: PLC0415
-    from flowedge.models.middle import MiddleModel  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint, dtype = open_middle(request.model), torch_dtype(request.dtype)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    admit(
-        f"middle model {request.model}",
-        device,
-        weights=MiddleModel.required_bytes(checkpoint, dtype),
-        row_bytes=SessionCache.bytes_per_row(checkpoint.config, checkpoint.config.num_hidden_layers, dtype),
-        max_rows=max_positions(checkpoint.config),
-        settings=settings.memory,
-    )
-    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, dtype))
-
-
-def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
-    if request.fingerprint and fingerprint != request.fingerprint:
-        raise BadRequestError(f"{request.model} is another model here than on the draft node")
-
-
-def _load_block(device: str, request: pb.StageRole, settings: AgentSettings) -> BlockExecutor:
-    """Runs in the compute lane."""
-    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
-
-    import_libraries()
-    import torch  # noqa: PLC0415
-
-    from flowedge.models.block import LayerBlock  # noqa: PLC0415
-    from flowedge.models.cache import SessionCache  # noqa: PLC0415
-    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.features import max_positions  # noqa: PLC0415
-    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
-    from flowedge.models.taps import check_taps  # noqa: PLC0415
-    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
-
-    torch.set_num_threads(settings.threads)
-    checkpoint = Checkpoint.open(request.model)
-    _check_fingerprint(request, checkpoint.fingerprint)
-    dtype, quant = torch_dtype(request.dtype), request.quant or "none"
-    start, stop = request.layer_start, request.layer_stop
-    taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    admit(
-        f"a block of layers {start} to {stop - 1} of {request.model} ({quant})",
-        device,
-        weights=LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype),
-        row_bytes=SessionCache.bytes_per_row(checkpoint.config, stop - start, dtype),
-        max_rows=max_positions(checkpoint.config),
-        settings=settings.memory,
-    )
-    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
-    block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, quant_cache=cache)
-    return BlockExecutor(block, taps)

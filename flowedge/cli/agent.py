@@ -32,11 +32,15 @@ def agent(
     ] = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option(help="Directory to keep quantised weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
+        typer.Option(help="Directory to keep weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
     ] = None,
     cache_gib: Annotated[
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
+    ] = None,
+    hub: Annotated[
+        bool | None,
+        typer.Option("--hub/--no-hub", help="Ask the hub for models that no device has; off by default."),
     ] = None,
     log_format: Annotated[
         str | None, typer.Option(help='"text", the default, or "json": an object a line, on stderr.')
@@ -70,6 +74,7 @@ def agent(
         "--advertise": ("agent", "advertise", advertise),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
+        "--hub": ("weights", "hub", hub),
         "--log-format": ("log", "format", log_format),
         "--log-level": ("log", "level", log_level),
     }

@@ -41,7 +41,10 @@ def demo(
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
         request = PipelineRequest(BUNDLED, BUNDLED, peers=tuple(addresses[name] for name in names))
         report = Report(request, options, None)
-        with open_pipeline(request, screen.progress) as address:
+        with (
+            screen.transfers() as transfers,
+            open_pipeline(request, screen.progress, transfers) as address,
+        ):
             answer_all([prompt], address, options, report, screen, check=True, timeout_s=600.0)
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)

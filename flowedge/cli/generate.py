@@ -123,7 +123,10 @@ def generate(
     )
     screen = Screen()
     report = Report(request, options, json_file)
-    with open_pipeline(request, screen.progress) as address:
+    with (
+        screen.transfers() as transfers,
+        open_pipeline(request, screen.progress, transfers) as address,
+    ):
         answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)

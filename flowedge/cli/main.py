@@ -17,6 +17,7 @@ from flowedge.cli.devices import devices
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
+from flowedge.cli.models import models
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
 from flowedge.cli.train_drafter import train_drafter
@@ -38,6 +39,7 @@ app.command()(devices)
 app.command()(agent)
 app.command()(release)
 app.command()(inspect)
+app.add_typer(models)
 app.command()(demo)
 app.command()(bench)
 app.command()(profile)

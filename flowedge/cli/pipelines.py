@@ -13,6 +13,7 @@ from flowedge.client import Client, Device
 from flowedge.client.assembly import PipelineSpec, Report, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
+from flowedge.client.transfer import OnTransfer
 from flowedge.cluster.address import is_loopback
 from flowedge.cluster.discovery import discover
 from flowedge.cluster.local import LocalCluster
@@ -85,27 +86,34 @@ class PipelineRequest:
 
 
 @contextmanager
-def open_pipeline(request: PipelineRequest, report: Report) -> Iterator[str]:
-    """The address of a draft node whose pipeline is ready; agents started for it end with the context."""
+def open_pipeline(
+    request: PipelineRequest, report: Report, on_transfer: OnTransfer = lambda *_: None
+) -> Iterator[str]:
+    """The address of a draft node whose pipeline is ready; agents started for it end with the context.
+
+    on_transfer: told how far devices are with fetching their weights.
+    """
     if request.stages is not None:
         cluster = LocalCluster(request.stages, middles=len(request.middles))
         beside = f", and {len(request.middles)} for middle models" if request.middles else ""
         report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
         with cluster:
             spec = _local_spec(request, cluster)
-            assemble(spec, report)
+            assemble(spec, report, on_transfer=on_transfer)
             yield spec.draft_node
     elif request.peers is not None:
-        yield _use_peers(request, request.peers, report)
+        yield _use_peers(request, request.peers, report, on_transfer)
     else:
-        yield _use_discovered(request, report)
+        yield _use_discovered(request, report, on_transfer)
 
 
 def _local_spec(request: PipelineRequest, cluster: LocalCluster) -> PipelineSpec:
     return request.over(cluster.draft_node.address, tuple(agent.address for agent in cluster.agents[1:]))
 
 
-def _use_peers(request: PipelineRequest, peers: tuple[str, ...], report: Report) -> str:
+def _use_peers(
+    request: PipelineRequest, peers: tuple[str, ...], report: Report, on_transfer: OnTransfer
+) -> str:
     draft_node = describe(peers[0])
     if len(peers) == 1:
         if not draft_node.stage_addresses:
@@ -115,7 +123,7 @@ def _use_peers(request: PipelineRequest, peers: tuple[str, ...], report: Report)
         return peers[0]
     spec = request.over(peers[0], peers[1:])
     if not spec.is_served_by(draft_node):
-        assemble(spec, report)
+        assemble(spec, report, on_transfer=on_transfer)
     return peers[0]
 
 
@@ -169,16 +177,18 @@ def _described_as(record: DeviceRecord, address: str) -> Device:
     return device
 
 
-def _use_discovered(request: PipelineRequest, report: Report) -> str:
+def _use_discovered(request: PipelineRequest, report: Report, on_transfer: OnTransfer) -> str:
     devices = find_devices(request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
             return address
-    return _assemble_idle(request, devices, report)
+    return _assemble_idle(request, devices, report, on_transfer)
 
 
-def _assemble_idle(request: PipelineRequest, devices: dict[str, Device], report: Report) -> str:
+def _assemble_idle(
+    request: PipelineRequest, devices: dict[str, Device], report: Report, on_transfer: OnTransfer
+) -> str:
     idle = [address for address, device in devices.items() if device.role == IDLE]
     needed = 2 + len(request.middles)
     if len(idle) < needed:
@@ -201,7 +211,7 @@ def _assemble_idle(request: PipelineRequest, devices: dict[str, Device], report:
             )
         stages = stages[:wanted]
     report(devices[idle[0]].name, f"is the draft node of {len(stages)} stages")
-    assemble(request.spec(idle[0], tuple(stages), tuple(middles)), report)
+    assemble(request.spec(idle[0], tuple(stages), tuple(middles)), report, on_transfer=on_transfer)
     return idle[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -10,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from flowedge.cli.measured import DeviceWork, mean
+from flowedge.cli.transfers import transfer_bars
 
 if TYPE_CHECKING:
     from flowedge.cli.answers import Answer
+    from flowedge.client.transfer import OnTransfer
 
 _SHOWN_PROMPT = 100  # characters
 
@@ -26,6 +29,10 @@ class Screen:
     def progress(self, device: str, message: str) -> None:
         """What a device is doing."""
         self._console.print(Text(f"{device}: {message}", style="dim"), soft_wrap=True)
+
+    def transfers(self) -> AbstractContextManager[OnTransfer]:
+        """Shows how far devices are with fetching their weights."""
+        return transfer_bars(self._console)
 
     def announce(self, number: int, count: int, prompt: str) -> None:
         """The prompt that is asked next."""

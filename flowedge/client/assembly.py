@@ -12,7 +12,9 @@ from flowedge.client.channel import CHANNEL_OPTIONS, check_address
 from flowedge.client.device import Device
 from flowedge.client.failure import ended_early
 from flowedge.client.stubs import agent_stub
-from flowedge.errors import BadRequestError
+from flowedge.client.transfer import OnTransfer, Transfer
+from flowedge.client.watchdog import Watchdog
+from flowedge.errors import BadRequestError, DeadlineError
 from flowedge.runtime.transport.status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
@@ -61,11 +63,16 @@ class PipelineSpec:
         )
 
 
-def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT_S) -> str:
+def assemble(
+    spec: PipelineSpec,
+    report: Report,
+    timeout_s: float = LOAD_TIMEOUT_S,
+    on_transfer: OnTransfer = lambda *_: None,
+) -> str:
     """Has the draft node set up its pipeline; returns the pipeline's id when all devices have loaded.
 
-    report: told what each device is doing.
-    Raises the error of the device that failed, DeadlineError when loading takes longer than `timeout_s`.
+    report: told what each device is doing; on_transfer: how far it is with fetching weights, again and again.
+    Raises the error of the device that failed, DeadlineError when nothing is heard for `timeout_s`.
     """
     pipeline = uuid.uuid4().hex
     role = pb.DraftNodeRole(
@@ -80,14 +87,20 @@ def assemble(spec: PipelineSpec, report: Report, timeout_s: float = LOAD_TIMEOUT
     )
     ready = False
     with grpc.insecure_channel(spec.draft_node, options=CHANNEL_OPTIONS) as channel:
-        stub = agent_stub(channel)
-        try:
-            for progress in stub.BecomeDraftNode(role, timeout=timeout_s):
-                if progress.message:
-                    report(progress.device, progress.message)
-                ready = progress.ready
-        except grpc.RpcError as error:
-            raise from_status(error, spec.draft_node) from error
+        call = agent_stub(channel).BecomeDraftNode(role)
+        with Watchdog(timeout_s, call.cancel) as watchdog:
+            try:
+                for progress in call:
+                    watchdog.extend()
+                    if progress.message:
+                        report(progress.device, progress.message)
+                    if progress.HasField("transfer"):
+                        on_transfer(progress.device, Transfer.from_proto(progress.transfer))
+                    ready = progress.ready
+            except grpc.RpcError as error:
+                if watchdog.expired:
+                    raise DeadlineError(f"nothing was heard of the pipeline for {timeout_s:g} s") from error
+                raise from_status(error, spec.draft_node) from error
     if not ready:
         raise ended_early(spec.draft_node, "all devices were ready")
     return pipeline

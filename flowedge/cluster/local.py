@@ -40,6 +40,7 @@ def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no pl
         name,
         "--config",
         os.devnull,
+        "--hub",  # as the command that starts them may
         "--exit-with-parent",
     ]
 

@@ -22,7 +22,8 @@ from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.errors import BadRequestError, CheckpointError
 from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint, find_model
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.finding import find_model
 from flowedge.models.head import LMHead, load_embedding
 from flowedge.models.taps import Taps, eagle3_taps
 from flowedge.models.tokenizer import load_tokenizer
@@ -82,7 +83,7 @@ def _load(source: str, target: Target) -> Drafter:
     return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target)
 
 
-def drafter_directory(source: str) -> Path:
+def drafter_directory(source: str, *, hub: bool = True) -> Path:
     """Where the files of a source are; BadRequestError where it names none."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
@@ -90,7 +91,7 @@ def drafter_directory(source: str) -> Path:
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
         )
-    return find_model(source)
+    return find_model(source, hub=hub)
 
 
 def kind_of(directory: Path) -> DrafterKind:

@@ -9,12 +9,14 @@ from flowedge.errors import BadRequestError
 from flowedge.models.checkpoint import Checkpoint
 
 
-def open_middle(source: str) -> Checkpoint:
+def open_middle(source: str, *, hub: bool = True) -> Checkpoint:
     """The checkpoint of a middle model, named as a drafter is; no weights are read.
+
+    hub: whether the hub may be asked for what is not on the disk.
 
     BadRequestError for what is no language model, CheckpointError for files that cannot be read.
     """
-    directory = drafter_directory(source)
+    directory = drafter_directory(source, hub=hub)
     kind = kind_of(directory)
     if kind != "lm":
         raise BadRequestError(

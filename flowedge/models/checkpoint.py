@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,28 @@ from flowedge.errors import CheckpointError
 from flowedge.models import prequantised
 from flowedge.models.families import EMBEDDING, LM_HEAD, Family, family_of
 from flowedge.models.features import check_features
+from flowedge.models.finding import BUNDLED, find_model
 from flowedge.models.stored import Stored, experts_of, is_stack
 from flowedge.models.weight_file import Weights, WeightSlice, open_weights
 
-BUNDLED = "bundled"
-DOWNLOADED_FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template*",
-)
-PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class KeptWeights:
+    """The tensors of a checkpoint that are kept elsewhere than in files of its directory.
+
+    Attributes:
+        weights: by stored name; what is not here yet has its shape and dtype all the same.
+        paths: the file that each is in.
+        fingerprint: that of the checkpoint they come from; manifest_id: of its manifest.
+    """
+
+    weights: Mapping[str, WeightSlice]
+    paths: Mapping[str, Path]
+    fingerprint: str
+    manifest_id: str
 
 
 class Checkpoint:
@@ -49,26 +50,31 @@ class Checkpoint:
         quant: the quantisation that its linear layers are stored in, "none" for most.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Opens `directory`; CheckpointError when it is no supported, readable model."""
+    def __init__(self, directory: Path, kept: KeptWeights | None = None) -> None:
+        """Opens `directory`; CheckpointError when it is no supported, readable model.
+
+        kept: where its tensors are, when the directory has the small files alone.
+        """
         self.directory = directory
+        self._kept = kept
         self._raw_config = _read_json(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
         self.quant = prequantised.stored_quant(self._raw_config, directory)
         self.config = self._load_config()
         self._handles: dict[Path, Weights] = {}
-        self._files = self._locate_tensors()
+        self._files = dict(kept.paths) if kept is not None else self._locate_tensors()
         self._tensors = self._name_tensors()
 
     @classmethod
-    def open(cls, source: str) -> Checkpoint:
+    def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
         """Opens a directory, a hub id ("owner/name") or the word "bundled".
 
+        hub: whether the hub may be asked for what is not on the disk.
         CheckpointError when the source cannot be found, fetched or understood.
         """
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        return cls(find_model(source))
+        return cls(find_model(source, hub=hub))
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
@@ -126,6 +132,16 @@ class Checkpoint:
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
 
+    @property
+    def manifest_id(self) -> str | None:
+        """The id of the manifest that its tensors are known by; None for a directory."""
+        return None if self._kept is None else self._kept.manifest_id
+
+    @property
+    def files(self) -> list[Weights]:
+        """The open files of the directory that hold its tensors."""
+        return [self._open_once(path) for path in sorted(set(self._files.values()))]
+
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
         try:
@@ -161,6 +177,8 @@ class Checkpoint:
         each: it tells
         models and fine-tunes apart without reading gigabytes; it is not proof against a crafted file.
         """
+        if self._kept is not None:
+            return self._kept.fingerprint
         digest = hashlib.sha256((self.directory / "config.json").read_bytes())
         for path in sorted(set(self._files.values())):
             size = path.stat().st_size
@@ -235,6 +253,8 @@ class Checkpoint:
         return stored
 
     def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+        if self._kept is not None:
+            return self._kept.weights[stored]
         path = self._files[stored]
         handle = self._open_once(path).get(stored)
         if handle is None:
@@ -245,36 +265,6 @@ class Checkpoint:
         if path not in self._handles:
             self._handles[path] = open_weights(path)
         return self._handles[path]
-
-
-def find_model(source: str) -> Path:
-    """The directory of a model that is given by it or by a hub id.
-
-    A hub id is downloaded (config, tokenizer and safetensors files, or .bin files where there are no others)
-    unless it is in the local cache. CheckpointError when the source cannot be found or fetched.
-    """
-    directory = Path(source).expanduser()
-    if directory.is_dir():
-        return directory
-    if not _HUB_ID.fullmatch(source):
-        raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
-    directory = _download(source, DOWNLOADED_FILES)
-    if any(directory.glob("*.safetensors")):
-        return directory
-    return _download(source, (*DOWNLOADED_FILES, *PICKLED_FILES))
-
-
-def _download(hub_id: str, files: Sequence[str]) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(files)))
-    except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
-        raise CheckpointError(
-            f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "
-            "offline, give the path of a local model directory"
-        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,16 +13,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from flowedge.errors import BadRequestError
 from flowedge.models.quant.backend import Tensors
 from flowedge.models.weight_file import WeightFile, byte_view
+from flowedge.storage.limits import CacheLimits
+from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 
-DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
-SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
-DEFAULT_GIB = 16.0
-ABANDONED_S = 3600.0  # a file that is still being written after so long has no writer any more
 HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
-_PARTIAL = ".partial"
 _DIGEST = "sha256"
 
 _log = logging.getLogger(__name__)
@@ -74,11 +68,11 @@ class CacheKey:
 
 
 class QuantCache:
-    """Files in one directory, the least recently used of which are dropped when they are too many.
+    """Files in one directory, which share the room of the cache with what else is kept beside it.
 
     Any number of processes may use one directory; while several write, it may be over its size by what they
-    write. Nothing that goes wrong with it is an error: it is logged,
-    and weights are quantised as if there were no cache.
+    write. What was not used for longest is dropped. Nothing that goes wrong with it is an error: it is
+    logged, and weights are quantised as if there were no cache.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
@@ -86,6 +80,7 @@ class QuantCache:
         self.directory = directory
         self.max_bytes = max_bytes
         self._enabled = max_bytes > 0
+        self._space = CacheSpace(CacheLimits(directory.parent, max_bytes), directory)
 
     @classmethod
     def configured(cls, directory: str | None = None, gib: float | None = None) -> QuantCache:
@@ -94,19 +89,8 @@ class QuantCache:
         FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
         BadRequestError when the size is no number, or below 0.
         """
-        if gib is None:
-            text = os.environ.get(SIZE_VARIABLE, "")
-            try:
-                gib = float(text) if text else DEFAULT_GIB
-            except ValueError as error:
-                raise BadRequestError(f"{SIZE_VARIABLE} is {text!r}; give a number of GiB") from error
-        if not 0 <= gib < float("inf"):
-            raise BadRequestError(f"a cache of {gib:g} GiB is not possible; 0 turns it off")
-        root = directory or os.environ.get(DIRECTORY_VARIABLE)
-        if not root:
-            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-            root = str(Path(base) / "flowedge")
-        return cls(Path(root).expanduser() / "quantised", int(gib * 2**30))
+        limits = CacheLimits.configured(directory, gib)
+        return cls(limits.root / QUANTISED, limits.max_bytes)
 
     def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
         """The content of a source tensor, remembered for as long as its file does not change.
@@ -120,7 +104,7 @@ class QuantCache:
         try:
             known = path.read_text(encoding="ascii")
             if len(known) == hashlib.sha256().digest_size * 2:
-                _touch(path)
+                touch(path)
                 return known
             _log.warning("the cached %s is damaged and is made again", path)
         except FileNotFoundError:
@@ -149,7 +133,7 @@ class QuantCache:
         if digest != tensors_digest(tensors):
             _log.warning("the cached %s is damaged and is made again", path)
             return None
-        _touch(path)
+        touch(path)
         return tensors
 
     def encoded(self, key: CacheKey, encode: Callable[[], Tensors]) -> Tensors:
@@ -175,37 +159,20 @@ class QuantCache:
         """Readers see the whole file or none: it is written under another name."""
         if size > self.max_bytes:
             return
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{WRITING}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._evict(self.max_bytes - size)
+            with self._space.lock():
+                has_room = self._space.make_room(size)
+            if not has_room:  # the rest is in use
+                return
             write(partial)
             partial.replace(path)
         # safetensors has an error of its own for a full disk.
         except Exception as error:  # noqa: BLE001 (whatever keeps it from being stored, the weight is there)
             self._enabled = False
             _log.warning("quantised weights are not cached in %s from here on: %s", self.directory, error)
-            _remove(partial)
-
-    def _evict(self, max_bytes: int) -> None:
-        now = time.time()
-        files: list[tuple[float, int, Path]] = []
-        for path in self.directory.iterdir():
-            try:
-                found = path.stat()
-            except FileNotFoundError:  # another process dropped it
-                continue
-            if path.name.endswith(_PARTIAL):
-                if now - found.st_mtime > ABANDONED_S:
-                    _remove(path)
-            else:
-                files.append((found.st_mtime, found.st_size, path))
-        total = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if total <= max_bytes:
-                break
-            _remove(path)
-            total -= size
+            remove(partial)
 
 
 def tensors_digest(tensors: Tensors) -> str:
@@ -228,18 +195,3 @@ def content_digest(dtype: torch.dtype, shape: Sequence[int], chunks: Iterable[to
 def update_digest(digest: hashlib._Hash, tensor: torch.Tensor) -> None:
     """Adds a tensor's bytes, in row order."""
     digest.update(byte_view(tensor.contiguous()))
-
-
-def _touch(path: Path) -> None:
-    """Used now; a directory that is only read is not worth a word."""
-    try:
-        os.utime(path)
-    except OSError as error:
-        _log.debug("%s was not marked as used: %s", path, error)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        _log.warning("%s cannot be removed: %s", path, error)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,6 +32,13 @@ _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
+class Readable(Protocol):
+    """A file of tensors."""
+
+    def read_into(self, tensor: torch.Tensor, offset: int) -> None:
+        """Fills a contiguous tensor with the bytes from `offset`; OSError when there are not enough."""
+
+
 @dataclass(frozen=True)
 class WeightSlice:
     """One tensor of a file, which is read by indexing; it has a tensor's shape and dtype.
@@ -40,7 +47,7 @@ class WeightSlice:
         offset: of its first byte in the file.
     """
 
-    file: WeightFile
+    file: Readable
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -62,6 +69,11 @@ class WeightSlice:
             within = (slice(None), *inner)
             return rows[within]
         return self._read(self.shape, self.offset)[index]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all of it."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def _offset_of(self, row: int) -> int:
         return self.offset + row * math.prod(self.shape[1:]) * self.dtype.itemsize
@@ -115,15 +127,7 @@ class WeightFile(Mapping[str, WeightSlice]):
 
     def read_into(self, tensor: torch.Tensor, offset: int) -> None:
         """Fills a contiguous tensor with the bytes from `offset`; OSError when there are not enough."""
-        if not tensor.nbytes:
-            return
-        view = byte_view(tensor)
-        while view:
-            count = os.preadv(self._descriptor, [view[:_MAX_READ]], offset)
-            if count == 0:
-                raise OSError(f"{self.path} ends before byte {offset + len(view)}")
-            offset += count
-            view = view[count:]
+        read_into(tensor, self._descriptor, offset, self.path)
 
     def _read_header(self, size: int) -> tuple[dict[str, Any], int]:
         length = int.from_bytes(os.pread(self._descriptor, _LENGTH_BYTES, 0), "little")
@@ -148,6 +152,19 @@ class WeightFile(Mapping[str, WeightSlice]):
         if end > data_size or end - begin != math.prod(sizes) * dtype.itemsize:
             raise ValueError(f"the header's offsets of {name} do not fit")
         return WeightSlice(self, name, tuple(sizes), dtype, data_start + begin)
+
+
+def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) -> None:
+    """Fills a contiguous tensor from an open file; OSError, which names `path`, when that is too short."""
+    if not tensor.nbytes:
+        return
+    view = byte_view(tensor)
+    while view:
+        count = os.preadv(descriptor, [view[:_MAX_READ]], offset)
+        if count == 0:
+            raise OSError(f"{path} ends before byte {offset + len(view)}")
+        offset += count
+        view = view[count:]
 
 
 Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]

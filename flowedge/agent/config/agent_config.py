@@ -9,10 +9,17 @@ from flowedge.agent.config.log_section import LogSection
 from flowedge.agent.config.memory_section import MemorySection
 from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import AgentSection, CacheSection, DeadlinesSection, MetricsSection
+from flowedge.agent.config.sections import (
+    AgentSection,
+    CacheSection,
+    DeadlinesSection,
+    MetricsSection,
+    WeightsSection,
+)
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.weights.settings import WeightsSettings
 
 
 class AgentConfig(BaseModel):
@@ -22,6 +29,7 @@ class AgentConfig(BaseModel):
 
     agent: AgentSection = Field(default_factory=AgentSection)
     cache: CacheSection = Field(default_factory=CacheSection)
+    weights: WeightsSection = Field(default_factory=WeightsSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
@@ -31,7 +39,7 @@ class AgentConfig(BaseModel):
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits, metrics = self.agent, self.deadlines, self.metrics
+        agent, waits, metrics, weights = self.agent, self.deadlines, self.metrics, self.weights
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -41,6 +49,15 @@ class AgentConfig(BaseModel):
             threads=agent.threads,
             cache_dir=self.cache.dir,
             cache_gib=self.cache.gib,
+            weights=WeightsSettings(
+                directories=weights.directories,
+                hub=weights.hub,
+                peers=weights.peers,
+                streams=weights.streams,
+                max_sending=weights.max_sending,
+                stall_s=weights.stall_s,
+                give_up_s=weights.give_up_s,
+            ),
             load_s=waits.load_s,
             claim_s=waits.claim_s,
             progress_s=waits.progress_s,

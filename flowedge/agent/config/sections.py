@@ -9,12 +9,20 @@ from pydantic import Field, model_validator
 from flowedge.agent.config.section import Section, checked_by
 from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.address import host_ip
+from flowedge.cluster.address import host_ip, split_address
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.weights.settings import WeightsSettings
 
 _AGENT = AgentSettings()
 _LINK = LinkSettings()
+_WEIGHTS = WeightsSettings()
 _OPERATIONS = OperationsSettings()
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -55,12 +63,12 @@ class AgentSection(Section):
 
 
 class CacheSection(Section):
-    """Quantised weights on disk."""
+    """Weights on disk: those that were fetched, and those that were quantised here."""
 
     dir: str | None = Field(
         default=_AGENT.cache_dir,
         min_length=1,
-        description="Directory to keep quantised weights in; ~/.cache/flowedge if not set.",
+        description="Directory to keep weights in; ~/.cache/flowedge if not set.",
         examples=["/var/cache/flowedge"],
     )
     gib: float | None = Field(
@@ -68,6 +76,35 @@ class CacheSection(Section):
         ge=0,
         description="GiB they may take there, 16 if not set; 0 keeps none.",
         examples=[16.0],
+    )
+
+
+class WeightsSection(Section):
+    """Where weights come from, in this order: the cache, a directory, other devices, the hub."""
+
+    directories: bool = Field(
+        default=_WEIGHTS.directories, description="Use the directory of a model where this device has it."
+    )
+    hub: bool = Field(
+        default=_WEIGHTS.hub, description="Ask the hub for what is neither here nor on other devices."
+    )
+    peers: tuple[Annotated[str, checked_by(_address)], ...] = Field(
+        default=_WEIGHTS.peers,
+        description="Agents (host:port) to ask for weights beside those of the pipeline.",
+    )
+    streams: int = Field(
+        default=_WEIGHTS.streams, ge=1, le=32, description="Tensors that are received at once."
+    )
+    max_sending: int = Field(
+        default=_WEIGHTS.max_sending, ge=1, le=256, description="Tensors that are sent at once."
+    )
+    stall_s: Seconds = Field(
+        default=_WEIGHTS.stall_s,
+        description="A device that sends nothing of a tensor for so many seconds is left for another.",
+    )
+    give_up_s: Seconds = Field(
+        default=_WEIGHTS.give_up_s,
+        description="Fetching ends when no device brings anything for so many seconds.",
     )
 
 

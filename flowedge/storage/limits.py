@@ -1,0 +1,42 @@
+"""Where the cache is and how much it may take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowedge.errors import BadRequestError
+
+DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
+SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
+DEFAULT_GIB = 16.0
+
+
+@dataclass(frozen=True)
+class CacheLimits:
+    """One directory for all that is kept, and the bytes that all of it may take together."""
+
+    root: Path
+    max_bytes: int
+
+    @classmethod
+    def configured(cls, directory: str | None = None, gib: float | None = None) -> CacheLimits:
+        """What is not given is taken from the environment, then from the defaults.
+
+        FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
+        BadRequestError when the size is no number, or below 0.
+        """
+        if gib is None:
+            text = os.environ.get(SIZE_VARIABLE, "")
+            try:
+                gib = float(text) if text else DEFAULT_GIB
+            except ValueError as error:
+                raise BadRequestError(f"{SIZE_VARIABLE} is {text!r}; give a number of GiB") from error
+        if not 0 <= gib < float("inf"):
+            raise BadRequestError(f"a cache of {gib:g} GiB is not possible; 0 turns it off")
+        root = directory or os.environ.get(DIRECTORY_VARIABLE)
+        if not root:
+            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+            root = str(Path(base) / "flowedge")
+        return cls(Path(root).expanduser(), int(gib * 2**30))

@@ -1,0 +1,286 @@
+"""Opening the model of a role: from the cache, from a directory, or with what other devices have of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.models.libraries import import_libraries
+from flowedge.storage.digest import is_digest
+from flowedge.storage.pins import Pin
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.fetcher import Fetched, SourceAddress, fetch
+from flowedge.weights.here import is_here
+from flowedge.weights.library import Library
+from flowedge.weights.manifest import CONFIG, Manifest
+from flowedge.weights.manifest_fetching import fetch_manifest
+from flowedge.weights.progress import Progress, in_words, mib
+from flowedge.weights.settings import WeightsSettings
+from flowedge.weights.shelf import shown
+from flowedge.weights.threads import finish_in_thread
+
+if TYPE_CHECKING:
+    from flowedge.models.checkpoint import Checkpoint
+
+MAX_SOURCES = 64
+
+_log = logging.getLogger(__name__)
+
+
+class Tell(Protocol):
+    """Says what is going on; see RoleProgress."""
+
+    async def __call__(self, text: str, transfer: pb.Transfer | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be opened.
+
+    Attributes:
+        model: as it was named; name: for people; manifest: its id.
+        select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
+        every_file: whether the tokenizer's files are needed as well.
+    """
+
+    model: str
+    name: str
+    manifest: str
+    fingerprint: str
+    sources: tuple[SourceAddress, ...]
+    select: Callable[[Checkpoint], Sequence[str]]
+    every_file: bool = False
+
+    def __post_init__(self) -> None:
+        """ProtocolError for what cannot be."""
+        if not is_digest(self.manifest):
+            raise ProtocolError("a model goes by the SHA-256 of its manifest")
+
+
+def wish_of(
+    weights: pb.WeightSources,
+    model: str,
+    fingerprint: str,
+    select: Callable[[Checkpoint], Sequence[str]],
+) -> Wish:
+    """What a role says is to be opened. ProtocolError."""
+    if len(weights.peers) > MAX_SOURCES:
+        raise ProtocolError(f"a model has at most {MAX_SOURCES} sources")
+    others = [address for address in weights.peers if address != weights.draft_node]
+    return Wish(
+        model=model,
+        name=shown(weights.name or model),
+        manifest=weights.manifest,
+        fingerprint=fingerprint,
+        sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
+        select=select,
+    )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped."""
+
+    checkpoint: Checkpoint
+    pin: Pin | None = None
+
+    def release(self) -> None:
+        """Its objects may be dropped again."""
+        if self.pin is not None:
+            self.pin.release()
+
+
+class ModelOpener:
+    """Opens one model, once. Sources are asked in the order: own cache, a directory, devices, the hub."""
+
+    def __init__(
+        self,
+        device: str,
+        library: Library,
+        settings: WeightsSettings,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        tell: Tell,
+    ) -> None:
+        """run: runs what needs torch, where that is imported."""
+        self._device, self._library, self._settings = device, library, settings
+        self._store = library.store
+        self._run, self._tell = run, tell
+
+    async def open(self, wish: Wish) -> Opened:
+        """The checkpoint. CapacityError, CheckpointError, DeviceLostError, or what `wish.select` raises."""
+        known = {source.address for source in wish.sources}
+        others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
+        wish = replace(wish, sources=(*wish.sources, *others))
+        pin = self._store.pin([wish.manifest])
+        try:
+            return await self._open(wish)
+        finally:
+            pin.release()
+
+    async def _open(self, wish: Wish) -> Opened:
+        manifest = await finish_in_thread(lambda: self._library.shelf.manifest(wish.manifest))
+        if manifest is not None:
+            whole = await self._from_cache(wish, manifest)
+            if whole is not None:
+                return whole
+        directory = await self._run(lambda: self._in_directory(wish))
+        if directory is not None:
+            await self._tell(f"reading {wish.name} from {directory.directory}")
+            await self._give(wish, manifest, directory)
+            return Opened(directory)
+        try:
+            return await self._from_devices(wish, manifest)
+        except DeviceLostError as error:
+            if not self._settings.hub:
+                raise
+            await self._tell(f"{error}; asking the hub for {wish.model}")
+            return Opened(await self._run(lambda: self._from_hub(wish)))
+
+    async def _from_cache(self, wish: Wish, manifest: Manifest) -> Opened | None:
+        """With nothing but the cache; None when something is missing, or was damaged."""
+        if any(self._store.size(digest) is None for digest in self._files(wish, manifest)):
+            return None
+        pin, checkpoint, sizes = await self._plan(wish, manifest)
+        try:
+            damaged = await finish_in_thread(lambda: self._verify(sizes))
+            if damaged:
+                await self._tell(f"{damaged} objects of the cache were damaged and are fetched again")
+            if any(self._store.size(digest) is None for digest in sizes):
+                pin.release()
+                return None
+            await finish_in_thread(lambda: self._store.touch(sizes))
+        except BaseException:
+            pin.release()
+            raise
+        _log.info("%s is opened from the cache", wish.manifest)
+        await self._tell(f"reading {wish.name} from the cache, {mib(sum(sizes.values()))}")
+        return Opened(checkpoint, pin)
+
+    async def _from_devices(self, wish: Wish, manifest: Manifest | None) -> Opened:
+        if manifest is None:
+            manifest = await self._fetch_manifest(wish)
+        files = self._files(wish, manifest)
+        first = self._store.pin([wish.manifest, *files])
+        try:
+            await self._bring(wish, files, "the config", quiet=True)
+            pin, checkpoint, sizes = await self._plan(wish, manifest)
+        finally:
+            first.release()
+        try:
+            await self._bring(wish, sizes, f"{len(sizes)} objects of {wish.name}")
+        except BaseException:
+            pin.release()
+            raise
+        return Opened(checkpoint, pin)
+
+    def _files(self, wish: Wish, manifest: Manifest) -> dict[str, int]:
+        if CONFIG not in manifest.files_by_name:
+            raise CheckpointError(f"{wish.name}: its manifest has no {CONFIG}")
+        return {
+            entry.sha256: entry.bytes for entry in manifest.files if wish.every_file or entry.name == CONFIG
+        }
+
+    async def _plan(self, wish: Wish, manifest: Manifest) -> tuple[Pin, Checkpoint, dict[str, int]]:
+        """The checkpoint, and the objects it needs, which are pinned."""
+        checkpoint, names = await self._run(lambda: self._select(wish, manifest))
+        entries = [manifest.tensors_by_name[name] for name in names]
+        sizes = {entry.sha256: entry.bytes for entry in entries} | self._files(wish, manifest)
+        return self._store.pin([wish.manifest, *sizes]), checkpoint, sizes
+
+    def _select(self, wish: Wish, manifest: Manifest) -> tuple[Checkpoint, Sequence[str]]:
+        import_libraries()
+        from flowedge.weights.kept import open_kept  # noqa: PLC0415
+
+        directory = self._library.shelf.put(manifest, wish.name)
+        checkpoint = open_kept(self._store, manifest, directory)
+        return checkpoint, wish.select(checkpoint)
+
+    def _verify(self, sizes: Mapping[str, int]) -> int:
+        """Reads what this process has not read yet; returns how many were damaged, and are gone."""
+        here = [digest for digest in sizes if self._store.size(digest) is not None]
+        return sum(not self._store.is_verified(name) and not self._store.verify(name) for name in here)
+
+    def _in_directory(self, wish: Wish) -> Checkpoint | None:
+        """The model in a directory here, when it is just this one."""
+        if not is_here(wish.model, self._settings):
+            return None
+        import_libraries()
+        from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+
+        try:
+            checkpoint = Checkpoint.open(wish.model, hub=False)
+            found = checkpoint.fingerprint
+        except CheckpointError as error:
+            _log.warning("the directory is not used: %s", error)
+            return None
+        if found != wish.fingerprint:
+            _log.warning("%s is another model here than on the draft node; it is not used", wish.model)
+            return None
+        wish.select(checkpoint)
+        return checkpoint
+
+    async def _give(self, wish: Wish, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
+        """Let other devices have what is in the directory."""
+        from flowedge.weights.describing import locate  # noqa: PLC0415
+
+        try:
+            known = manifest or await self._fetch_manifest(wish)
+            locations = await finish_in_thread(lambda: locate(checkpoint, known))
+        except FlowEdgeError as error:
+            _log.warning("%s is not given to other devices: %s", wish.name, error)
+            return
+        self._library.share(wish.name, known, locations)
+
+    def _from_hub(self, wish: Wish) -> Checkpoint:
+        from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+
+        checkpoint = Checkpoint.open(wish.model)
+        if checkpoint.fingerprint != wish.fingerprint:
+            raise CheckpointError(f"{wish.model} is another model on the hub than on the draft node")
+        return checkpoint
+
+    async def _fetch_manifest(self, wish: Wish) -> Manifest:
+        manifest = await fetch_manifest(self._device, wish.manifest, wish.sources, self._settings)
+        await finish_in_thread(lambda: self._store.put(manifest.content))
+        return manifest
+
+    async def _bring(self, wish: Wish, sizes: Mapping[str, int], what: str, *, quiet: bool = False) -> None:
+        total = sum(sizes.values())
+        here = sum(size for name, size in sizes.items() if self._store.size(name) == size)
+        if here == total and all(self._store.size(name) is not None for name in sizes):
+            return
+        names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in wish.sources)
+        if not quiet:
+            await self._tell(f"fetching {what}: {mib(here)} of {mib(total)} are here, the rest from {names}")
+        _log.info("%s: %s in the cache, %s to fetch from %s", wish.name, mib(here), mib(total - here), names)
+
+        async def on_progress(progress: Progress) -> None:
+            _log.debug("%s: %s", wish.name, in_words(progress))
+            if not quiet:
+                await self._tell("", transfer_of(progress))
+
+        fetched = await fetch(self._device, self._library, sizes, wish.sources, self._settings, on_progress)
+        _log.info("%s: %s", what, _summary(fetched))
+        if not quiet:
+            await self._tell(_summary(fetched))
+        await asyncio.to_thread(self._store.touch, sizes)
+
+
+def transfer_of(progress: Progress) -> pb.Transfer:
+    """As it crosses the wire."""
+    return pb.Transfer(
+        done_bytes=progress.done,
+        total_bytes=progress.total,
+        bytes_per_s=progress.rate,
+        left_s=-1.0 if progress.left_s is None else progress.left_s,
+    )
+
+
+def _summary(fetched: Fetched) -> str:
+    total = sum(fetched.received.values())
+    parts = ", ".join(f"{mib(count)} from {address}" for address, count in sorted(fetched.received.items()))
+    return f"fetched {mib(total)} in {fetched.seconds:.1f} s" + (f": {parts}" if parts else "")

@@ -1,0 +1,108 @@
+"""Bringing all of a model into the cache of this device."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+
+from flowedge.client.transfer import OnTransfer, Transfer
+from flowedge.errors import BadRequestError
+from flowedge.storage.digest import READ_BYTES, is_digest
+from flowedge.weights.fetcher import SourceAddress, fetch
+from flowedge.weights.inventory import ask_all
+from flowedge.weights.library import Library, read_at
+from flowedge.weights.location import Location
+from flowedge.weights.manifest_fetching import fetch_manifest
+from flowedge.weights.progress import Progress
+from flowedge.weights.reference import PREFIX, SHORTEST
+from flowedge.weights.settings import WeightsSettings
+from flowedge.weights.shelf import shown
+
+
+async def pull_model(library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer) -> str:
+    """Fetch a model, named by hash, from agents; returns its id.
+
+    BadRequestError when no agent has it, DeviceLostError when they do not give all of it, CapacityError when
+    it does not fit.
+    """
+    settings, device = WeightsSettings(), platform.node() or "device"
+    digits = model.removeprefix(PREFIX).lower()
+    held, problems = await ask_all(addresses)
+    found = {known.id: known.name for known in held if known.id.startswith(digits)}
+    if is_digest(digits):
+        found.setdefault(digits, digits[:12])
+    if len(digits) < SHORTEST or len(found) != 1:
+        raise BadRequestError(
+            f"{model} means {len(found)} of the models that {len(addresses)} agents have"
+            + (f" ({'; '.join(problems)})" if problems else "")
+        )
+    [(identity, name)] = found.items()
+    sources = [SourceAddress(address) for address in addresses]
+    manifest = await fetch_manifest(device, identity, sources, settings)
+    store = library.store
+    pin = store.pin([identity, *manifest.sizes])
+
+    async def on_progress(progress: Progress) -> None:
+        on_transfer(shown(name), _transfer(progress.done, progress.total, progress.rate, progress.left_s))
+
+    try:
+        store.put(manifest.content)
+        for digest in manifest.sizes:
+            if store.size(digest) is not None:
+                store.verify(digest)
+        await fetch(device, library, manifest.sizes, sources, settings, on_progress)
+        library.shelf.put(manifest, name)
+    finally:
+        pin.release()
+    return identity
+
+
+def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTransfer) -> str:
+    """Copy a model of a directory, or of the hub, into the cache; returns its id. Imports torch.
+
+    hub: whether it may be downloaded. CheckpointError, CapacityError.
+    """
+    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.weights.describing import describe  # noqa: PLC0415
+
+    checkpoint, store = Checkpoint.open(model, hub=hub), library.store
+    name = shown(checkpoint.directory.name if "/" not in model else model.rpartition("/")[2])
+    described = describe(
+        checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", _transfer(done, total))
+    )
+    manifest, done = described.manifest, 0
+    store.check_fits(manifest.total_bytes)
+    pin = store.pin([manifest.id, *manifest.sizes])
+    try:
+        store.put(manifest.content)
+        for digest, size in manifest.sizes.items():
+            _copy(library, digest, size, described.locations[digest])
+            done += size
+            on_transfer("copying", _transfer(done, manifest.total_bytes))
+        library.shelf.put(manifest, name)
+    finally:
+        pin.release()
+    return manifest.id
+
+
+def _copy(library: Library, digest: str, size: int, location: Location) -> None:
+    store = library.store
+    if store.verify(digest):
+        return
+    partial = store.begin(digest, size)
+    if partial is None:
+        raise BadRequestError(f"another process is receiving {digest}; try again when it has ended")
+    descriptor = location.open()
+    try:
+        with partial:
+            partial.restart()
+            for offset in range(0, size, READ_BYTES):
+                partial.append(read_at(descriptor, min(READ_BYTES, size - offset), location.offset + offset))
+            partial.commit()
+    finally:
+        os.close(descriptor)
+
+
+def _transfer(done: int, total: int, rate: float = 0.0, left_s: float | None = None) -> Transfer:
+    return Transfer(done, total, rate, left_s)

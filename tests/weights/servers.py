@@ -1,0 +1,66 @@
+"""Weights services on ports of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.storage.limits import CacheLimits
+from flowedge.storage.objects import ObjectStore
+from flowedge.v1 import weights_pb2 as pb
+from flowedge.v1 import weights_pb2_grpc as rpc
+from flowedge.weights.library import Library
+from flowedge.weights.service import WeightsService
+from flowedge.weights.settings import WeightsSettings
+
+QUICK = WeightsSettings(
+    chunk_bytes=64 << 10, first_s=30.0, poll_s=0.02, retry_s=0.1, stall_s=5.0, give_up_s=2.0, progress_s=0.05
+)
+
+
+def library_at(root: Path, max_bytes: int = 1 << 30) -> Library:
+    return Library(ObjectStore(CacheLimits(root, max_bytes)))
+
+
+class FaultyService(WeightsService):
+    """Ends each of the first `cuts` streams after `cut_after` bytes, and remembers what was asked for."""
+
+    def __init__(self, *arguments: Any, cuts: int = 0, cut_after: int = 0) -> None:
+        super().__init__(*arguments)
+        self.offsets: list[int] = []
+        self.asked = asyncio.Event()
+        self._cuts, self._cut_after = cuts, cut_after
+
+    async def Read(self, request: pb.ReadRequest, context: Any) -> None:  # noqa: N802
+        self.offsets.append(request.offset)
+        self.asked.set()
+        if len(self.offsets) > self._cuts:
+            await super().Read(request, context)
+            return
+        location = self._library.locate(request.object.hex())
+        assert location is not None
+        data = location.path.read_bytes()[request.offset :][: self._cut_after]
+        await context.write(pb.ObjectChunk(data=data))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the link was cut")
+
+
+@asynccontextmanager
+async def serving(
+    library: Library, *, port: int = 0, settings: WeightsSettings = QUICK, **faults: int
+) -> AsyncIterator[tuple[str, FaultyService]]:
+    """The address of a device that gives what a library has."""
+    server = grpc.aio.server(options=LinkSettings().channel_options)
+    service = FaultyService("giver", library, settings, **faults)
+    rpc.add_WeightsServicer_to_server(service, server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", service
+    finally:
+        await server.stop(0)
