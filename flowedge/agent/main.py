@@ -55,7 +55,8 @@ async def run_agent(settings: AgentSettings) -> None:
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     library = serve_weights(server, identity.name, settings)
-    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane, library), server)
+    service = AgentService(identity, roles, settings, lane, library)
+    agent_pb2_grpc.add_AgentServicer_to_server(service, server)
     generation = GenerationService(identity.name, roles, settings)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
@@ -65,7 +66,7 @@ async def run_agent(settings: AgentSettings) -> None:
     operations.add_to(server)
     await server.start()
     try:
-        async with operations, kept_pipeline(identity, roles, settings, lane):
+        async with operations, kept_pipeline(identity, roles, settings, service.lead):
             await _serve_until(signals, identity, settings, operations)
     finally:
         _log.info("the agent stops", extra=about(event="stopping"))

@@ -6,53 +6,53 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from flowedge.agent.coordinator import describe
-from flowedge.agent.draft_node_role import DraftNodeRole
 from flowedge.agent.identity import Identity
+from flowedge.agent.reporting import Report
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import is_loopback
 from flowedge.errors import DeviceError, FlowEdgeError
-from flowedge.runtime.lane import ComputeLane
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
 DISCOVER_S = 3.0
+
+Lead: TypeAlias = Callable[[pb.DraftNodeRole, Report], Awaitable[None]]
+"""Takes the role of a draft node; see AgentService.lead."""
 
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def kept_pipeline(
-    identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
+    identity: Identity, roles: RoleHolder, settings: AgentSettings, lead: Lead
 ) -> AsyncIterator[None]:
     """While it is open, the pipeline of the settings is assembled, and again whenever it is lost."""
     if not settings.pipeline.model:
         yield
         return
-    task = asyncio.create_task(PipelineKeeper(identity, roles, settings, lane).run())
+    task = asyncio.create_task(PipelineKeeper(identity, roles, settings, lead).run())
     task.add_done_callback(_tell_bug)
     try:
         yield
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class PipelineKeeper:
-    """Looks at the device's role, and takes that of the draft node when it has none."""
+    """Looks at the device's role, and has it take that of the draft node when it has none."""
 
-    def __init__(
-        self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lane: ComputeLane
-    ) -> None:
+    def __init__(self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lead: Lead) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
-        self._lane = lane
+        self._lead = lead
         self._said = ""
 
     async def run(self) -> None:
@@ -60,17 +60,19 @@ class PipelineKeeper:
         while True:
             role = self._roles.role
             if role is None or not role.in_use:  # another pipeline that someone gave it is left alone
-                try:
+                with contextlib.suppress(FlowEdgeError):  # which is in the log
                     await self._assemble()
-                except FlowEdgeError as error:
-                    self._say(f"the pipeline cannot be assembled yet: {error}")
             await asyncio.sleep(self._settings.pipeline.look_s)
 
     async def _assemble(self) -> None:
         wanted = self._settings.pipeline
-        stages = list(wanted.stages) or choose_stages(
-            await self._idle_agents(), wanted.stages_wanted, self._identity.name
-        )
+        try:
+            stages = list(wanted.stages) or choose_stages(
+                await self._idle_agents(), wanted.stages_wanted, self._identity.name
+            )
+        except FlowEdgeError as error:
+            self._say(f"the pipeline has to wait: {error}")
+            raise
         request = pb.DraftNodeRole(
             pipeline=uuid.uuid4().hex,
             model=wanted.model,
@@ -80,15 +82,8 @@ class PipelineKeeper:
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
         )
-        identity = self._identity
-        role = DraftNodeRole(identity.name, identity.address_for, request, self._settings, self._lane)
-        await self._roles.take(role)
-        try:
-            await role.load(self._report)
-        except BaseException as error:
-            await self._roles.drop(role, f"the pipeline could not be loaded: {error}")
-            raise
-        self._say(f"the pipeline of {wanted.model} is ready over {', '.join(stages)}")
+        self._said = ""
+        await self._lead(request, _report)
 
     async def _idle_agents(self) -> list[tuple[str, str]]:
         """Name and address of every idle agent on the network that answers."""
@@ -108,9 +103,6 @@ class PipelineKeeper:
                 idle.append((device.name, record.address))
         return idle
 
-    async def _report(self, device: str, text: str) -> None:
-        _log.info("%s: %s", device, text)
-
     def _say(self, what: str) -> None:
         """Once, however often it is so."""
         if what != self._said:
@@ -123,6 +115,11 @@ def choose_stages(idle: Sequence[tuple[str, str]], wanted: int, device: str) -> 
     if len(idle) < max(wanted, 1):
         raise DeviceError(device, f"{max(wanted, 1)} idle agents are needed as stages, {len(idle)} are found")
     return [address for _, address in sorted(idle)][: wanted or None]
+
+
+async def _report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+    if transfer is None:  # of which there are many
+        _log.info("%s: %s", device, text)
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:
