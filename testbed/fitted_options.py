@@ -1,4 +1,4 @@
-"""What methods take from the profile of a pipeline: SpecPipe its width (specpipe, section 3.3.3)."""
+"""What methods take from the profile of a pipeline: SpecPipe its width, auto the price of a lone row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from testbed.profiles.hit_rate import HitRates
 
 CONTEXT_ROWS = 256  # of a request in the middle of its answer
 _SEGMENT_ROWS = 16
-_CHEAP = 0.75  # share of the time of many rows
 
 
 def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
-    """The width, among those whose hit rate was measured, with the shortest expected time between tokens.
+    """SpecPipe's width: of those whose hit rate was measured, that of the shortest time between tokens.
 
     Transfers overlap with computing here, so each link is a step of equation 1, like each stage.
     """
@@ -39,16 +38,17 @@ def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
     )
 
 
-def lone_row_is_cheap(emulation: Emulation) -> bool:
-    """Whether every stage takes much less time for one row than for a segment of them.
+def lone_row_share(emulation: Emulation) -> float:
+    """What all stages take for one row over what they take for a segment of them.
 
-    Some products with 4-bit weights do, which unpack whole matrices for more than one row.
+    Some products with 4-bit weights take much less, which unpack whole matrices for more than one row.
     """
     costs = ProfileCosts(emulation)
-    return all(
-        costs.stage_job(stage, _forward(1)) < _CHEAP * costs.stage_job(stage, _forward(_SEGMENT_ROWS))
-        for stage in range(emulation.num_stages)
-    )
+
+    def seconds(rows: int) -> float:
+        return sum(costs.stage_job(stage, _forward(rows)) for stage in range(emulation.num_stages))
+
+    return seconds(1) / seconds(_SEGMENT_ROWS)
 
 
 def _forward(rows: int) -> Forward:

@@ -19,7 +19,7 @@ from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.specpipe import SpecPipe
 from testbed.drafter_sizes import emulated_drafter
 from testbed.emulation import Emulation, even_split
-from testbed.fitted_options import level_width, lone_row_is_cheap
+from testbed.fitted_options import level_width, lone_row_share
 from testbed.live.pipeline import RealPipeline, real_pipeline
 from testbed.memory import require_fit
 from testbed.middle_sizes import emulated_middles
@@ -222,7 +222,7 @@ def make_plan(
 def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
     """The options of a method in a case; those of the sweep go to whoever knows them.
 
-    SpecPipe's width, and whether auto sends roots alone, follow from the case unless they are given.
+    SpecPipe's width, and what auto knows of lone rows, follow from the case unless they are given.
     """
     strategy, fixed = scenario.method(method)
     for name, value in case.options:
@@ -233,8 +233,8 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
         fixed[name] = value
     if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
-    if strategy == Auto.name and isinstance(case.setup, Emulation) and lone_row_is_cheap(case.setup):
-        fixed.setdefault("lone_root", 1.0)
+    if strategy == Auto.name and isinstance(case.setup, Emulation):
+        fixed.setdefault("lone_share", round(lone_row_share(case.setup), 3))
     return tuple(sorted(fixed.items()))
 
 

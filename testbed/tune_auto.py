@@ -1,7 +1,7 @@
 """Searches for the parameters of `auto`, one after the other, on replayed prompts.
 
     python -m testbed.tune_auto --data PROMPTS --samples 2 --out tuned.json
-    python -m testbed.tune_auto --data PROMPTS --parameters row_price=0.4,0.65,1 --out tuned.json
+    python -m testbed.tune_auto --data PROMPTS --parameters row_price=0.15,0.3,0.6 --out tuned.json
 
 What is maximised is the geometric mean of tokens/s over the prompts, at temperature 0 and at 1 with shared
 noise. The outcome is compared with the defaults on as many other prompts; it is worth what that says.
@@ -32,7 +32,8 @@ from testbed.sample_runs import SampleRuns
 
 # What may be tuned, in the order of the search; everything else of `auto` is a limit, not a choice.
 TUNABLE: dict[str, tuple[float, ...]] = {
-    "row_price": (0.2, 0.4, 0.65, 1.0, 1.6),
+    "row_price": (0.1, 0.2, 0.3, 0.5, 0.8),
+    "patience": (1.0, 1.5, 2.0, 3.0),
     "stale_tokens": (1, 2, 3, 5),
     "segment_rows": (24, 32, 48, 64, 96),
     "draft_nodes": (8, 16, 32, 64),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.errors import DeviceError
+from flowedge.log_fields import about
 from flowedge.state_dir import state_dir
 
 ID_FILE = "device-id"
@@ -47,12 +48,16 @@ class DeviceId:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return cls(_kept(path / ID_FILE), lock)
         except BlockingIOError:
-            _log.info("another agent holds the id in %s: this one has a new id, until it ends", path)
+            fields = about(event="device_id_taken", reason="another agent of this machine holds it")
+            _log.info(
+                "another agent holds the id in %s: this one has a new id, until it ends", path, extra=fields
+            )
         except (OSError, DeviceError) as error:
             _log.warning(
                 "no id can be kept (%s): this agent has a new one at every start; "
                 "FLOWEDGE_STATE_DIR names a directory for it",
                 error,
+                extra=about(event="device_id_not_kept", reason=str(error)),
             )
         if lock is not None:
             os.close(lock)
@@ -70,7 +75,8 @@ def _kept(path: Path) -> str:
         text = path.read_text(encoding="ascii", errors="replace").strip()
         if _ID.fullmatch(text):
             return text
-        _log.warning("%s holds no id: a new one is written", path)
+        fields = about(event="device_id_replaced", reason=f"{path} held none")
+        _log.warning("%s holds no id: a new one is written", path, extra=fields)
     new = _new()
     draft = path.with_suffix(".new")
     with draft.open("w", encoding="ascii") as file:

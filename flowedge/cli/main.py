@@ -14,6 +14,7 @@ from flowedge.cli.agent import agent
 from flowedge.cli.bench import bench
 from flowedge.cli.demo import demo
 from flowedge.cli.devices import devices
+from flowedge.cli.doctor import doctor
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(devices)
+app.command()(doctor)
 app.command()(agent)
 app.command()(release)
 app.command()(inspect)

@@ -19,6 +19,7 @@ from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.cluster.interfaces import Interface, InterfaceChoice, choose, local_interfaces
 from flowedge.cluster.record import DeviceRecord
 from flowedge.errors import DeviceError
+from flowedge.log_fields import about
 
 SERVICE_TYPE = "_flowedge._tcp.local."
 _log = logging.getLogger(__name__)
@@ -127,13 +128,17 @@ class Advertiser:
                 await self._announce(planned)
                 current = planned
             except DeviceError as error:
-                _log.warning("%s; looking again in %g s", error, self._settings.poll_s)
+                fields = about(event="announcement_failed", reason=error.reason)
+                _log.warning("%s; looking again in %g s", error, self._settings.poll_s, extra=fields)
 
     async def _announce(self, announcement: Announcement) -> None:
         _, port = split_address(self.record.address)
         for left_out in announcement.left_out:
-            _log.info("not announced on %s", left_out)
-        _log.info("announced as %s at %s", self.record.name, ", ".join(announcement.addresses))
+            fields = about(event="interface_left_out", reason=left_out)
+            _log.info("not announced on %s", left_out, extra=fields)
+        addresses = ", ".join(announcement.addresses)
+        fields = about(event="announced", address=addresses)
+        _log.info("announced as %s at %s", self.record.name, addresses, extra=fields)
         self._info = AsyncServiceInfo(
             SERVICE_TYPE,
             f"{self.record.id[:48]}-{self._instance}.{SERVICE_TYPE}",
@@ -165,7 +170,10 @@ class Advertiser:
                 goodbye = await zeroconf.async_unregister_service(self._info)
                 await goodbye
         except (OSError, ZeroconfError, KeyError) as error:
-            _log.warning("device %s: its goodbye could not be sent: %s", self.record.name, error)
+            fields = about(event="goodbye_failed", reason=str(error))
+            _log.warning(
+                "device %s: its goodbye could not be sent: %s", self.record.name, error, extra=fields
+            )
         finally:
             await zeroconf.async_close()
 

@@ -101,12 +101,13 @@ class AutoSettings(Settings):
     segment_rows: int = 48  # most rows of a segment
     max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
     max_nodes: int = 600  # size of the tree beyond which nothing is drafted
-    row_price: float = 0.65  # least probability of a row, as a multiple of its share of a crossing
+    row_price: float = 0.3  # what a row gains by going now must be this share of what it delays
+    patience: float = 1.5  # forwards that the first stage must be busy for, for a segment to wait
     least_node: float = 0.001  # least probability of a node of the tree; above 0
     stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
     extra_segments: float = 0.0  # segments under way beyond one a stage
     prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
-    lone_root: float = 0.0  # above 0, a root that is not under way is sent alone, and at once
+    lone_share: float = 0.0  # time of a lone row over that of several; 0 to measure it
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -135,6 +135,12 @@ class Namespaces:
         """The command, run in the namespace of an agent."""
         return self._agents[agent].enter(command)
 
+    def enter_bridge(self, command: Sequence[str]) -> list[str]:
+        """The command, run in the namespace of the bridge."""
+        if self._bridge is None:
+            raise BadRequestError("the network has not been started")
+        return self._bridge.enter(command)
+
     def limit(self, agent: int, mbps: float) -> None:
         """Hold what an agent sends to `mbps` 1e6 bits a second of payload."""
         bits = mbps * 1e6 * FRAME_BYTES / FRAME_PAYLOAD

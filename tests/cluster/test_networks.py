@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowedge.version import PROTOCOL_VERSION
 from testbed.paced.namespaces import Namespaces, why_not
+from tests.cluster.hosts import CLI, DEADLINE_S, advertised, agent, line, run, running
 
 pytestmark = pytest.mark.skipif(
     why_not() is not None, reason=f"DISCOVERY BETWEEN HOSTS IS NOT TESTED: {why_not()}"
-)
-DEADLINE_S = 60.0
-CLI = [sys.executable, "-m", "flowedge.cli.main"]
-AGENT = (
-    "import sys; from flowedge.agent.main import AgentSettings, serve; "
-    "from flowedge.cluster.discovery_settings import DiscoverySettings; "
-    "serve(AgentSettings(host='0.0.0.0', name=sys.argv[1], discovery=DiscoverySettings(ttl_s=2)))"
 )
 
 
@@ -34,68 +23,6 @@ def network() -> Iterator[Namespaces]:
     """Three hosts on a bridge."""
     with Namespaces(3) as namespaces:
         yield namespaces
-
-
-@contextmanager
-def running(network: Namespaces, host: int, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of a host; it is gone when the context ends."""
-    process = subprocess.Popen(
-        network.enter(host, command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
-
-
-def line(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -> str:
-    """The next line of a process that is wanted; others are skipped."""
-    assert process.stdout is not None
-    found: list[str] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        for text in process.stdout:
-            found.append(text)
-            if wanted(text):
-                return
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(DEADLINE_S)
-    assert found and wanted(found[-1]), f"it did not come; there were {found}"
-    return found[-1]
-
-
-@contextmanager
-def agent(network: Namespaces, host: int, name: str, state: Path) -> Iterator[subprocess.Popen[str]]:
-    """A real agent on every network of a host."""
-    command = ["env", f"FLOWEDGE_STATE_DIR={state}", sys.executable, "-c", AGENT, name]
-    with running(network, host, *command) as process:
-        line(process, lambda text: "listening on" in text)
-        yield process
-
-
-@contextmanager
-def advertised(network: Namespaces, host: int, device_id: str, name: str) -> Iterator[None]:
-    """An announcement with no agent behind it."""
-    command = [sys.executable, "-m", "tests.cluster.advertise", device_id, name, "0.0.0.0:5001"]
-    with running(network, host, *command, str(PROTOCOL_VERSION), "2") as process:
-        line(process, lambda text: text == "advertised\n")
-        yield
-
-
-def run(network: Namespaces, host: int, *command: str) -> str:
-    done = subprocess.run(
-        network.enter(host, command), capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
-    assert not done.stderr, done.stderr
-    return done.stdout
 
 
 def devices(network: Namespaces, host: int) -> list[dict[str, Any]]:
@@ -145,21 +72,6 @@ def test_two_hosts_that_say_the_same_are_both_shown_and_named(network: Namespace
         rows = devices(network, 2)
     assert [row["addresses"] for row in rows] == [[f"{host}:5001"] for host in network.hosts[:2]]
     assert rows[0]["duplicates"] == [f"same id as kitchen ({network.hosts[1]}:5001)"]
-
-
-def test_an_interface_without_multicast_is_not_used(network: Namespaces, tmp_path: Path) -> None:
-    run(network, 0, "ip", "link", "set", "dev", "eth0", "multicast", "off")
-    try:
-        with agent(network, 0, "kitchen", tmp_path):
-            found = subprocess.run(
-                network.enter(1, [*CLI, "devices", "--timeout", "1"]),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-    finally:
-        run(network, 0, "ip", "link", "set", "dev", "eth0", "multicast", "on")
-    assert "No agent answered" in found.stderr
 
 
 def test_an_interface_that_comes_later_is_announced_on(network: Namespaces) -> None:

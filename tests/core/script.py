@@ -10,6 +10,7 @@ from flowedge.messages import CONTEXT
 from flowedge.runtime.sequence import Sequence
 from flowedge.strategies.base import (
     CreditGranted,
+    Crossing,
     Emit,
     Event,
     Grow,
@@ -50,20 +51,23 @@ class Script:
         self.credits += 1
         return self._event(CreditGranted())
 
-    def layer(self, tokens: Items[Items[int]], probs: Items[Items[float]]) -> list[object]:
+    def layer(
+        self, tokens: Items[Items[int]], probs: Items[Items[float]], seconds: float = 0.0
+    ) -> list[object]:
         """Answer the Grow that is asked for."""
         grow, self.grow = self.grow, None
         assert grow is not None, "no layer is asked for"
         assert len(tokens) == len(grow.nodes)
         with np.errstate(divide="ignore"):
-            return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), np.log(np.array(probs))))
+            log_probs = np.log(np.array(probs))
+        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
 
-    def verified(self, accepted: Items[int], token: int) -> list[object]:
+    def verified(self, accepted: Items[int], token: int, crossing: Crossing | None = None) -> list[object]:
         """The oldest segment in flight has come back and these of its rows are on the true path."""
         assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
         rows = self.flying.pop(0)
         assert set(accepted) <= set(rows)
-        return self._event(Verified(tuple(accepted), token))
+        return self._event(Verified(tuple(accepted), token, crossing))
 
     def returned(self) -> list[object]:
         """The oldest segment in flight has come back and none of its rows lives."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.errors import BadRequestError
-from flowedge.strategies.auto import Auto, grows_anew, row_threshold
-from flowedge.strategies.base import Crossing, Emit, Grow, Layer, Prefilled, Prune, Send
+from flowedge.strategies.auto import Auto, grows_anew
+from flowedge.strategies.base import Crossing, Emit, Grow, Prefilled, Prune, Send
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from flowedge.tree import UNSENT
@@ -19,15 +21,12 @@ from tests.core.trees import check_tree
 
 
 def auto(**changes: float) -> Auto:
-    """Two candidates a node, whose scores stay the drafter's word."""
-    values = {"candidates": 2, "prior": 1e9, "stale_tokens": 99.0, **changes}
+    """Two candidates a node, whose scores stay the drafter's word; a lone row takes as long as several."""
+    values = {"candidates": 2, "prior": 1e9, "stale_tokens": 99.0, "lone_share": 1.0, **changes}
     return Auto(AutoSettings.from_options(values))
 
 
-def test_a_row_is_worth_what_it_adds_to_a_crossing():
-    assert row_threshold(0.01, 0.5) == pytest.approx(0.005)
-    assert row_threshold(0.0, 1.0) == 1e-4, "a free row still takes the place of a better one"
-    assert row_threshold(1.0, 1.0) == 0.2
+def test_drafting_begins_anew_after_so_many_tokens():
     assert [grows_anew(tokens, 2.0) for tokens in (1, 2, 3)] == [False, True, True]
 
 
@@ -43,8 +42,15 @@ def test_the_first_layer_goes_at_once_and_the_next_follows():
     assert script.sends[1] == Send((3, 5, 6, 4), (6, 7, 7, 6)), "the likeliest first"
 
 
-def test_a_lone_root_goes_before_its_children_are_drafted():
-    script = Script(auto(lone_root=1.0), granted=9, stages=3)
+def test_every_row_goes_alone_where_that_is_much_quicker():
+    script = Script(auto(lone_share=0.3), granted=9, stages=3)
+    assert script.sends == [Send((0,), (-1,))]
+    script.layer(*FIRST)
+    assert script.sends[1:] == [Send((1,), (5,)), Send((2,), (5,))]
+
+
+def test_the_first_root_goes_alone_to_measure_what_that_takes():
+    script = Script(auto(lone_share=0.0), granted=9, stages=3)
     assert script.sends == [Send((0,), (-1,))]
     script.layer(*FIRST)
     assert script.sends[1:] == [Send((1, 2), (5, 5))]
@@ -65,19 +71,52 @@ def test_extra_segments_wait_in_front_of_the_stages():
     assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)]
 
 
-def test_unlikely_rows_stay_where_rows_are_dear():
+def test_rows_that_are_dear_go_one_after_the_other():
     script = Script(auto(row_price=1e9), granted=9, stages=9)
     script.layer(*FIRST)
-    script.layer(*SECOND)
-    assert [send.tokens for send in script.sends] == [(0, 1, 2), (3,)], "0.15, 0.12 and 0.03 are below 0.2"
+    assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)]
 
 
-def test_the_price_of_a_row_is_that_of_the_crossings():
-    strategy = auto(row_price=10.0)
-    rising = tuple(Crossing(rows, 1.0 + 0.01 * rows) for rows in (16, 128) * 20)
-    grow = strategy.handle(Prefilled(5, 0, 9, 9, rising))[-1]
-    layer = Layer(grow.growth, (0,), np.array([[1, 2]]), np.log([[0.6, 0.08]]))
-    assert strategy.handle(layer)[0] == Send((0, 1), (-1, 5)), "0.08 is below 10 x 1 %"
+def rounds_of(strategy: Auto, seconds: list[Callable[[int], float]]) -> list[list[tuple[int, ...]]]:
+    """What each round sends of FIRST and SECOND before a miss; the root's crossing takes seconds(rows)."""
+    script, sent = Script(strategy, granted=99, stages=4), []
+    for number, takes in enumerate(seconds):
+        before = len(script.sends)
+        script.layer(*FIRST, 0.1)
+        script.layer(*SECOND, 0.1)
+        sent.append([send.tokens[1:] for send in script.sends[before:]])
+        rows = (2, 128)[number % 2]
+        script.verified([script.flying[0][0]], 77, Crossing(rows, takes(rows)))
+        while script.flying:
+            script.returned()
+    return sent
+
+
+def test_a_link_that_slows_in_mid_request_makes_segments_narrow():
+    quick, slow = (lambda rows: 0.2 + 0.001 * rows), (lambda rows: 0.2 + 0.2 * rows)
+    sent = rounds_of(auto(row_price=4.0), [quick] * 3 + [slow] * 10)
+    assert sent[3][0] == (1, 2), "both children go with the root while rows are cheap"
+    assert sent[-1][0] == (), "each of them delays the root by more than it gains"
+
+
+def test_a_stage_that_slows_in_mid_request_is_given_its_next_segment_later():
+    quick, slow = (lambda _: 0.4), (lambda _: 2.0)
+    sent = rounds_of(auto(), [quick] * 3 + [slow] * 10)
+    assert len(sent[3]) == 2, "the first stage is free after 0.1 s, a forward of the drafter"
+    assert len(sent[-1]) == 1, "it is busy for 0.5 s: the next segment is chosen when more is drafted"
+
+
+def test_lone_rows_that_become_quick_in_mid_request_go_alone():
+    strategy = auto(lone_share=0.0)
+    several = [Crossing(rows, 1.0 + 0.001 * rows) for rows in (128,)]
+    strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
+    share = strategy._crossing
+    share.observe([Crossing(1, 0.9)] * 5)
+    assert not strategy._sends_lone_rows
+    share.observe([Crossing(1, 0.3)] * 20)
+    assert not strategy._sends_lone_rows, "many rows may be dear, or one cheap"
+    share.observe([Crossing(5, 1.005)])
+    assert strategy._sends_lone_rows
 
 
 def test_a_candidate_becomes_a_node_as_the_root_moves():
@@ -215,6 +254,7 @@ def test_auto_on_random_scripts(data, seed):
         "least_node": data.draw(st.sampled_from([0.001, 0.05, 0.5])),
         "row_price": data.draw(st.sampled_from([0.0, 1.0, 1e9])),
         "stale_tokens": data.draw(st.sampled_from([0.0, 2.0, 1e9])),
+        "lone_share": data.draw(st.sampled_from([0.0, 0.2, 1.0])),
         "extra_segments": data.draw(st.sampled_from([0.0, 1.5])),
         "prior": data.draw(st.sampled_from([0.1, 20.0])),
     }
@@ -231,7 +271,8 @@ def test_auto_on_random_scripts(data, seed):
         count = int(rng.integers(min(script.grow.width, vocab) + 1))
         tokens = [rng.permutation(vocab)[:count].tolist() for _ in script.grow.nodes]
         shape = (len(tokens), count)
-        script.layer(tokens, np.sort(rng.choice([0.0, 0.1, 0.25, 0.5, 1.0], size=shape))[:, ::-1])
+        probs = np.sort(rng.choice([0.0, 0.1, 0.25, 0.5, 1.0], size=shape))[:, ::-1]
+        script.layer(tokens, probs, float(rng.random()))
 
     for _ in range(60):
         step, before = rng.integers(3), len(script.sends)
@@ -245,7 +286,7 @@ def test_auto_on_random_scripts(data, seed):
             accepted, token = follow(script, script.flying[0], rng, vocab)
             first = script.flying[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
-            script.verified(accepted, token)
+            script.verified(accepted, token, Crossing(int(rng.integers(1, 7)), float(rng.random())))
         check_state(strategy, script, script.sends[before:])
         assert sum(map(bool, script.flying)) <= stages + values["extra_segments"] + 1
     assert script.emitted == drawn

@@ -13,6 +13,8 @@ from flowedge.strategies.acceptance import Acceptance
 from flowedge.strategies.base import Crossing, Layer
 from flowedge.strategies.candidate_tree import CandidateTree
 from flowedge.strategies.crossing import CrossingEstimate
+from flowedge.strategies.lane import FirstStage
+from flowedge.strategies.segment_rows import RowsGain, lone_rows_pay, rows_worth
 from tests.core.trees import path, paths
 
 
@@ -22,20 +24,58 @@ def crossings(base: float, slope: float, rows: tuple[int, ...]) -> list[Crossing
 
 def test_a_line_of_crossings_is_recovered():
     estimate = CrossingEstimate()
-    estimate.observe(crossings(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 1, 60, 17) * 4))
+    estimate.observe(crossings(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 2, 60, 17) * 4))
     assert estimate.seconds == pytest.approx(0.3, rel=0.02)
     assert estimate.row_share == pytest.approx(0.002 / 0.3, rel=0.05)
+
+
+def test_a_lone_row_is_a_case_apart():
+    estimate = CrossingEstimate(lone_share=0.5)
+    assert estimate.lone_share == 0.5, "the profile's word"
+    estimate.observe(crossings(0.8, 0.0, (128, 20, 5, 30) * 10))
+    assert estimate.less_rows(1) == pytest.approx(0.5 * estimate.less_rows(2))
+    estimate.observe([Crossing(1, 0.2)] * 30)
+    assert estimate.lone_share == pytest.approx(0.25, rel=0.02)
+    assert CrossingEstimate().lone_share is None
+
+
+def test_a_row_goes_while_it_gains_more_than_it_delays():
+    probabilities = np.array([1.0, 0.5, 0.2, 0.1, 0.1])
+    assert rows_worth(probabilities, 0.0) == 5
+    assert rows_worth(probabilities, 0.1) == 3, "0.1 x 1.7 is more than 0.1"
+    assert rows_worth(probabilities, 9.0) == 1, "the first in any case"
+    assert rows_worth(np.zeros(0), 1.0) == 0
+
+
+def test_lone_rows_pay_where_they_are_quicker_by_more_than_they_miss():
+    gain = RowsGain()
+    for _ in range(200):
+        gain.observe(np.array([0.25, 1.0, 0.5, 0.25]), 2)
+    assert gain.gain == pytest.approx(2.0 / 1.5, rel=0.01)
+    assert lone_rows_pay(0.7, gain.gain)
+    assert not lone_rows_pay(0.8, gain.gain)
+
+
+def test_the_first_stage_is_busy_while_the_pipeline_fills():
+    stage = FirstStage()
+    stage.take(0.3)
+    stage.drafted(0.1)
+    assert (stage.is_busy_for(0.15), stage.is_busy_for(0.25)) == (True, False)
+    stage.flow()
+    assert not stage.is_busy_for(0.0), "one goes in as one comes out"
+    stage.empty()
+    assert not stage.is_busy_for(0.0), "what it worked on is dropped"
 
 
 def test_a_change_in_mid_request_is_followed():
     estimate = CrossingEstimate()
     estimate.observe(crossings(0.3, 0.001, (10, 40, 128) * 20))
-    estimate.observe(crossings(0.6, 0.012, (1, 48, 96) * 30))
+    estimate.observe(crossings(0.6, 0.012, (2, 48, 96) * 30))
     assert estimate.seconds == pytest.approx(0.6, rel=0.1)
     assert estimate.row_share == pytest.approx(0.02, rel=0.15)
 
 
-@pytest.mark.parametrize("rows", [1, 20, 64, 128])
+@pytest.mark.parametrize("rows", [2, 20, 64, 128])
 def test_one_row_count_gives_the_line_that_is_taken_for_granted(rows):
     estimate = CrossingEstimate()
     assert (estimate.seconds, estimate.row_share) == (0.0, pytest.approx(0.3 / 64))

@@ -91,7 +91,9 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "max_draft_rows": int(rng.integers(1, 40)),
             "max_nodes": int(rng.integers(1, 40)),
             "least_node": float(rng.choice([0.001, 0.05, 0.4])),
-            "row_price": float(rng.choice([0.0, 0.65, 1e9])),
+            "row_price": float(rng.choice([0.0, 0.3, 1e9])),
+            "lone_share": float(rng.choice([0.0, 0.2, 1.0])),
+            "patience": float(rng.choice([0.0, 1.5])),
             "stale_tokens": float(rng.choice([0, 1, 3, 1e9])),
             "extra_segments": float(rng.choice([0, 1])),
         }

@@ -1,0 +1,230 @@
+"""From facts to findings; every finding the doctor has is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from flowedge.client.survey import Answer, Surveyed
+from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.cluster.duplicates import Duplicate
+from flowedge.cluster.interfaces import Interface, choose
+from flowedge.cluster.measurement import LinkMeasurement
+from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
+from flowedge.doctor.examination import KINDS
+from flowedge.doctor.finding import Finding, Kind, Severity, exit_code, in_order
+from flowedge.doctor.link_probe import measure_links
+from flowedge.doctor.peers import Agents
+from flowedge.errors import DeviceError, DeviceLostError
+from flowedge.version import PROTOCOL_VERSION, VERSION
+from tests.client.test_survey import device
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "discovery.md"
+HERE = "attic"
+GIB = 1 << 30
+NOW = datetime(2030, 6, 1, 12, tzinfo=timezone.utc)
+ETH0 = Interface("eth0", ("10.0.0.5/24",))
+DEFAULT = DiscoverySettings()
+
+
+def kinds(findings: Sequence[Finding]) -> list[Kind]:
+    return [finding.kind for finding in findings]
+
+
+def test_the_documentation_has_each_finding_as_the_code_has_it() -> None:
+    rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    table = [row for row in rows if row.count("|") == 5]
+    assert table == [
+        f"| `{kind.code}` | {kind.severity.value} | {kind.meaning} | {kind.remedy} |" for kind in KINDS
+    ]
+    assert len({kind.code for kind in KINDS}) == len(KINDS)
+
+
+def test_the_exit_code_is_that_of_the_worst() -> None:
+    info, warning, error = (
+        Finding(Kind(severity.value, severity, "", ""), HERE, "") for severity in Severity
+    )
+    assert [exit_code(found) for found in ([], [info], [info, warning], [warning, error])] == [0, 0, 4, 1]
+    assert in_order([info, warning, error]) == [error, warning, info]
+
+
+def test_interfaces() -> None:
+    def judge(*interfaces: Interface) -> list[Kind]:
+        return kinds(multicast.judge_interfaces(choose(interfaces), DEFAULT, HERE))
+
+    lo = Interface("lo", ("127.0.0.1/8",), multicast=False, loopback=True)
+    silent = Interface("eth1", ("10.0.1.5/24",), multicast=False)
+    assert judge(lo, ETH0) == []
+    assert judge(lo) == [multicast.NO_NETWORK]
+    assert judge(lo, Interface("docker0", ("172.17.0.1/16",))) == [multicast.NO_NETWORK]
+    assert judge(lo, ETH0, silent) == [multicast.MULTICAST_OFF]
+    assert judge(lo, ETH0, Interface("tun0", ("10.8.0.1/24",), multicast=False)) == []
+
+
+def test_multicast() -> None:
+    def judge(*heard: multicast.Heard) -> list[Kind]:
+        return kinds(multicast.judge_multicast(heard, HERE))
+
+    assert judge(multicast.Heard("eth0", True, frozenset(["10.0.0.9"]))) == []
+    assert judge(multicast.Heard("eth0", True)) == [multicast.MULTICAST_ALONE]
+    assert judge(multicast.Heard("eth0", False)) == [multicast.MULTICAST_BLOCKED]
+    (found,) = multicast.judge_multicast([multicast.Heard("eth0", False, problem="in use")], HERE)
+    assert "in use" in found.detail
+    lost = multicast.judge_arrival([("a", "10.0.0.1:7"), ("b", "10.0.0.2:7")], frozenset(["10.0.0.1:7"]))
+    assert [(finding.kind, finding.device) for finding in lost] == [(multicast.MULTICAST_LOST, "b")]
+
+
+@pytest.mark.parametrize(
+    ("reach", "kind"),
+    [
+        (ports.Reach.REFUSED, ports.PORT_CLOSED),
+        (ports.Reach.SILENT, ports.PORT_FILTERED),
+        (ports.Reach.NO_ROUTE, ports.NO_ROUTE),
+        (ports.Reach.OPEN, ports.NO_ANSWER),
+    ],
+)
+def test_ports(reach: ports.Reach, kind: Kind) -> None:
+    facts = ports.PortFacts("kitchen", "10.0.0.1:7", reach, answered=False, problem="gibberish")
+    (found,) = ports.judge_ports([facts, ports.PortFacts("b", "c:1", ports.Reach.OPEN, answered=True)])
+    assert found.kind is kind
+    assert "10.0.0.1:7" in found.detail
+
+
+def test_mtu() -> None:
+    def judge(own: int, agreed: int | None, passes: int | None) -> list[Kind]:
+        return kinds(mtu.judge_mtu([mtu.MtuFacts("kitchen", own, agreed, passes)]))
+
+    assert judge(1500, 1500, 1500) == judge(1500, 9000, 1500) == judge(1500, None, None) == []
+    assert judge(1500, 1400, None) == [mtu.MTU_DIFFERS]
+    assert judge(1500, 1500, 1280) == [mtu.MTU_PATH]
+    assert mtu.sizes_below(1450) == [1450, 1420, 1400, 1350, 1280, 1000, 576]
+
+
+def test_clocks() -> None:
+    def judge(offset: float, uncertainty: float = 0.0) -> list[Kind]:
+        return kinds(clocks.judge_clocks([clocks.ClockFacts("kitchen", offset, uncertainty)]))
+
+    assert judge(1.9) == judge(-1.9) == judge(4.0, 2.5) == []
+    assert judge(2.1) == judge(-60.0, 1.0) == [clocks.CLOCK_SKEW]
+    assert "behind" in clocks.judge_clocks([clocks.ClockFacts("kitchen", -9.0, 0.0)])[0].detail
+
+
+def test_certificates() -> None:
+    valid = clocks.Validity(NOW - timedelta(days=1), NOW + timedelta(days=29))
+
+    def judge(now: datetime, *others: float) -> list[tuple[Kind, str]]:
+        facts = [clocks.ClockFacts("kitchen", offset, 0.0) for offset in others]
+        return [(found.kind, found.device) for found in clocks.judge_certificate(valid, now, HERE, facts)]
+
+    day = 86400.0
+    assert judge(NOW, 0.0, day) == []
+    assert judge(NOW - timedelta(days=2)) == [(clocks.CERTIFICATE_NOT_YET, HERE)]
+    assert judge(NOW + timedelta(days=30)) == [(clocks.CERTIFICATE_EXPIRED, HERE)]
+    assert judge(NOW, -2 * day) == [(clocks.CERTIFICATE_NOT_YET, "kitchen")]
+    assert judge(NOW, 30 * day) == [(clocks.CERTIFICATE_EXPIRED, "kitchen")]
+    assert judge(NOW + timedelta(days=27)) == [(clocks.CERTIFICATE_ENDS, HERE)]
+
+
+def test_versions() -> None:
+    def judge(protocol: int, version: str) -> list[Kind]:
+        return kinds(versions.judge_versions([versions.VersionFacts("kitchen", protocol, version)]))
+
+    assert judge(PROTOCOL_VERSION, VERSION) == []
+    assert judge(PROTOCOL_VERSION + 1, VERSION) == [versions.PROTOCOL]
+    assert judge(PROTOCOL_VERSION, "99.0") == [versions.VERSION_DIFFERS]
+
+
+def test_duplicates() -> None:
+    pair = ("a (10.0.0.1:7)", "a (10.0.0.2:7)")
+    found = versions.judge_duplicates([Duplicate("id", "x", pair), Duplicate("name", "a", pair)])
+    assert kinds(found) == [versions.SAME_ID, versions.SAME_NAME]
+    assert all(address in finding.detail for finding in found for address in ("10.0.0.1:7", "10.0.0.2:7"))
+
+
+def test_links() -> None:
+    def judge(**facts: object) -> list[Kind]:
+        return kinds(links.judge_links([links.LinkFacts("a", "b", **facts)]))  # type: ignore[arg-type]
+
+    assert judge(bits_per_s=1e8, round_trip_s=0.001) == []
+    assert judge(bits_per_s=1e7, round_trip_s=0.03) == [links.LINK_SLOW, links.LINK_LATENCY]
+    assert judge(problem="busy") == [links.LINK_UNKNOWN]
+    assert links.judge_links([links.LinkFacts("a", "b", 1e8, 0.001)], 1e9)[0].kind is links.LINK_SLOW
+
+
+def test_agents_of_this_device() -> None:
+    assert kinds(agents.judge_agents([], HERE)) == [agents.NOT_RUNNING]
+    assert kinds(agents.judge_agents(["127.0.0.1:7"], HERE)) == [agents.LOOPBACK_ONLY]
+    assert agents.judge_agents(["127.0.0.1:7", "0.0.0.0:7"], HERE) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("", []),
+        ("LoadState=not-found\nActiveState=inactive\nNRestarts=0\n", []),
+        ("LoadState=loaded\nActiveState=active\nResult=success\nNRestarts=0\n", []),
+        ("LoadState=loaded\nActiveState=failed\nResult=exit-code\nNRestarts=0\n", [agents.UNIT_FAILED]),
+        ("LoadState=loaded\nActiveState=inactive\nResult=success\nNRestarts=0\n", [agents.UNIT_STOPPED]),
+        ("LoadState=loaded\nActiveState=activating\nResult=signal\nNRestarts=7\n", [agents.UNIT_RESTARTS]),
+    ],
+)
+def test_the_unit(shown: str, expected: list[Kind]) -> None:
+    assert kinds(agents.judge_unit(agents.unit_facts(shown), HERE)) == expected
+
+
+def test_memory_and_disk() -> None:
+    def judge(total: int, available: int, swap: int = 0) -> list[Kind]:
+        return kinds(memory.judge_memory([memory.MemoryFacts(HERE, total, available, swap)]))
+
+    assert judge(8 * GIB, 4 * GIB) == []
+    assert judge(64 * GIB, 6 * GIB) == judge(2 * GIB, GIB // 4) == [memory.MEMORY_LOW]
+    assert judge(8 * GIB, 4 * GIB, GIB) == [memory.SWAP_USED]
+
+    def disk(free: int, limit: int, used: int) -> list[Kind]:
+        return kinds(memory.judge_disk(memory.DiskFacts("/cache", free, limit, used), HERE))
+
+    assert disk(9 * GIB, 16 * GIB, 8 * GIB) == disk(0, 0, 0) == disk(0, 16 * GIB, 17 * GIB) == []
+    assert disk(7 * GIB, 16 * GIB, 8 * GIB) == [memory.DISK_LOW]
+
+
+def test_libraries() -> None:
+    def judge(gpu: bool, cuda: bool, torch: str | None = None, bnb: str | None = None) -> list[Kind]:
+        return kinds(compute.judge_compute(compute.ComputeFacts(gpu, cuda, torch, bnb), HERE))
+
+    assert judge(gpu=False, cuda=False) == judge(gpu=True, cuda=True) == []
+    assert judge(gpu=True, cuda=False) == [compute.NO_CUDA]
+    assert judge(gpu=True, cuda=False, torch="no module") == [compute.TORCH_BROKEN]
+    assert judge(gpu=False, cuda=False, bnb="no backend") == [compute.NO_BITSANDBYTES]
+
+
+def seen(number: int, role: str = "idle") -> Surveyed:
+    return Surveyed((f"10.0.0.{number}:7",), answer=Answer(device(number, role=role), 0.001, None))
+
+
+def test_links_are_measured_there_and_back() -> None:
+    asked = []
+
+    def measure(address: str, peer: str, peer_id: str) -> LinkMeasurement:
+        asked.append((address, peer))
+        if address == "10.0.0.2:7":
+            raise DeviceLostError(peer, "connection timed out")
+        if peer == "10.0.0.3:7":
+            raise DeviceError("board-3", "it is being measured")
+        return LinkMeasurement(bytes=10**6, seconds=0.08, round_trips=(0.001,))
+
+    found = Agents.split(
+        [seen(number) for number in range(1, 4)] + [seen(4, "stage")], [Interface("e", ("10.0.0.1/24",))]
+    )
+    assert [one.address for one in found.own] == ["10.0.0.1:7"]
+    measured, findings = measure_links(found, {}, measure)
+    assert kinds(findings) == [ports.NOT_REACHED_BACK]
+    assert "board-2" in findings[0].detail
+    told = {(link.sender, link.receiver): link for link in measured}
+    assert told["board-1", "board-2"].bits_per_s == 1e8
+    assert "being measured" in str(told["board-1", "board-3"].problem)
+    assert told["board-3", "board-1"].bits_per_s == 1e8
+    assert "a stage" in str(told["board-1", "board-4"].problem)
+    assert len(asked) == 4
