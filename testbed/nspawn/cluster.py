@@ -14,6 +14,7 @@ from testbed.nspawn.waiting import check, until
 AGENT = "flowedge-agent.service"
 DRAFT_NODE = "flowedge-draft-node.service"
 ENROL = "flowedge-enrol.service"
+_WARNINGS = 4  # of flowedge doctor
 _AUTHORITY = "/var/lib/flowedge-enrol"
 _IDENTITY = "/var/lib/flowedge"
 # What the person who made the cluster acts under; one thread a process, since boards share few cores here.
@@ -55,6 +56,12 @@ class Cluster:
         listed = self.draft_node.run([*_ADMIN, "flowedge", "devices", "--timeout", "3", "--json"]).stdout
         devices: list[dict[str, Any]] = json.loads(listed)
         return devices
+
+    def diagnose(self) -> None:
+        """FlowEdgeError for what `flowedge doctor` takes for an error; warnings are about this machine."""
+        asked = [*_ADMIN, "flowedge", "doctor", "--no-libraries", "--no-rate"]
+        done = self.draft_node.run(asked, check=False)
+        check(done.returncode in (0, _WARNINGS), f"flowedge doctor: {done.stdout}{done.stderr}")
 
     def pipeline(self) -> str:
         """The id of the pipeline that is ready over all boards; empty for none."""

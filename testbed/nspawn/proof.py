@@ -37,6 +37,8 @@ class Proof:
         self._steps.done("a cluster was made, and every board joined it with a token of its own")
         cluster.start_draft_node()
         self._serves(cluster, "agents found each other by multicast, the model lies in blocks")
+        cluster.diagnose()
+        self._steps.done("flowedge doctor found no error")
         self._killed(cluster, self._boards.hosts[-1])
         self._restarted(cluster, self._boards.hosts[1])
         drained_while_answering(cluster)
