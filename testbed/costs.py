@@ -10,6 +10,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
+from flowedge.drafting.recall import WINDOW
 from flowedge.messages import Message, Prune, Segment
 from flowedge.runtime.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.runtime.virtual import DRAFT_NODE, route_of
@@ -31,6 +32,7 @@ from testbed.profiles.model import (
     LayerSize,
     NGramSize,
     Quantisation,
+    RecallSize,
     weight_bytes,
 )
 
@@ -38,6 +40,7 @@ HEADER_BYTES = 64  # what a message takes apart from its rows, about: ids, numbe
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
 LOGIT_BYTES = 4
+LEARNT_ROWS = 64  # true rows of a draft job that lookup's weight may be learnt from; the prompt has more
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
@@ -140,13 +143,8 @@ class ProfileCosts:
         if self.emulation.drafting and isinstance(job, ExtendDraft | GrowDraft):
             return self._draft_together(job)
         match job:
-            case ExtendDraft():
-                return self._draft(len(job.next_tokens), 0, 0)
-            case GrowDraft():
-                extended = 0 if job.next_tokens is None else len(job.next_tokens)
-                # The root's children are read off the forward that extends the drafter's cache.
-                grown = 0 if int(job.nodes[0]) == 0 else len(job.nodes)
-                return self._draft(extended, grown, len(job.nodes))
+            case ExtendDraft() | GrowDraft():
+                return self._draft_alone(job, False)
             case Verify():
                 return self._verify(len(job.positions))
             case _:
@@ -196,14 +194,32 @@ class ProfileCosts:
 
     def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
         """Several drafters take their times one after the other."""
-        total = 0.0
+        total, learns = 0.0, any(isinstance(size, NGramSize) for size in self.emulation.drafting)
         for size in self.emulation.drafting:
-            if isinstance(size, NGramSize):
-                total += LOOKUP_S if isinstance(job, GrowDraft) else 0.0
-            else:
-                alone = replace(self.emulation, drafter=size, drafting=())
-                total += ProfileCosts(alone).draft_job(job)
+            match size:
+                case NGramSize():
+                    total += LOOKUP_S if isinstance(job, GrowDraft) else 0.0
+                case RecallSize():
+                    total += self._recall()
+                case _:
+                    alone = replace(self.emulation, drafter=size, drafting=())
+                    total += ProfileCosts(alone)._draft_alone(job, learns)
         return total
+
+    def _draft_alone(self, job: ExtendDraft | GrowDraft, learns: bool) -> float:
+        """One model's time; `learns`: true rows of the answer pass through its LM head as well."""
+        if isinstance(job, ExtendDraft):
+            return self._draft(len(job.next_tokens), 0, 0)
+        extended = 0 if job.next_tokens is None else len(job.next_tokens)
+        # The root's children are read off the forward that extends the drafter's cache.
+        grown = 0 if int(job.nodes[0]) == 0 else len(job.nodes)
+        learnt = extended if learns and extended <= LEARNT_ROWS else 0
+        return self._draft(extended, grown, len(job.nodes) + learnt)
+
+    def _recall(self) -> float:
+        """Reading the directions and the errors of a full window, for however many rows."""
+        model = self.emulation.model
+        return 2 * WINDOW * model.hidden * self._stored / self.emulation.draft_node.bytes_per_s
 
     def _draft(self, extended: int, grown: int, nodes: int) -> float:
         """A forward over `extended` true and `grown` draft rows, then the choice of `nodes`' children."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from flowedge.drafting.choice import RECALL, parse_drafter
 from flowedge.drafting.loading import DrafterKind, drafter_kinds
 from flowedge.errors import BadRequestError
-from testbed.profiles.model import DrafterSize, Eagle3Size, ModelProfile, NGramSize, SmallModelSize
+from testbed.profiles.model import (
+    DrafterSize,
+    DraftingSize,
+    Eagle3Size,
+    ModelProfile,
+    NGramSize,
+    RecallSize,
+    SmallModelSize,
+)
 
 T = TypeVar("T", Eagle3Size, SmallModelSize)
 
 
 def emulated_drafter(
     model: ModelProfile, named: str | None, choice: str
-) -> tuple[DrafterSize, tuple[DrafterSize | NGramSize, ...]]:
+) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
     """The `drafter` and the `drafting` of an Emulation (which see).
 
     A small language model and an EAGLE-3 head are each priced as the one that is named, or else the profile's
@@ -28,10 +37,11 @@ def emulated_drafter(
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
     kinds = drafter_kinds(choice)
-    if kinds in ((), ("eagle",)):
+    recall = (RecallSize(kind="recall"),) if RECALL in parse_drafter(choice) else ()
+    if kinds in ((), ("eagle",)) and not recall:
         return default, ()
-    parts = tuple(_part(model, default, kind) for kind in kinds)
-    if len(parts) == 1 and not isinstance(parts[0], NGramSize):
+    parts = (*(_part(model, default, kind) for kind in kinds), *recall)
+    if len(parts) == 1 and not isinstance(parts[0], NGramSize | RecallSize):
         return parts[0], ()
     return default, parts
 

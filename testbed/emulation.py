@@ -11,9 +11,9 @@ from testbed.profiles.device import DeviceProfile, Watts
 from testbed.profiles.link import LinkProfile
 from testbed.profiles.model import (
     DrafterSize,
+    DraftingSize,
     Eagle3Size,
     ModelProfile,
-    NGramSize,
     Quantisation,
     SmallModelSize,
 )
@@ -34,7 +34,7 @@ class Emulation:
 
     Attributes:
         drafter: the model that drafts.
-        drafting: what drafts instead, where that is not `drafter` alone: the parts of a hybrid, or lookups.
+        drafting: what drafts instead, where that is not `drafter` alone: its parts, or lookups.
         split: layers of each stage; stages: their devices.
         links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
         middles: models between the drafter and `model`, in the order of their routes.
@@ -47,7 +47,7 @@ class Emulation:
     stages: tuple[DeviceProfile, ...]
     links: tuple[LinkProfile, ...]
     split: tuple[int, ...]
-    drafting: tuple[DrafterSize | NGramSize, ...] = ()
+    drafting: tuple[DraftingSize, ...] = ()
     middles: tuple[EmulatedMiddle, ...] = ()
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Emulation:
         return len(self.stages)
 
     @property
-    def drafters(self) -> tuple[DrafterSize | NGramSize, ...]:
+    def drafters(self) -> tuple[DraftingSize, ...]:
         """All that draft."""
         return self.drafting or (self.drafter,)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.recall import ROW_VECTORS
 from flowedge.memory.sums import gib, require_memory
 from testbed.drafter_weights import DrafterWeights
 from testbed.emulation import EmulatedMiddle, Emulation
 from testbed.profiles.device import DeviceProfile
-from testbed.profiles.model import LayerSize, NGramSize, weight_bytes
+from testbed.profiles.model import LayerSize, NGramSize, RecallSize, weight_bytes
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
 
@@ -37,6 +38,9 @@ def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
     for number, size in enumerate(emulation.drafters, start=1):
         if isinstance(size, NGramSize):
             parts[f"n-grams of {capacity} tokens"] = float(NGramDrafter().session_bytes(capacity))
+            continue
+        if isinstance(size, RecallSize):
+            parts[f"errors of {capacity} tokens"] = float(ROW_VECTORS * model.hidden * stored * capacity)
             continue
         drafter = DrafterWeights.of(model, size)
         which = f" ({number})" if len(emulation.drafters) > 1 else ""

@@ -32,8 +32,8 @@ from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
-from flowedge.weights.opening import Opened
 from flowedge.weights.reference import is_reference
+from flowedge.weights.wish import Opened
 
 if TYPE_CHECKING:
     from flowedge.agent.draft_models import DraftModels
@@ -221,7 +221,7 @@ class DraftNodeRole:
         middles = await plan_middles(addresses, opened.middles, settings.link)
         if self._taps is None:
             self._taps = opened.taps
-        weights = await sharing.sources(request.model, opened.checkpoint, stages, middles, report)
+        weights = await sharing.sources(request, opened.checkpoint, stages, middles, report)
         setup = StageSetup(
             pipeline=self.pipeline,
             model=request.model,

@@ -19,7 +19,7 @@ from flowedge.agent.operations import Operations, Signals
 from flowedge.agent.pipeline_keeper import kept_pipeline
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
-from flowedge.agent.weights import serve_weights
+from flowedge.agent.weights import keep_from_hub, serve_weights
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
 from flowedge.log_fields import about
@@ -43,6 +43,7 @@ def serve(settings: AgentSettings) -> None:
     Raises DeviceError when it cannot listen where it is told to, or cannot be advertised.
     """
     set_up_logs(settings.log, device_name(settings))
+    keep_from_hub(settings)
     asyncio.run(run_agent(settings))
 
 

@@ -13,14 +13,16 @@ from flowedge.v1 import agent_pb2 as pb
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
     from flowedge.runtime.executors import BlockExecutor
+    from flowedge.weights.quantised import Asked
+    from flowedge.weights.wish import Opened
 
 
 def load_middle(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None
+    device: str, request: pb.StageRole, settings: AgentSettings, opened: Opened | None
 ) -> BlockExecutor:
     """Reads a middle model.
 
-    opened: its checkpoint, where that is not to be found by the model's name. Raises FlowEdgeError.
+    opened: what was opened for it, where it is not to be found by the model's name. Raises FlowEdgeError.
     """
     import torch  # noqa: PLC0415
 
@@ -30,7 +32,7 @@ def load_middle(
     from flowedge.runtime.middle_executor import MiddleExecutor  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads)
-    checkpoint = opened or open_middle(request.model, hub=settings.weights.hub)
+    checkpoint = opened.checkpoint if opened else open_middle(request.model, hub=settings.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
     _admit_middle(device, request, settings, checkpoint)
     return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
@@ -47,11 +49,11 @@ def select_middle(
 
 
 def load_block(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: Checkpoint | None
+    device: str, request: pb.StageRole, settings: AgentSettings, opened: Opened | None
 ) -> BlockExecutor:
     """Reads a block of layers.
 
-    opened: its checkpoint, where that is not to be found by the model's name. Raises FlowEdgeError.
+    opened: what was opened for it, where it is not to be found by the model's name. Raises FlowEdgeError.
     """
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -66,11 +68,12 @@ def load_block(
     from flowedge.runtime.executors import BlockExecutor  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads)
-    checkpoint = opened or Checkpoint.open(request.model, hub=settings.weights.hub)
+    checkpoint = opened.checkpoint if opened else Checkpoint.open(request.model, hub=settings.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
     _admit_block(device, request, settings, checkpoint)
-    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+    given = opened.given if opened else {}
+    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib, given)
     block = LayerBlock.load(
         checkpoint,
         request.layer_start,
@@ -90,6 +93,16 @@ def select_block(
 
     _admit_block(device, request, settings, checkpoint)
     return block_tensors(checkpoint, request.layer_start, request.layer_stop)
+
+
+def asked_of(request: pb.StageRole) -> Asked:
+    """The quantisation that a block is asked for in."""
+    from flowedge.models.quantize import check_quant  # noqa: PLC0415
+    from flowedge.models.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.weights.quantised import Asked  # noqa: PLC0415
+
+    quant = check_quant(request.quant or "none")
+    return Asked(quant, torch_dtype(request.dtype), request.layer_start, request.layer_stop)
 
 
 def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.admission import session_rows
 from flowedge.agent.settings import AgentSettings
-from flowedge.agent.stage_loading import load_block, load_middle, select_block, select_middle
+from flowedge.agent.stage_loading import asked_of, load_block, load_middle, select_block, select_middle
 from flowedge.errors import (
     DeviceError,
     DeviceLostError,
@@ -27,7 +27,8 @@ from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
-from flowedge.weights.opening import ModelOpener, Opened, Tell, wish_of
+from flowedge.weights.opening import ModelOpener, Tell
+from flowedge.weights.wish import Opened, wish_of
 
 if TYPE_CHECKING:
     from flowedge.runtime.executors import BlockExecutor
@@ -103,7 +104,7 @@ class StageRole:
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
         await self._fetch(report)
-        opened = None if self._opened is None else self._opened.checkpoint
+        opened = self._opened
         load = load_middle if self._request.route else load_block
         work = self._lane.run(
             lambda: load(self._device, self._request, self._settings, opened), self._settings.load_s
@@ -178,6 +179,7 @@ class StageRole:
                 request.model,
                 request.fingerprint,
                 lambda checkpoint: select(self._device, request, settings, checkpoint),
+                None if request.route else lambda: asked_of(request),
             )
         )
         self._check_not_stopped()

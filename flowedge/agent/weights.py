@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +20,15 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetcher import SourceAddress
 from flowedge.weights.library import Library
-from flowedge.weights.opening import ModelOpener, Opened, Wish
+from flowedge.weights.manifest import Manifest
+from flowedge.weights.opening import ModelOpener
 from flowedge.weights.peer import Peer
 from flowedge.weights.progress import mib
 from flowedge.weights.reference import resolve
 from flowedge.weights.service import WeightsService
 from flowedge.weights.shelf import shown
+from flowedge.weights.threads import finish_in_thread
+from flowedge.weights.wish import Opened, Wish
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
@@ -37,6 +41,15 @@ def serve_weights(server: grpc.aio.Server, device: str, settings: AgentSettings)
     library = Library.configured(settings.cache_dir, settings.cache_gib)
     rpc.add_WeightsServicer_to_server(WeightsService(device, library, settings.weights), server)
     return library
+
+
+def keep_from_hub(settings: AgentSettings) -> None:
+    """Have the hub's library ask nobody, unless the settings allow it or the environment says otherwise.
+
+    To be called before the library is imported.
+    """
+    if not settings.weights.hub:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class WeightSharing:
 
     async def sources(
         self,
-        model: str,
+        request: pb.DraftNodeRole,
         checkpoint: Checkpoint,
         stages: Sequence[PlannedStage],
         middles: Sequence[PlannedStage],
@@ -67,15 +80,16 @@ class WeightSharing:
         """
         devices = [*stages, *middles]
         found: dict[str, pb.WeightSources] = {}
-        if not all(await asyncio.gather(*(self._looks(stage, model) for stage in stages))):
-            manifest = await self._share(checkpoint, report)
-            name = shown(checkpoint.directory.resolve().name)
-            found |= {stage.address: self._of(manifest, name, stage, devices) for stage in stages}
+        if not all(await asyncio.gather(*(self._looks(stage, request.model) for stage in stages))):
+            name, manifest = await self._share(checkpoint, report)
+            quantised = await self._share_quantised(request, checkpoint, manifest)
+            for stage in stages:
+                found[stage.address] = self._of(manifest.id, name, stage, devices, quantised)
         for middle in middles:
             if middle.setup is not None and not await self._looks(middle, middle.setup.model):
                 opened = await asyncio.to_thread(_open_middle, middle.setup.model)
-                manifest = await self._share(opened, report)
-                found[middle.address] = self._of(manifest, shown(middle.setup.model), middle, devices)
+                name, manifest = await self._share(opened, report)
+                found[middle.address] = self._of(manifest.id, name, middle, devices)
         return found
 
     async def open_head(self, model: str, stages: Sequence[str], report: Report) -> Opened:
@@ -109,17 +123,48 @@ class WeightSharing:
             await peer.close()
 
     def _of(
-        self, manifest: str, name: str, stage: PlannedStage, devices: Sequence[PlannedStage]
+        self,
+        manifest: str,
+        name: str,
+        stage: PlannedStage,
+        devices: Sequence[PlannedStage],
+        quantised: str = "",
     ) -> pb.WeightSources:
-        others = [device.address for device in devices if device.address != stage.address]
         return pb.WeightSources(
-            manifest=manifest, name=name, draft_node=self.address_for(stage.address), peers=others
+            manifest=manifest,
+            name=name,
+            draft_node=self.address_for(stage.address),
+            peers=[device.address for device in devices if device.address != stage.address],
+            quantised=quantised,
         )
 
-    async def _share(self, checkpoint: Checkpoint, report: Report) -> str:
-        """Give what is in a checkpoint; returns the id of its manifest. All of it is read the first time."""
+    async def _share_quantised(
+        self, request: pb.DraftNodeRole, checkpoint: Checkpoint, manifest: Manifest
+    ) -> str:
+        """Give what this device has quantised of a model; returns the id of the list, "" when it is empty."""
+
+        def find() -> str:
+            from flowedge.agent.stage_loading import asked_of  # noqa: PLC0415
+            from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
+            from flowedge.weights.quantised import keys_of, list_quantised  # noqa: PLC0415
+
+            layers = int(checkpoint.config.num_hidden_layers)
+            block = pb.StageRole(quant=request.quant, dtype=request.dtype, layer_stop=layers)
+            keys = keys_of(checkpoint, manifest, asked_of(block))
+            settings = self.settings
+            cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+            listed, locations = list_quantised(keys.values(), cache)
+            if not listed.entries:
+                return ""
+            self.library.give(listed.content, locations)
+            return listed.id
+
+        return await finish_in_thread(find)
+
+    async def _share(self, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
+        """Give what is in a checkpoint; returns its name and manifest. All of it is read the first time."""
         if checkpoint.manifest_id:
-            return checkpoint.manifest_id
+            return self._known(checkpoint.manifest_id)
         read, called_off = [0, 0], asyncio.Event()
 
         def on_bytes(done: int, total: int) -> None:
@@ -139,9 +184,16 @@ class WeightSharing:
                 await report(self.device, f"hashed {mib(read[0])} of {mib(read[1])}")
         finally:
             called_off.set()  # a thread cannot be stopped otherwise
-        manifest, locations = described.result().manifest, described.result().locations
-        self.library.share(checkpoint.directory.resolve().name, manifest, locations)
-        return str(manifest.id)
+        manifest: Manifest = described.result().manifest
+        name = shown(checkpoint.directory.resolve().name)
+        self.library.share(name, manifest, described.result().locations)
+        return name, manifest
+
+    def _known(self, model: str) -> tuple[str, Manifest]:
+        for known in self.library.shelf.models():
+            if known.manifest.id == model:
+                return known.name, known.manifest
+        raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")
 
 
 def _select_head(checkpoint: Checkpoint) -> Sequence[str]:

@@ -16,8 +16,8 @@ def generate(
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="EAGLE head or small language model: directory or hub id; ngram; none; or two joined by +, "
-            "such as bundled+ngram. The bundled model has bundled, bundled-small and bundled-eagle3."
+            help="EAGLE head or small language model: directory or hub id; ngram; none; or several joined "
+            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small, bundled-eagle3."
         ),
     ] = None,
     stages: Annotated[

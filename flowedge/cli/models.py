@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flowedge.cli.options import Quant
+
 if TYPE_CHECKING:
     from flowedge.weights.inventory import HeldModel
 
@@ -71,6 +73,9 @@ def pull(
         typer.Option("--from", help="Agents that have it (host:port,...); those found on the network."),
     ] = None,
     hub: Annotated[bool, typer.Option("--hub", help="Download a hub id that is not on this device.")] = False,
+    quant: Annotated[
+        Quant, typer.Option(help="Quantise the layers here as well, for stages to fetch them so.")
+    ] = Quant.NONE,
     timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
     cache_dir: CacheDir = None,
     cache_gib: CacheGib = None,
@@ -80,7 +85,7 @@ def pull(
 
     from flowedge.cli.transfers import transfer_bars  # noqa: PLC0415
     from flowedge.weights.library import Library  # noqa: PLC0415
-    from flowedge.weights.pulling import import_model, pull_model  # noqa: PLC0415
+    from flowedge.weights.pulling import import_model, pull_model, quantise_model  # noqa: PLC0415
     from flowedge.weights.reference import is_reference  # noqa: PLC0415
 
     library = Library.configured(cache_dir, cache_gib)
@@ -89,6 +94,8 @@ def pull(
             identity = asyncio.run(pull_model(library, model, _agents(peers, timeout), show))
         else:
             identity = import_model(library, model, hub=hub, on_transfer=show)
+        if quant != Quant.NONE:
+            quantise_model(library, identity, quant.value, show)
     print(f"sha256:{identity}")
 
 

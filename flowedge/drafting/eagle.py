@@ -16,9 +16,11 @@ class EagleDrafter(HeadDrafter):
 
     taps: Taps = ()
 
-    def __init__(self, head: EagleHead, lm_head: LMHead, embedding: nn.Embedding) -> None:
-        """`embedding` is the target's, or the head's own where it has one."""
-        super().__init__(head, head.config, lm_head, embedding)
+    def __init__(
+        self, head: EagleHead, lm_head: LMHead, embedding: nn.Embedding, recalls: bool = False
+    ) -> None:
+        """`embedding` is the target's, or the head's own where it has one; recalls: see HeadDrafter."""
+        super().__init__(head, head.config, lm_head, embedding, recalls)
         self._hidden = int(head.config.hidden_size)
 
     def _features(self, rows: torch.Tensor) -> torch.Tensor:

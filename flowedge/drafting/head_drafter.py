@@ -16,7 +16,9 @@ from torch import nn
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.eagle_head import KeyValueViews
+from flowedge.drafting.prediction import Prediction
 from flowedge.drafting.ranking import ranked
+from flowedge.drafting.recall import Recall
 from flowedge.errors import CapacityError
 from flowedge.messages import Payload
 from flowedge.models.cache import head_size
@@ -46,11 +48,17 @@ class _Node:
 
 @dataclass
 class _Session:
-    """One session's buffer [2, kv_heads, rows, head_dim]: true rows first, then the scratch of one growth."""
+    """One session's buffer [2, kv_heads, rows, head_dim]: true rows first, then the scratch of one growth.
+
+    Attributes:
+        predicted: [rows, hidden], the feature that each true row predicts, which `predict_true` reads.
+    """
 
     kv: torch.Tensor
+    predicted: torch.Tensor
     capacity: int
     noise: SamplingParams | None = None
+    recall: Recall | None = None
     true_rows: int = 0
     root: _Node | None = None
     growth: int | None = None
@@ -78,10 +86,14 @@ class HeadDrafter(ABC):
 
     needs_features = True
 
-    def __init__(self, head: nn.Module, config: Any, lm_head: LMHead, embedding: nn.Embedding) -> None:
+    def __init__(
+        self, head: nn.Module, config: Any, lm_head: LMHead, embedding: nn.Embedding, recalls: bool = False
+    ) -> None:
         """A head whose `forward` is that of EagleHead.
 
         config: the head's; lm_head: the target's; embedding: the target's, or the head's own.
+        recalls: whether it is corrected by its own errors (see recall.py), which takes a head that predicts
+        what it is given.
         """
         self._head = head
         self._lm_head = lm_head
@@ -90,6 +102,8 @@ class HeadDrafter(ABC):
         self._kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
         self._head_dim = head_size(config)
         self._dtype = next(head.parameters()).dtype
+        self._hidden_size = int(config.hidden_size)
+        self._recalls = recalls
 
     @property
     @abstractmethod
@@ -120,10 +134,12 @@ class HeadDrafter(ABC):
         digest = hashlib.sha256()
         for name, tensor in sorted(self._head.state_dict().items()):
             digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return digest.hexdigest() + ("+recall" if self._recalls else "")
 
     def session_bytes(self, capacity: int) -> int:
-        return math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
+        kv = math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
+        recall = Recall.row_bytes(self._hidden_size, self._dtype) if self._recalls else 0
+        return kv + capacity * (self._hidden_size * self._dtype.itemsize + recall)
 
     def open(
         self,
@@ -134,7 +150,9 @@ class HeadDrafter(ABC):
     ) -> None:
         """Allocate the buffer for `capacity` true rows and a growth."""
         kv = torch.zeros(self._kv_shape(capacity), dtype=self._dtype)
-        self._sessions[session] = _Session(kv, capacity, noise)
+        predicted = torch.zeros((capacity, self._hidden_size), dtype=self._dtype)
+        recall = Recall(capacity, self._hidden_size, self._dtype) if self._recalls else None
+        self._sessions[session] = _Session(kv, predicted, capacity, noise, recall)
 
     def close(self, session: str) -> None:
         """Free the buffer; an unknown session is ignored."""
@@ -168,10 +186,12 @@ class HeadDrafter(ABC):
         mask = torch.arange(stop)[None] <= positions[:, None]
         given = self._features(to_tensor(features).to(self._dtype))
         predicted = self._forward(state, np.asarray(next_tokens), given, positions, mask)
+        if state.recall is not None:
+            predicted = state.recall.extend(start, given, predicted)
+        state.predicted[start:stop] = predicted
         state.true_rows = stop
         state.root = _Node(predicted[-1].clone(), stop - 1, ())
 
-    @torch.inference_mode()
     def grow(
         self,
         session: str,
@@ -181,7 +201,20 @@ class HeadDrafter(ABC):
         tokens: Sequence[int],
         width: int,
     ) -> DraftLayer:
-        """See Drafter.
+        """See Drafter."""
+        found = self.predict(session, growth, nodes, parents, tokens)
+        return ranked(found.logits, width, self._sessions[session].noise, found.positions, found.ids)
+
+    @torch.inference_mode()
+    def predict(
+        self,
+        session: str,
+        growth: int,
+        nodes: Sequence[int],
+        parents: Sequence[int],
+        tokens: Sequence[int],
+    ) -> Prediction:
+        """See Predictor.
 
         The root needs no forward: the last true row, which pairs the latest feature with the root's token,
         has predicted its feature already.
@@ -199,7 +232,13 @@ class HeadDrafter(ABC):
         asked = [state.nodes[node] for node in nodes]
         logits = self._logits(torch.stack([node.feature for node in asked]))
         # Row t stands for token[t + 1], so what is drawn after it is token[t + 2].
-        return ranked(logits, width, state.noise, [node.position + 2 for node in asked], self._ids)
+        return Prediction(logits, [node.position + 2 for node in asked], self._ids)
+
+    @torch.inference_mode()
+    def predict_true(self, session: str, start: int, stop: int) -> Prediction:
+        """See Predictor."""
+        logits = self._logits(self._sessions[session].predicted[start:stop])
+        return Prediction(logits, list(range(start + 2, stop + 2)), self._ids)
 
     def _expand(
         self, state: _Session, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
@@ -219,6 +258,8 @@ class HeadDrafter(ABC):
         positions = torch.tensor([parent.position + 1 for parent in above])
         features = torch.stack([parent.feature for parent in above])
         predicted = self._forward(state, np.asarray(tokens, dtype=np.int64), features, positions, mask)
+        if state.recall is not None:
+            predicted = state.recall.corrected(predicted, state.true_rows - 1)
         state.scratch_rows += len(nodes)
         for i, node in enumerate(nodes):
             state.nodes[node] = _Node(predicted[i], int(positions[i]), paths[i])

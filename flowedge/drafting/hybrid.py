@@ -1,31 +1,63 @@
-"""Two drafters as one: each node's children are the best of what either proposes."""
+"""Several drafters as one: each node's children are the best of one distribution of them all."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
+import torch
 
-from flowedge.drafting.drafter import Drafter, DraftLayer, padded_layer
+from flowedge.drafting.drafter import Drafter, DraftLayer
+from flowedge.drafting.mixing import first_odds, learnt_odds, mixed, pooled
+from flowedge.drafting.ngram import Match, NGramDrafter
+from flowedge.drafting.prediction import Predictor
+from flowedge.drafting.ranking import ranked
 from flowedge.messages import Payload
 from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray, SamplingParams
 
 
-class HybridDrafter:
-    """A Drafter that merges the trees of two by score.
+@dataclass
+class _Session:
+    """What one session has shown of lookup.
 
-    Both are asked about every frontier node, whoever proposed it, so branches of one go on with tokens of the
-    other. A token that both propose has the higher of its log-probabilities.
+    Attributes:
+        rows: true rows; first: how many there were when a tree was first grown, None before.
+        odds: log-odds added to those of a match, after each true row from `first` on.
     """
 
-    def __init__(self, first: Drafter, second: Drafter) -> None:
-        """Ties go to the first. ValueError for parts that tap different layers."""
-        self._parts = (first, second)
-        self._taps = first.taps or second.taps
-        if any(part.taps not in ((), self._taps) for part in self._parts):
-            raise ValueError(f"one drafter taps the layers {first.taps}, the other {second.taps}")
+    noise: SamplingParams | None
+    rows: int = 0
+    first: int | None = None
+    odds: list[float] = field(default_factory=list)
+
+    @property
+    def latest_odds(self) -> float:
+        return self.odds[-1] if self.odds else first_odds(self.noise)
+
+
+class HybridDrafter:
+    """A Drafter over models and lookup, whose distributions are mixed before children are ranked.
+
+    All are asked about every frontier node, whoever proposed it, so branches of one go on with tokens of the
+    others. What weight lookup has beside models is learnt from the tokens that are drawn, which are those
+    that come after the session's first growth.
+    """
+
+    def __init__(self, models: Sequence[Predictor], lookup: NGramDrafter | None, vocab_size: int) -> None:
+        """models: one or more, the best first; vocab_size: tokens of the target.
+
+        ValueError for models that tap different layers.
+        """
+        self._models = tuple(models)
+        self._lookup = lookup
+        self._vocab_size = vocab_size
+        self._parts: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
+        self._taps = next((part.taps for part in self._parts if part.taps), ())
+        self._sessions: dict[str, _Session] = {}
+        for part in self._parts:
+            if part.taps not in ((), self._taps):
+                raise ValueError(f"one drafter taps the layers {part.taps}, the other {self._taps}")
 
     @property
     def needs_features(self) -> bool:
@@ -49,20 +81,32 @@ class HybridDrafter:
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
+        self._sessions[session] = _Session(noise)
         for part in self._parts:
             part.open(session, capacity, first_token, noise)
 
     def close(self, session: str) -> None:
+        self._sessions.pop(session, None)
         for part in self._parts:
             part.close(session)
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        for part in self._parts:
-            part.extend(session, features, next_tokens)
+        state = self._sessions[session]
+        known = len(next_tokens) if state.first is None else max(state.first - state.rows, 0)
+        matches = self._extend_lookup(session, next_tokens, known)
+        for model in self._models:
+            model.extend(session, features, next_tokens)
+        if matches:
+            self._learn(session, state, matches, next_tokens[known:])
+        state.rows += len(next_tokens)
 
     def rewind(self, session: str, rows: int) -> None:
         for part in self._parts:
             part.rewind(session, rows)
+        state = self._sessions[session]
+        state.rows = rows
+        if state.first is not None:
+            del state.odds[max(rows - state.first, 0) :]
 
     def grow(
         self,
@@ -73,35 +117,33 @@ class HybridDrafter:
         tokens: Sequence[int],
         width: int,
     ) -> DraftLayer:
-        first, second = (part.grow(session, growth, nodes, parents, tokens, width) for part in self._parts)
-        return merged(first, second, width)
+        state = self._sessions[session]
+        if state.first is None:
+            state.first = state.rows
+        found = [model.predict(session, growth, nodes, parents, tokens) for model in self._models]
+        log_probs = pooled(found, self._vocab_size)
+        if self._lookup is not None:
+            matches = self._lookup.matches(session, growth, nodes, parents, tokens)
+            log_probs = mixed(log_probs, matches, state.latest_odds)
+        return ranked(log_probs, width, state.noise, found[0].positions)
 
+    def _extend_lookup(self, session: str, next_tokens: IntArray, known: int) -> list[Match]:
+        """Extend it; what it had for each of the tokens, those apart that were `known` before the answer."""
+        if self._lookup is None:
+            return []
+        self._lookup.extend(session, None, next_tokens[:known])
+        matches: list[Match] = []
+        for i in range(known, len(next_tokens)):
+            matches.append(self._lookup.next_match(session))
+            self._lookup.extend(session, None, next_tokens[i : i + 1])
+        return matches
 
-def merged(first: DraftLayer, second: DraftLayer, width: int) -> DraftLayer:
-    """The `width` best of the children that two layers have below the same nodes."""
-    children: list[list[tuple[int, float]]] = []
-    given: list[list[tuple[float, float]]] = []
-    for node in range(len(first.tokens)):
-        here, there = (
-            {
-                token: log_prob
-                for token, log_prob in zip(
-                    layer.tokens[node].tolist(), layer.log_probs[node].tolist(), strict=True
-                )
-                if token >= 0
-            }
-            for layer in (first, second)
-        )
-        parts = {
-            token: (here.get(token, -math.inf), there.get(token, -math.inf)) for token in (*here, *there)
-        }
-        best = sorted(((token, max(pair)) for token, pair in parts.items()), key=lambda child: -child[1])[
-            :width
-        ]
-        children.append(best)
-        given.append([parts[token] for token, _ in best])
-    layer = padded_layer(children)
-    filled = np.full((*layer.tokens.shape, 2), -np.inf)
-    for node, pairs in enumerate(given):
-        filled[node, : len(pairs)] = np.array(pairs).reshape(-1, 2)
-    return DraftLayer(layer.tokens, layer.log_probs, filled)
+    def _learn(self, session: str, state: _Session, matches: Sequence[Match], next_tokens: IntArray) -> None:
+        """Learn from the latest tokens, whose distributions models had after the rows before them."""
+        assert state.first is not None
+        start = state.first + len(state.odds) - 1
+        found = [model.predict_true(session, start, start + len(matches)) for model in self._models]
+        drawn = torch.from_numpy(next_tokens)[:, None]
+        log_probs = pooled(found, self._vocab_size).gather(1, drawn)[:, 0].tolist()
+        for match, token, log_prob in zip(matches, next_tokens.tolist(), log_probs, strict=True):
+            state.odds.append(learnt_odds(state.latest_odds, match, token, log_prob))

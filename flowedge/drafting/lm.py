@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from flowedge.drafting.drafter import ROOT, DraftLayer
+from flowedge.drafting.prediction import Prediction
 from flowedge.drafting.ranking import ranked
 from flowedge.errors import CapacityError
 from flowedge.messages import CONTEXT, Payload
@@ -40,6 +41,7 @@ class _Session:
     """One session's cache: a row for each known token, then the scratch of one growth.
 
     Attributes:
+        predicted: [rows, hidden], the final hidden state of each known token.
         waiting: known tokens, at the end, that are not computed yet.
         root: final hidden state of the last known token; None when it is not known.
         tail_parents: of each scratch row, CONTEXT for a child of the root.
@@ -47,6 +49,7 @@ class _Session:
     """
 
     cache: SessionCache
+    predicted: torch.Tensor
     capacity: int
     waiting: list[int]
     noise: SamplingParams | None = None
@@ -107,13 +110,15 @@ class LMDrafter:
     def session_bytes(self, capacity: int) -> int:
         block = self._block
         per_row = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
-        return per_row * _cache_rows(capacity)
+        per_token = self._lm_head.hidden_size * block.dtype.itemsize
+        return per_row * _cache_rows(capacity) + (1 + capacity) * per_token
 
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
         cache = self._block.new_cache(_cache_rows(capacity))
-        self._sessions[session] = _Session(cache, capacity, [first_token], noise)
+        predicted = torch.zeros((1 + capacity, self._lm_head.hidden_size), dtype=self._block.dtype)
+        self._sessions[session] = _Session(cache, predicted, capacity, [first_token], noise)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -126,6 +131,9 @@ class LMDrafter:
         kept = state.computed_path(tokens)
         if kept:
             state.cache.gather(state.cached, [node.row for node in kept])
+            state.predicted[state.cached : state.cached + len(kept)] = torch.stack(
+                [node.hidden for node in kept]
+            )
             state.cached += len(kept)
             state.root = kept[-1].hidden
         state.forget_growth()
@@ -134,6 +142,7 @@ class LMDrafter:
             rows = np.arange(state.cached, state.cached + len(state.waiting))
             parents = np.where(rows == state.cached, CONTEXT, rows - 1)
             hidden = self._forward(state, state.waiting, rows, parents)
+            state.predicted[state.cached : state.cached + len(state.waiting)] = hidden
             state.cached += len(state.waiting)
             state.waiting = []
             state.root = hidden[-1].clone()
@@ -148,7 +157,6 @@ class LMDrafter:
         if not state.waiting:
             state.cached, state.root = rows + 1, None
 
-    @torch.inference_mode()
     def grow(
         self,
         session: str,
@@ -158,6 +166,19 @@ class LMDrafter:
         tokens: Sequence[int],
         width: int,
     ) -> DraftLayer:
+        found = self.predict(session, growth, nodes, parents, tokens)
+        return ranked(found.logits, width, self._sessions[session].noise, found.positions)
+
+    @torch.inference_mode()
+    def predict(
+        self,
+        session: str,
+        growth: int,
+        nodes: Sequence[int],
+        parents: Sequence[int],
+        tokens: Sequence[int],
+    ) -> Prediction:
+        """See Predictor."""
         state = self._sessions[session]
         if growth != state.growth:
             state.forget_growth()
@@ -171,7 +192,14 @@ class LMDrafter:
         asked = [state.nodes[node] for node in nodes]
         hidden = torch.stack([node.hidden for node in asked])
         logits = self._lm_head.logits(hidden)[:, : self._vocab_size]
-        return ranked(logits, width, state.noise, [state.cached + node.depth for node in asked])
+        return Prediction(logits, [state.cached + node.depth for node in asked])
+
+    @torch.inference_mode()
+    def predict_true(self, session: str, start: int, stop: int) -> Prediction:
+        """See Predictor."""
+        hidden = self._sessions[session].predicted[start + 1 : stop + 1]
+        logits = self._lm_head.logits(hidden)[:, : self._vocab_size]
+        return Prediction(logits, list(range(start + 2, stop + 2)))
 
     def _expand(self, state: _Session, fresh: Sequence[tuple[int, int, int]]) -> None:
         """Compute nodes that are given by name, parent's name and token."""

@@ -11,7 +11,15 @@ import torch
 from torch import nn
 
 import flowedge
-from flowedge.drafting.choice import BUNDLED, BUNDLED_FOLDERS, BUNDLED_SMALL, NGRAM, WORDS, parse_drafter
+from flowedge.drafting.choice import (
+    BUNDLED,
+    BUNDLED_FOLDERS,
+    BUNDLED_SMALL,
+    NGRAM,
+    RECALL,
+    WORDS,
+    parse_drafter,
+)
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.eagle import EagleDrafter
 from flowedge.drafting.eagle3 import Eagle3Drafter
@@ -20,6 +28,7 @@ from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.prediction import Predictor
 from flowedge.errors import BadRequestError, CheckpointError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
@@ -53,15 +62,23 @@ def load_drafter(choice: str, target: Target) -> Drafter | None:
     BadRequestError for a choice that cannot be met, CheckpointError for files that cannot be read, or that
     belong to another model.
     """
-    parts = [_load(source, target) for source in parse_drafter(choice)]
-    if len(parts) == 2:
-        return HybridDrafter(*parts)
-    return parts[0] if parts else None
+    sources = parse_drafter(choice)
+    recalls = RECALL in sources
+    if recalls and "eagle" not in drafter_kinds(choice):
+        raise BadRequestError(
+            f"drafter {choice}: {RECALL} corrects an EAGLE head, and there is none beside it"
+        )
+    parts = [_load(source, target, recalls) for source in sources if source != RECALL]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    models = [part for part in parts if isinstance(part, Predictor)]
+    lookup = next((part for part in parts if isinstance(part, NGramDrafter)), None)
+    return HybridDrafter(models, lookup, target.vocab_size)
 
 
 def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
     """The kind of each source of a --drafter option, from configs alone. Errors as in load_drafter."""
-    return tuple(_kind(source) for source in parse_drafter(choice))
+    return tuple(_kind(source) for source in parse_drafter(choice) if source != RECALL)
 
 
 def drafter_taps(choice: str, num_layers: int) -> Taps:
@@ -73,14 +90,14 @@ def _kind(source: str) -> DrafterKind:
     return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
 
 
-def _load(source: str, target: Target) -> Drafter:
+def _load(source: str, target: Target, recalls: bool) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     directory = drafter_directory(source)
     kind = kind_of(directory)
     if kind == "lm":
         return _load_lm(directory, target)
-    return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target)
+    return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target, recalls)
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
@@ -115,12 +132,12 @@ def kind_of(directory: Path) -> DrafterKind:
     return "eagle"
 
 
-def _load_eagle(directory: Path, target: Target) -> EagleDrafter:
+def _load_eagle(directory: Path, target: Target, recalls: bool) -> EagleDrafter:
     head = load_eagle_head(directory, target.dtype)
     check_sizes(
         int(head.config.hidden_size), int(head.config.vocab_size), target.checkpoint.config, directory
     )
-    return EagleDrafter(head, target.head, _embedding(head, target))
+    return EagleDrafter(head, target.head, _embedding(head, target), recalls)
 
 
 def _load_eagle3(directory: Path, target: Target) -> Eagle3Drafter:

@@ -13,8 +13,9 @@ from flowedge.messages import Payload
 from flowedge.models.taps import Taps
 from flowedge.sampling import IntArray, SamplingParams
 
-MAX_N = 4
+MAX_N = 12
 MIN_N = 1
+INDEXED_N = 4  # tokens of the longest n-grams in the index; longer matches are found among those of these
 ENTRY_BYTES = 400  # of one n-gram's entry in the index, about: measured on CPython 3.11
 
 Gram = tuple[int, ...]
@@ -25,6 +26,7 @@ class NGramIndex:
     """Where each n-gram of a text is, by the token that follows it.
 
     Attributes:
+        max_n, min_n: tokens of the longest and the shortest n-grams.
         tokens: the text.
     """
 
@@ -60,8 +62,23 @@ class NGramIndex:
         return [tuple(self.tokens[place - n : place]) for n in range(self.min_n, longest + 1)]
 
 
-def continuations(index: NGramIndex, suffix: Gram) -> list[tuple[int, float]]:
-    """(token, log-probability) of each token that may follow the suffix, best first.
+@dataclass(frozen=True)
+class Match:
+    """What followed where the end of a path stood before.
+
+    Attributes:
+        length: tokens of the longest match; 0 where nothing matches.
+        distinct: different tokens that followed the longest match.
+        candidates: (token, log-probability) of each token that may follow, best first.
+    """
+
+    length: int
+    distinct: int
+    candidates: list[tuple[int, float]]
+
+
+def find_match(index: NGramIndex, suffix: Gram, max_n: int) -> Match:
+    """What may follow the suffix, by its matches of at most `max_n` tokens.
 
     The estimate is Witten and Bell's: with c(t) occurrences of t after the last n tokens of the suffix,
     C of all and T of them different,
@@ -74,18 +91,34 @@ def continuations(index: NGramIndex, suffix: Gram) -> list[tuple[int, float]]:
     """
     probability: dict[int, float] = {}
     latest: dict[int, int] = {}
-    for n in range(index.min_n, min(index.max_n, len(suffix)) + 1):
-        followers = index.followers(suffix[len(suffix) - n :])
+    length = distinct = 0
+    followers: dict[int, list[int]] = {}
+    for n in range(index.min_n, min(max_n, len(suffix)) + 1):
+        if n <= index.max_n:
+            followers = index.followers(suffix[len(suffix) - n :])
+        else:
+            followers = _longer(index.tokens, followers, n, suffix[len(suffix) - n])
         if not followers:
             break
-        distinct = len(followers)
+        length, distinct = n, len(followers)
         total = sum(map(len, followers.values())) + distinct
         probability = {token: distinct * p / total for token, p in probability.items()}
         for token, places in followers.items():
             probability[token] = probability.get(token, 0.0) + len(places) / total
             latest[token] = places[-1]
     best = sorted(probability, key=lambda token: (-probability[token], -latest[token]))
-    return [(token, math.log(probability[token])) for token in best]
+    return Match(length, distinct, [(token, math.log(probability[token])) for token in best])
+
+
+def _longer(
+    text: Sequence[int], followers: dict[int, list[int]], n: int, before: int
+) -> dict[int, list[int]]:
+    """Those of the places that match n - 1 tokens that have the token `before` in front of them as well."""
+    found = {
+        token: [place for place in places if place >= n and text[place - n] == before]
+        for token, places in followers.items()
+    }
+    return {token: places for token, places in found.items() if places}
 
 
 @dataclass
@@ -110,6 +143,7 @@ class NGramDrafter:
         if not 1 <= min_n <= max_n:
             raise BadRequestError(f"n-grams of {min_n} to {max_n} tokens cannot be looked up")
         self._max_n = max_n
+        self._indexed_n = max(min(max_n, INDEXED_N), min_n)
         self._min_n = min_n
         self._sessions: dict[str, _Session] = {}
 
@@ -118,12 +152,12 @@ class NGramDrafter:
         return f"ngram-{self._min_n}-{self._max_n}"
 
     def session_bytes(self, capacity: int) -> int:
-        return (capacity + 1) * (self._max_n - self._min_n + 1) * ENTRY_BYTES
+        return (capacity + 1) * (self._indexed_n - self._min_n + 1) * ENTRY_BYTES
 
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
-        index = NGramIndex(self._max_n, self._min_n)
+        index = NGramIndex(self._indexed_n, self._min_n)
         index.append(first_token)
         self._sessions[session] = _Session(index, capacity, noise)
 
@@ -156,20 +190,41 @@ class NGramDrafter:
         width: int,
     ) -> DraftLayer:
         state = self._sessions[session]
+        children: list[list[tuple[int, float]]] = []
+        matches = self.matches(session, growth, nodes, parents, tokens)
+        for node, match in zip(nodes, matches, strict=True):
+            found = match.candidates
+            if state.noise is not None:
+                position = len(state.index.tokens) + state.depths[node]
+                found = best_drawn_of(found, width, state.noise, position)
+            children.append(found[:width])
+        return padded_layer(children)
+
+    def matches(
+        self,
+        session: str,
+        growth: int,
+        nodes: Sequence[int],
+        parents: Sequence[int],
+        tokens: Sequence[int],
+    ) -> list[Match]:
+        """What may follow each frontier node, given as for `grow`."""
+        state = self._sessions[session]
         if growth != state.growth:
             state.growth = growth
             state.suffixes = {ROOT: tuple(state.index.tokens[-self._max_n :])}
             state.depths = {ROOT: 0}
-        children: list[list[tuple[int, float]]] = []
+        found: list[Match] = []
         for node, parent, token in zip(nodes, parents, tokens, strict=True):
             if node != ROOT:
                 if parent not in state.suffixes:
                     raise ValueError(f"node {parent} is not of growth {growth}")
                 state.suffixes[node] = (*state.suffixes[parent], token)[-self._max_n :]
                 state.depths[node] = state.depths[parent] + 1
-            found = continuations(state.index, state.suffixes[node])
-            if state.noise is not None:
-                position = len(state.index.tokens) + state.depths[node]
-                found = best_drawn_of(found, width, state.noise, position)
-            children.append(found[:width])
-        return padded_layer(children)
+            found.append(find_match(state.index, state.suffixes[node], self._max_n))
+        return found
+
+    def next_match(self, session: str) -> Match:
+        """What may follow the last true token."""
+        index = self._sessions[session].index
+        return find_match(index, tuple(index.tokens[-self._max_n :]), self._max_n)

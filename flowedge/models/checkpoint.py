@@ -33,12 +33,13 @@ class KeptWeights:
 
     Attributes:
         weights: by stored name; what is not here yet has its shape and dtype all the same.
-        paths: the file that each is in.
+        paths: the file that each is in; digests: the SHA-256 of each.
         fingerprint: that of the checkpoint they come from; manifest_id: of its manifest.
     """
 
     weights: Mapping[str, WeightSlice]
     paths: Mapping[str, Path]
+    digests: Mapping[str, str]
     fingerprint: str
     manifest_id: str
 
@@ -117,6 +118,13 @@ class Checkpoint:
         """The file that holds a tensor, and where in it."""
         stored = self._tensor(name)
         return self._files[stored.name], stored
+
+    def sha256(self, name: str) -> str | None:
+        """The SHA-256 of a tensor's bytes, where it is known without reading them."""
+        stored = self._tensor(name)
+        if self._kept is None or stored.expert is not None:
+            return None
+        return self._kept.digests[stored.name]
 
     def is_quantised(self, name: str) -> bool:
         """Whether a weight is stored quantised, as `quant` says."""

@@ -18,7 +18,7 @@ from flowedge.models.families import layer_prefix
 from flowedge.models.prequantised import resolve_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.registry import backend_of
-from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor, content_digest
+from flowedge.models.quant_cache import CacheKey, QuantCache, SourceTensor, content_digest, content_of
 from flowedge.models.quantize import check_quant, linear_bytes
 
 CHUNK_BYTES = 16 << 20  # that are held of a tensor as it is stored, while it is read
@@ -148,16 +148,33 @@ def _encode(
     )
     if quant_cache is None:
         return backend.encode(rows)
-    stored = checkpoint.dtype(name)
-    exact = torch.promote_types(stored, dtype) == dtype
-    path, part = checkpoint.source(name)
-    source = SourceTensor.of(path, str(part))
-    content = quant_cache.content(source, lambda: _content(checkpoint, name))
-    key = CacheKey(content, "" if exact else str(dtype), quant, backend.format)
+    key = encoding_key(checkpoint, name, _content(checkpoint, name, quant_cache), quant, dtype)
     return quant_cache.encoded(key, lambda: backend.encode(rows))
 
 
-def _content(checkpoint: Checkpoint, name: str) -> str:
+def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
+    """What a weight of a block of `dtype` is known by when it is quantised."""
+    exact = torch.promote_types(checkpoint.dtype(name), dtype) == dtype
+    return CacheKey(content, "" if exact else str(dtype), quant, backend_of(quant).format)
+
+
+def linear_weights(checkpoint: Checkpoint, index: int) -> list[str]:
+    """The weights of decoder layer `index` that are quantised where a quantisation is asked for."""
+    modules = _empty_layer(checkpoint, index).named_modules()
+    prefix = layer_prefix(index)
+    return [f"{prefix}{path}.weight" for path, child in modules if path and isinstance(child, nn.Linear)]
+
+
+def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
+    sha256 = checkpoint.sha256(name)
+    if sha256 is not None:
+        return content_of(checkpoint.dtype(name), checkpoint.shape(name), sha256)
+    path, part = checkpoint.source(name)
+    source = SourceTensor.of(path, str(part))
+    return quant_cache.content(source, lambda: _read_content(checkpoint, name))
+
+
+def _read_content(checkpoint: Checkpoint, name: str) -> str:
     chunks = (rows for _, rows in _stored_rows(checkpoint, name))
     return content_digest(checkpoint.dtype(name), checkpoint.shape(name), chunks)
 

@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors.torch import save_file
@@ -18,6 +19,7 @@ from flowedge.models.weight_file import WeightFile, byte_view
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 
+_NONE: Mapping[str, Path] = MappingProxyType({})
 HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
 _DIGEST = "sha256"
 
@@ -75,22 +77,28 @@ class QuantCache:
     logged, and weights are quantised as if there were no cache.
     """
 
-    def __init__(self, directory: Path, max_bytes: int) -> None:
-        """The directory is made when something is first stored; with `max_bytes` 0 nothing ever is."""
+    def __init__(self, directory: Path, max_bytes: int, given: Mapping[str, Path] = _NONE) -> None:
+        """The directory is made when something is first stored; with `max_bytes` 0 nothing ever is.
+
+        given: files of weights that others have quantised, by the digest of their keys.
+        """
         self.directory = directory
+        self._given = given
         self.max_bytes = max_bytes
         self._enabled = max_bytes > 0
         self._space = CacheSpace(CacheLimits(directory.parent, max_bytes), directory)
 
     @classmethod
-    def configured(cls, directory: str | None = None, gib: float | None = None) -> QuantCache:
+    def configured(
+        cls, directory: str | None = None, gib: float | None = None, given: Mapping[str, Path] = _NONE
+    ) -> QuantCache:
         """What is not given is taken from the environment, then from the defaults.
 
         FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
         BadRequestError when the size is no number, or below 0.
         """
         limits = CacheLimits.configured(directory, gib)
-        return cls(limits.root / QUANTISED, limits.max_bytes)
+        return cls(limits.root / QUANTISED, limits.max_bytes, given)
 
     def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
         """The content of a source tensor, remembered for as long as its file does not change.
@@ -99,7 +107,8 @@ class QuantCache:
         """
         if not self._enabled:
             return compute()
-        name = hashlib.sha256(json.dumps(asdict(source), sort_keys=True).encode()).hexdigest()
+        noted = {"what": "SHA-256 of dtype, shape and SHA-256", **asdict(source)}
+        name = hashlib.sha256(json.dumps(noted, sort_keys=True).encode()).hexdigest()
         path = self.directory / f"{name}.source"
         try:
             known = path.read_text(encoding="ascii")
@@ -119,7 +128,7 @@ class QuantCache:
         """The encoded weight; None when it is not there, or is damaged, which is logged."""
         if not self._enabled:
             return None
-        path = self._path(key)
+        path = self._given.get(key.digest) or self.path(key)
         try:
             file = WeightFile(path)
             tensors = {name: stored[...] for name, stored in file.items()}
@@ -150,9 +159,10 @@ class QuantCache:
             return
         metadata = {_DIGEST: tensors_digest(tensors)}
         size = HEADER_BYTES + sum(tensor.nbytes for tensor in tensors.values())
-        self._store(self._path(key), lambda partial: save_file(tensors, partial, metadata), size)
+        self._store(self.path(key), lambda partial: save_file(tensors, partial, metadata), size)
 
-    def _path(self, key: CacheKey) -> Path:
+    def path(self, key: CacheKey) -> Path:
+        """Where the weight of a key is stored, or would be."""
         return self.directory / f"{key.digest}.safetensors"
 
     def _store(self, path: Path, write: Callable[[Path], object], size: int) -> None:
@@ -186,10 +196,15 @@ def tensors_digest(tensors: Tensors) -> str:
 
 def content_digest(dtype: torch.dtype, shape: Sequence[int], chunks: Iterable[torch.Tensor]) -> str:
     """The content of a CacheKey: of a weight [shape] of `dtype` that comes some rows at a time, in order."""
-    digest = hashlib.sha256(f"{dtype} {list(shape)}\0".encode())
+    digest = hashlib.sha256()
     for rows in chunks:
         update_digest(digest, rows)
-    return digest.hexdigest()
+    return content_of(dtype, shape, digest.hexdigest())
+
+
+def content_of(dtype: torch.dtype, shape: Sequence[int], sha256: str) -> str:
+    """The same for a weight of whose bytes the SHA-256 is known."""
+    return hashlib.sha256(f"{dtype} {list(shape)}\0{sha256}".encode()).hexdigest()
 
 
 def update_digest(digest: hashlib._Hash, tensor: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flowedge.errors import CapacityError
@@ -46,9 +46,10 @@ class ObjectStore:
             if is_digest(path.name):
                 yield path.name
 
-    def begin(self, digest: str, size: int) -> PartialObject | None:
+    def begin(self, digest: str, size: int, *, reserved: bool = False) -> PartialObject | None:
         """What receives an object, with as much of it as was received before.
 
+        reserved: a pin keeps room for it.
         None when somebody else is receiving it, or it is here already. CapacityError when the cache or the
         disk has no room for it; nothing is lost then.
         """
@@ -62,9 +63,10 @@ class ObjectStore:
                 is_new = False
             except FileNotFoundError:
                 here, is_new = 0, True
-            if not self._space.make_room(size if is_new else 0):
-                raise self._no_room(size)
-            self._space.check_disk(size - here)
+            if reserved:
+                self._space.check_free(size - here)
+            else:
+                self._reserve(size if is_new else 0, size - here)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not try_lock(descriptor):
                 os.close(descriptor)
@@ -134,10 +136,25 @@ class ObjectStore:
         for digest in digests:
             touch(self.path(digest))
 
-    def pin(self, digests: Iterable[str]) -> Pin:
-        """Keep these from being dropped, here or not yet, until the pin is released."""
+    def pin(self, sizes: Mapping[str, int]) -> Pin:
+        """Keep objects from being dropped, and room for those that are not here, until the pin is released.
+
+        sizes: bytes of each, by digest. CapacityError when there is no such room; nothing is lost then.
+        """
         with self._space.lock():
-            return Pin(self.limits.root / PINS, sorted(check_digest(digest) for digest in digests))
+            pin = Pin(self.limits.root / PINS, {check_digest(name): size for name, size in sizes.items()})
+            try:
+                self._reserve(0, 0, sum(sizes.values()))
+            except BaseException:
+                pin.release()
+                raise
+            return pin
+
+    def _reserve(self, size: int, written: int, said: int | None = None) -> None:
+        """Room in the cache for `size` bytes more, and on the disk for `written`."""
+        if not self._space.make_room(size):
+            raise self._no_room(size if said is None else said)
+        self._space.check_disk(written)
 
     def remove(self, digests: Iterable[str]) -> int:
         """Drop objects and parts of them, apart from those in use; returns the bytes that were freed."""
@@ -153,11 +170,6 @@ class ObjectStore:
         """What all of the cache takes, quantised weights included."""
         with self._space.lock():
             return sum(entry.written for entry in self._space.entries())
-
-    def check_fits(self, size: int) -> None:
-        """CapacityError when the cache could never hold so many bytes."""
-        if size > self.limits.max_bytes:
-            raise self._no_room(size)
 
     def _no_room(self, size: int) -> CapacityError:
         limits = self.limits

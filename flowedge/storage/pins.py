@@ -1,26 +1,29 @@
-"""Who uses what: a file a user, locked for as long as the user lives."""
+"""Who uses what, or will have it here: a file a user, locked for as long as the user lives."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowedge.storage.lock import try_lock
 
 
 class Pin:
-    """Keeps objects from being dropped until it is released, or its process ends."""
+    """Keeps objects from being dropped, and room for those to come, until it or its process ends."""
 
-    def __init__(self, directory: Path, digests: Iterable[str]) -> None:
-        """To be made while the lock of the cache is held. OSError when the disk takes no file."""
+    def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
+        """To be made while the lock of the cache is held. OSError when the disk takes no file.
+
+        sizes: bytes of each object, by digest.
+        """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = directory / uuid.uuid4().hex
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try_lock(self._descriptor)
         with os.fdopen(os.dup(self._descriptor), "w", encoding="ascii") as file:
-            file.write("\n".join(digests))
+            file.writelines(f"{digest} {size}\n" for digest, size in sorted(sizes.items()))
 
     def release(self) -> None:
         """Let go; nothing happens the second time."""
@@ -30,9 +33,9 @@ class Pin:
             self._descriptor = -1
 
 
-def pinned(directory: Path) -> set[str]:
-    """What living processes use. To be asked while the lock of the cache is held."""
-    found: set[str] = set()
+def pinned(directory: Path) -> dict[str, int]:
+    """What living processes use or will have here, with sizes. To be asked while the lock is held."""
+    found: dict[str, int] = {}
     for path in directory.glob("*"):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -42,7 +45,12 @@ def pinned(directory: Path) -> set[str]:
             if try_lock(descriptor):  # its owner is gone
                 path.unlink(missing_ok=True)
             else:
-                found.update(path.read_text(encoding="ascii").split())
+                found.update(_parse(path.read_text(encoding="ascii")))
         finally:
             os.close(descriptor)
     return found
+
+
+def _parse(text: str) -> dict[str, int]:
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -41,9 +41,11 @@ class CacheSpace:
         return locked(self.limits.root / ".lock")
 
     def entries(self) -> list[Entry]:
-        """All that counts."""
+        """All that is on the disk."""
+        return self._entries(pinned(self.limits.root / PINS))
+
+    def _entries(self, used: Mapping[str, int]) -> list[Entry]:
         root = self.limits.root
-        used = pinned(root / PINS)
         found = [
             Entry(path, stat.st_size, stat.st_size, stat.st_mtime, path.name in used)
             for path, stat in _files(root / OBJECTS, "*/*")
@@ -60,9 +62,14 @@ class CacheSpace:
         return found
 
     def make_room(self, size: int) -> bool:
-        """Drop what was not used for longest until `size` bytes more fit; False when they cannot."""
-        entries = self.entries()
-        excess = sum(entry.size for entry in entries) + size - self.limits.max_bytes
+        """Drop what was not used for longest until `size` bytes more fit; False when they cannot.
+
+        Room that is kept for what is to come counts as taken.
+        """
+        used = pinned(self.limits.root / PINS)
+        entries = self._entries(used)
+        taken = sum(entry.size for entry in entries) + _to_come(used, entries)
+        excess = taken + size - self.limits.max_bytes
         chosen = choose_evicted(entries, excess)
         if size > self.limits.max_bytes or sum(entry.size for entry in chosen) < excess:
             return False
@@ -72,15 +79,27 @@ class CacheSpace:
         return True
 
     def check_disk(self, size: int) -> None:
-        """CapacityError when the disk has no room for `size` bytes beside what is being written already."""
-        promised = sum(entry.size - entry.written for entry in self.entries() if entry.in_use)
-        free = shutil.disk_usage(self.limits.root).free - promised - DISK_MARGIN
+        """CapacityError when the disk has no room for `size` bytes beside what is to come to it already."""
+        used = pinned(self.limits.root / PINS)
+        entries = self._entries(used)
+        promised = sum(entry.size - entry.written for entry in entries if entry.in_use)
+        self.check_free(size + promised + _to_come(used, entries))
+
+    def check_free(self, size: int) -> None:
+        """CapacityError when the disk has no room for `size` bytes. It reads no directory."""
+        free = shutil.disk_usage(self.limits.root).free - DISK_MARGIN
         if size > free:
             raise CapacityError(
                 f"the disk of the cache {self.limits.root} is full: {size / 2**20:.0f} MiB are needed and "
                 f"{max(0, free) / 2**20:.0f} MiB are free; nothing of the cache was touched. Free some, or "
                 "give another disk with --cache-dir"
             )
+
+
+def _to_come(used: Mapping[str, int], entries: Iterable[Entry]) -> int:
+    """Bytes of objects that room is kept for, and nothing of which is here."""
+    here = {entry.path.name.partition(".")[0] for entry in entries}
+    return sum(size for digest, size in used.items() if digest not in here)
 
 
 def _files(directory: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:

@@ -121,16 +121,18 @@ class StageRole(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ...) -> None: ...
 
 class WeightSources(_message.Message):
-    __slots__ = ("manifest", "name", "draft_node", "peers")
+    __slots__ = ("manifest", "name", "draft_node", "peers", "quantised")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NODE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    QUANTISED_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     name: str
     draft_node: str
     peers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+    quantised: str
+    def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
     __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles")

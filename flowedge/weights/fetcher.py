@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flowedge.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
+from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.storage.partial import DamagedError, PartialObject
 from flowedge.weights.choice import Fetch, choose, in_order
@@ -91,7 +92,13 @@ class Fetcher:
         What was received stays in the cache in any case.
         """
         started = time.monotonic()
-        self._store.check_fits(sum(self._sizes.values()))
+        pin = await finish_in_thread(lambda: self._store.pin(self._sizes))
+        try:
+            return await self._run(started)
+        finally:
+            pin.release()
+
+    async def _run(self, started: float) -> Fetched:
         here = await finish_in_thread(self._look)
         self._meter, self._heard = RateMeter(sum(self._sizes.values()), here, started), started
         tasks = [asyncio.create_task(self._poll(source)) for source in self._sources.values()]
@@ -198,7 +205,7 @@ class Fetcher:
         self._active.add(digest)
         source.ours += 1
         try:
-            partial = await _local(lambda: self._store.begin(digest, self._sizes[digest]))
+            partial = await _local(lambda: self._store.begin(digest, self._sizes[digest], reserved=True))
             if partial is None:
                 self._taken(digest)
                 return
@@ -206,9 +213,11 @@ class Fetcher:
                 await self._take(partial, source)
             self._arrived(digest)
         except DamagedError as error:
-            _log.warning("from %s: %s; it is fetched again", source.address, error)
+            fields = about(event="weights_damaged", peer=source.address)
+            _log.warning("from %s: %s; it is fetched again", source.address, error, extra=fields)
         except FlowEdgeError as error:
-            _log.warning("%s from %s was cut off: %s", digest, source.address, error)
+            fields = about(event="weights_cut", peer=source.address, reason=str(error))
+            _log.warning("%s from %s was cut off: %s", digest, source.address, error, extra=fields)
             source.failed(str(error))
         finally:
             source.ours -= 1

@@ -40,4 +40,5 @@ def open_kept(store: ObjectStore, manifest: Manifest, directory: Path) -> Checkp
         )
         for entry in manifest.tensors
     }
-    return Checkpoint(directory, KeptWeights(weights, paths, manifest.fingerprint, manifest.id))
+    digests = {entry.name: entry.sha256 for entry in manifest.tensors}
+    return Checkpoint(directory, KeptWeights(weights, paths, digests, manifest.fingerprint, manifest.id))

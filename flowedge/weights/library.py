@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from flowedge.storage.digest import digest_of
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.location import FileState, Location
@@ -50,11 +51,16 @@ class Library:
         """See CacheLimits.configured."""
         return cls(ObjectStore(CacheLimits.configured(cache_dir, cache_gib)))
 
-    def share(self, name: str, manifest: Manifest, locations: dict[str, Location]) -> None:
+    def share(self, name: str, manifest: Manifest, locations: Mapping[str, Location]) -> None:
         """Give what a manifest lists from where it is, as long as the files stay as they are."""
         with self._guard:
             self.shared[manifest.id] = name, manifest
-            self._contents[manifest.id] = manifest.content
+        self.give(manifest.content, locations)
+
+    def give(self, content: bytes, locations: Mapping[str, Location]) -> None:
+        """Give a document by its hash, and what it lists from where it is."""
+        with self._guard:
+            self._contents[digest_of(content)] = content
             self._locations.update(locations)
 
     def content(self, digest: str) -> bytes | None:

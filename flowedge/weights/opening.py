@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.errors import CheckpointError, DeviceLostError, FlowEdgeError
+from flowedge.log_fields import about
 from flowedge.models.libraries import import_libraries
-from flowedge.storage.digest import is_digest
 from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.documents import fetch_document, fetch_manifest
 from flowedge.weights.fetcher import Fetched, SourceAddress, fetch
 from flowedge.weights.here import is_here
 from flowedge.weights.library import Library
 from flowedge.weights.manifest import CONFIG, Manifest
-from flowedge.weights.manifest_fetching import fetch_manifest
 from flowedge.weights.progress import Progress, in_words, mib
+from flowedge.weights.quantised_list import QuantisedList, parse_quantised
 from flowedge.weights.settings import WeightsSettings
-from flowedge.weights.shelf import shown
 from flowedge.weights.threads import finish_in_thread
+from flowedge.weights.wish import Opened, Wish
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint import Checkpoint
-
-MAX_SOURCES = 64
 
 _log = logging.getLogger(__name__)
 
@@ -35,63 +35,6 @@ class Tell(Protocol):
     """Says what is going on; see RoleProgress."""
 
     async def __call__(self, text: str, transfer: pb.Transfer | None = None) -> None: ...
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is to be opened.
-
-    Attributes:
-        model: as it was named; name: for people; manifest: its id.
-        select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
-        every_file: whether the tokenizer's files are needed as well.
-    """
-
-    model: str
-    name: str
-    manifest: str
-    fingerprint: str
-    sources: tuple[SourceAddress, ...]
-    select: Callable[[Checkpoint], Sequence[str]]
-    every_file: bool = False
-
-    def __post_init__(self) -> None:
-        """ProtocolError for what cannot be."""
-        if not is_digest(self.manifest):
-            raise ProtocolError("a model goes by the SHA-256 of its manifest")
-
-
-def wish_of(
-    weights: pb.WeightSources,
-    model: str,
-    fingerprint: str,
-    select: Callable[[Checkpoint], Sequence[str]],
-) -> Wish:
-    """What a role says is to be opened. ProtocolError."""
-    if len(weights.peers) > MAX_SOURCES:
-        raise ProtocolError(f"a model has at most {MAX_SOURCES} sources")
-    others = [address for address in weights.peers if address != weights.draft_node]
-    return Wish(
-        model=model,
-        name=shown(weights.name or model),
-        manifest=weights.manifest,
-        fingerprint=fingerprint,
-        sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
-        select=select,
-    )
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped."""
-
-    checkpoint: Checkpoint
-    pin: Pin | None = None
-
-    def release(self) -> None:
-        """Its objects may be dropped again."""
-        if self.pin is not None:
-            self.pin.release()
 
 
 class ModelOpener:
@@ -115,7 +58,7 @@ class ModelOpener:
         known = {source.address for source in wish.sources}
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
         wish = replace(wish, sources=(*wish.sources, *others))
-        pin = self._store.pin([wish.manifest])
+        pin = self._store.pin({wish.manifest: 0})
         try:
             return await self._open(wish)
         finally:
@@ -144,7 +87,8 @@ class ModelOpener:
         """With nothing but the cache; None when something is missing, or was damaged."""
         if any(self._store.size(digest) is None for digest in self._files(wish, manifest)):
             return None
-        pin, checkpoint, sizes = await self._plan(wish, manifest)
+        listed = await finish_in_thread(lambda: self._list_here(wish))
+        pin, opened, sizes = await self._plan(wish, manifest, listed)
         try:
             damaged = await finish_in_thread(lambda: self._verify(sizes))
             if damaged:
@@ -156,18 +100,26 @@ class ModelOpener:
         except BaseException:
             pin.release()
             raise
-        _log.info("%s is opened from the cache", wish.manifest)
+        _log.info(
+            "%s is opened from the cache", wish.name, extra=about(event="weights_cached", model=wish.manifest)
+        )
         await self._tell(f"reading {wish.name} from the cache, {mib(sum(sizes.values()))}")
-        return Opened(checkpoint, pin)
+        return replace(opened, pin=pin)
 
     async def _from_devices(self, wish: Wish, manifest: Manifest | None) -> Opened:
         if manifest is None:
             manifest = await self._fetch_manifest(wish)
         files = self._files(wish, manifest)
-        first = self._store.pin([wish.manifest, *files])
+        first = self._store.pin({wish.manifest: 0} | files)
         try:
             await self._bring(wish, files, "the config", quiet=True)
-            pin, checkpoint, sizes = await self._plan(wish, manifest)
+            listed = await finish_in_thread(lambda: self._list_here(wish))
+            if wish.quantised and listed is None:
+                listed = await fetch_document(
+                    self._device, wish.quantised, parse_quantised, wish.sources, self._settings
+                )
+                await finish_in_thread(partial(self._store.put, listed.content))
+            pin, opened, sizes = await self._plan(wish, manifest, listed)
         finally:
             first.release()
         try:
@@ -175,7 +127,11 @@ class ModelOpener:
         except BaseException:
             pin.release()
             raise
-        return Opened(checkpoint, pin)
+        return replace(opened, pin=pin)
+
+    def _list_here(self, wish: Wish) -> QuantisedList | None:
+        data = self._store.read(wish.quantised) if wish.quantised else None
+        return None if data is None else parse_quantised(data, wish.quantised)
 
     def _files(self, wish: Wish, manifest: Manifest) -> dict[str, int]:
         if CONFIG not in manifest.files_by_name:
@@ -184,20 +140,36 @@ class ModelOpener:
             entry.sha256: entry.bytes for entry in manifest.files if wish.every_file or entry.name == CONFIG
         }
 
-    async def _plan(self, wish: Wish, manifest: Manifest) -> tuple[Pin, Checkpoint, dict[str, int]]:
+    async def _plan(
+        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[Pin, Opened, dict[str, int]]:
         """The checkpoint, and the objects it needs, which are pinned."""
-        checkpoint, names = await self._run(lambda: self._select(wish, manifest))
-        entries = [manifest.tensors_by_name[name] for name in names]
-        sizes = {entry.sha256: entry.bytes for entry in entries} | self._files(wish, manifest)
-        return self._store.pin([wish.manifest, *sizes]), checkpoint, sizes
+        opened, sizes = await self._run(lambda: self._select(wish, manifest, listed))
+        sizes = sizes | self._files(wish, manifest)
+        documents = {wish.manifest: 0} | ({wish.quantised: 0} if listed is not None else {})
+        pin = await finish_in_thread(lambda: self._store.pin(documents | sizes))
+        return pin, opened, sizes
 
-    def _select(self, wish: Wish, manifest: Manifest) -> tuple[Checkpoint, Sequence[str]]:
+    def _select(
+        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[Opened, dict[str, int]]:
         import_libraries()
         from flowedge.weights.kept import open_kept  # noqa: PLC0415
+        from flowedge.weights.quantised import keys_of, replace_tensors  # noqa: PLC0415
 
         directory = self._library.shelf.put(manifest, wish.name)
         checkpoint = open_kept(self._store, manifest, directory)
-        return checkpoint, wish.select(checkpoint)
+        names, given = set(wish.select(checkpoint)), {}
+        sizes: dict[str, int] = {}
+        if listed is not None and wish.asked is not None:
+            keys = keys_of(checkpoint, manifest, wish.asked())
+            replaced = replace_tensors(keys, listed, manifest, self._store)
+            names -= replaced.names
+            sizes |= replaced.sizes
+            given = {key: self._store.path(digest) for key, digest in replaced.keys.items()}
+        entries = [manifest.tensors_by_name[name] for name in sorted(names)]
+        sizes |= {entry.sha256: entry.bytes for entry in entries}
+        return Opened(checkpoint, given=given), sizes
 
     def _verify(self, sizes: Mapping[str, int]) -> int:
         """Reads what this process has not read yet; returns how many were damaged, and are gone."""
@@ -256,7 +228,9 @@ class ModelOpener:
         names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in wish.sources)
         if not quiet:
             await self._tell(f"fetching {what}: {mib(here)} of {mib(total)} are here, the rest from {names}")
-        _log.info("%s: %s in the cache, %s to fetch from %s", wish.name, mib(here), mib(total - here), names)
+        left = total - here
+        said = f"{wish.name}: {mib(here)} in the cache, {mib(left)} to fetch from {names}"
+        _log.info(said, extra=about(event="weights_fetching", model=wish.manifest, bytes=left))
 
         async def on_progress(progress: Progress) -> None:
             _log.debug("%s: %s", wish.name, in_words(progress))
@@ -264,7 +238,9 @@ class ModelOpener:
                 await self._tell("", transfer_of(progress))
 
         fetched = await fetch(self._device, self._library, sizes, wish.sources, self._settings, on_progress)
-        _log.info("%s: %s", what, _summary(fetched))
+        count = sum(fetched.received.values())
+        fields = about(event="weights_fetched", model=wish.manifest, bytes=count, seconds=fetched.seconds)
+        _log.info("%s: %s", what, _summary(fetched), extra=fields)
         if not quiet:
             await self._tell(_summary(fetched))
         await asyncio.to_thread(self._store.touch, sizes)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from flowedge.client.transfer import OnTransfer, Transfer
 from flowedge.errors import BadRequestError
 from flowedge.storage.digest import READ_BYTES, is_digest
+from flowedge.weights.documents import fetch_manifest
 from flowedge.weights.fetcher import SourceAddress, fetch
 from flowedge.weights.inventory import ask_all
 from flowedge.weights.library import Library, read_at
 from flowedge.weights.location import Location
-from flowedge.weights.manifest_fetching import fetch_manifest
 from flowedge.weights.progress import Progress
 from flowedge.weights.reference import PREFIX, SHORTEST
 from flowedge.weights.settings import WeightsSettings
@@ -41,7 +41,7 @@ async def pull_model(library: Library, model: str, addresses: Sequence[str], on_
     sources = [SourceAddress(address) for address in addresses]
     manifest = await fetch_manifest(device, identity, sources, settings)
     store = library.store
-    pin = store.pin([identity, *manifest.sizes])
+    pin = store.pin({identity: 0, **manifest.sizes})
 
     async def on_progress(progress: Progress) -> None:
         on_transfer(shown(name), _transfer(progress.done, progress.total, progress.rate, progress.left_s))
@@ -72,8 +72,7 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
         checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", _transfer(done, total))
     )
     manifest, done = described.manifest, 0
-    store.check_fits(manifest.total_bytes)
-    pin = store.pin([manifest.id, *manifest.sizes])
+    pin = store.pin({manifest.id: 0, **manifest.sizes})
     try:
         store.put(manifest.content)
         for digest, size in manifest.sizes.items():
@@ -86,11 +85,34 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
     return manifest.id
 
 
+def quantise_model(library: Library, model: str, quant: str, on_transfer: OnTransfer) -> None:
+    """Quantise all layers of a model of the cache, for stages to fetch instead of the plain weights.
+
+    CheckpointError, BadRequestError for a quantisation that cannot be run here. Imports torch.
+    """
+    from flowedge.models.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
+    from flowedge.storage.space import QUANTISED  # noqa: PLC0415
+    from flowedge.weights.kept import open_kept  # noqa: PLC0415
+
+    manifest = library.shelf.manifest(model)
+    if manifest is None:
+        raise BadRequestError(f"{PREFIX}{model} is not in the cache")
+    limits = library.store.limits
+    checkpoint = open_kept(library.store, manifest, library.shelf.put(manifest, model[:12]))
+    cache = QuantCache(limits.root / QUANTISED, limits.max_bytes)
+    layers = int(checkpoint.config.num_hidden_layers)
+    for index in range(layers):
+        LayerBlock.load(checkpoint, index, index + 1, quant=quant, quant_cache=cache)
+        done = manifest.total_bytes * (index + 1) // layers
+        on_transfer("quantising", _transfer(done, manifest.total_bytes))
+
+
 def _copy(library: Library, digest: str, size: int, location: Location) -> None:
     store = library.store
     if store.verify(digest):
         return
-    partial = store.begin(digest, size)
+    partial = store.begin(digest, size, reserved=True)
     if partial is None:
         raise BadRequestError(f"another process is receiving {digest}; try again when it has ended")
     descriptor = location.open()

@@ -42,10 +42,14 @@ class Shelf:
         self._root = store.limits.root / MODELS
 
     def put(self, manifest: Manifest, name: str) -> Path:
-        """Make a model known, and link what is here of its files; returns its directory. OSError."""
+        """Make a model known, and link what is here of its files; returns its directory. OSError.
+
+        A name that it has already stays.
+        """
         directory = self._root / check_digest(manifest.id)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / _NAME).write_text(shown(name), encoding="utf-8")
+        if not (directory / _NAME).exists():
+            (directory / _NAME).write_text(shown(name), encoding="utf-8")
         for entry in manifest.files:
             target = self._store.path(entry.sha256)
             if target.exists():

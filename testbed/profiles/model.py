@@ -67,7 +67,14 @@ class NGramSize(Document):
     kind: Literal["ngram"]
 
 
+class RecallSize(Document):
+    """The errors of an EAGLE head in a session, which are read for each forward of the head."""
+
+    kind: Literal["recall"]
+
+
 DrafterSize = EagleSize | Eagle3Size | SmallModelSize
+DraftingSize = DrafterSize | NGramSize | RecallSize
 
 
 class ModelProfile(Document):

@@ -27,7 +27,9 @@ class Models:
 
 def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
-    role = DraftNodeRole("kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing)
+    role = DraftNodeRole(
+        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing, nothing
+    )
     models: Any = Models(NGramDrafter())
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes

@@ -1,95 +1,157 @@
-"""Two drafters as one."""
+"""Several drafters as one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
-from flowedge.drafting.drafter import DraftLayer, padded_layer
-from flowedge.drafting.hybrid import HybridDrafter, merged
+from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.mixing import copy_share, first_odds, learnt_odds
+from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint import Checkpoint
 from flowedge.models.head import LMHead
-from tests.drafting.trees import check_shape, children, grow_and_check
+from flowedge.sampling import SamplingParams, gumbel_noise
+from tests.drafting.trees import grow_and_check
 
 VOCAB = 60
-CHILDREN = st.dictionaries(st.integers(0, 5), st.floats(-9, 0), max_size=5)
-
-
-def layer(rows: list[dict[int, float]]) -> DraftLayer:
-    return padded_layer([sorted(row.items(), key=lambda pair: -pair[1]) for row in rows])
-
-
-@given(st.lists(st.tuples(CHILDREN, CHILDREN), min_size=1, max_size=4), st.integers(1, 8))
-def test_the_union_with_the_higher_score_of_each(
-    rows: list[tuple[dict[int, float], dict[int, float]]], width: int
-) -> None:
-    found = merged(layer([first for first, _ in rows]), layer([second for _, second in rows]), width)
-    check_shape(found, len(rows), width)
-    for i, (first, second) in enumerate(rows):
-        tokens, log_probs = children(found, i)
-        union = {t: max(each[t] for each in (first, second) if t in each) for t in {*first, *second}}
-        assert len(tokens) == min(width, len(union))
-        assert [union[token] for token in tokens.tolist()] == log_probs.tolist()
-        assert sorted(union.values(), reverse=True)[:width] == log_probs.tolist()
+PROMPT = 20  # tokens of the text that are known when the first tree is grown
+SAMPLING = SamplingParams(temperature=0.8, seed=21)
 
 
 @pytest.fixture(scope="module")
 def models(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
+    torch.set_num_threads(1)
     checkpoint = Checkpoint(small_lm(vocab_size=VOCAB))
     block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
     return lambda: LMDrafter(block, head, VOCAB, "small")
 
 
-def test_each_expands_what_the_other_proposed(models: Callable[[], LMDrafter]) -> None:
-    """Below every node of a hybrid's tree is what both say there, asked on their own."""
+@pytest.fixture(scope="module")
+def others(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
+    checkpoint = Checkpoint(small_lm(vocab_size=VOCAB, seed=1))
+    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
+    return lambda: LMDrafter(block, head, VOCAB, "other")
+
+
+def after(model: LMDrafter, text: list[int]) -> np.ndarray:
+    """The model's log-probabilities [VOCAB] of what follows a text."""
+    model.open("alone", len(text), text[0])
+    model.extend("alone", None, np.array(text[1:]))
+    found = model.predict("alone", 1, [0], [-1], [text[-1]])
+    model.close("alone")
+    return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
+
+
+def mixture(texts: list[LMDrafter], known: list[int], path: list[int], odds: float) -> np.ndarray:
+    """The definition: w of what followed in `known`, and the rest of the models' weighted geometric mean."""
+    weights = (1.0,) if len(texts) == 1 else (0.6, 0.4)
+    pooled = sum(weight * after(model, [*known, *path]) for weight, model in zip(weights, texts, strict=True))
+    shares = np.exp(pooled) / np.exp(pooled).sum()
+    index = NGramIndex(4, 1)
+    for token in known:
+        index.append(token)
+    match = find_match(index, tuple([*known, *path][-12:]), 12)
+    copied = np.zeros(VOCAB)
+    for token, log_prob in match.candidates:
+        copied[token] = math.exp(log_prob)
+    share = copy_share(match, odds)
+    mixed: np.ndarray = np.log((1 - share * copied.sum()) * shares + share * copied)
+    return mixed
+
+
+def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | None) -> float:
+    """The odds that the tokens after the prompt's have taught."""
+    odds = first_odds(noise)
+    for place in range(PROMPT, len(text)):
+        known = text[:place]
+        index = NGramIndex(4, 1)
+        for token in known:
+            index.append(token)
+        without = mixture(models, known, [], -1e3)
+        match = find_match(index, tuple(known[-12:]), 12)
+        odds = learnt_odds(odds, match, text[place], float(without[text[place]]))
+    return odds
+
+
+@pytest.mark.parametrize("joined", [1, 2])
+def test_children_are_the_best_of_the_mixture(
+    models: Callable[[], LMDrafter], others: Callable[[], LMDrafter], joined: int
+) -> None:
+    """Below every node of trees, with noise and without, before and after something is learnt."""
     rng = np.random.default_rng(2)
-    text = rng.integers(0, 5, 30).tolist()
-    hybrid = HybridDrafter(models(), NGramDrafter())
-    hybrid.open("s", 40, text[0])
-    hybrid.extend("s", None, np.array(text[1:]))
-    assert not hybrid.needs_features
-    met: set[str] = set()
+    text = rng.integers(0, 4, PROMPT + 9).tolist()
+    alone = [models(), others()][:joined]
+    for noise in (None, SAMPLING):
+        hybrid = HybridDrafter([models(), others()][:joined], NGramDrafter(), VOCAB)
+        hybrid.open("s", 40, text[0], noise)
+        hybrid.extend("s", None, np.array(text[1:PROMPT]))
+        assert not hybrid.needs_features
+        for growth, stop in enumerate((PROMPT, PROMPT + 3, len(text)), start=1):
+            known = text[:stop]
+            odds = learnt(alone, known, noise)
+            assert (odds != first_odds(noise)) == (stop > PROMPT)
 
-    def check(path: list[int], tokens: np.ndarray, log_probs: np.ndarray) -> None:
-        parts = []
-        for alone in (models(), NGramDrafter()):
-            alone.open("s", 40, text[0])
-            alone.extend("s", None, np.array([*text[1:]]))
-            found = alone.grow("s", 1, [0], [-1], [text[-1]], 4)
-            for name, token in enumerate(path, start=1):
-                found = alone.grow("s", 1, [name], [name - 1], [token], 4)
-            parts.append(dict(zip(*(values.tolist() for values in children(found, 0)), strict=True)))
-        union = {t: max(part[t] for part in parts if t in part) for t in {*parts[0], *parts[1]}}
-        np.testing.assert_allclose(log_probs, sorted(union.values(), reverse=True)[:4], atol=1e-4)
-        np.testing.assert_allclose(log_probs, [union[t] for t in tokens.tolist()], atol=1e-4)
-        met.update("both" if t in parts[0] and t in parts[1] else "one" for t in tokens.tolist())
+            def check(
+                path: list[int],
+                tokens: np.ndarray,
+                log_probs: np.ndarray,
+                known: list[int] = known,
+                odds: float = odds,
+                noise: SamplingParams | None = noise,
+            ) -> None:
+                expected = mixture(alone, known, path, odds)
+                if noise is not None:
+                    drawn = gumbel_noise(noise.seed, len(known) + len(path), VOCAB)
+                    expected = (expected + noise.temperature * drawn) / 0.8
+                    expected = expected - np.log(np.exp(expected).sum())
+                np.testing.assert_allclose(log_probs, np.sort(expected)[::-1][:4], atol=1e-3)
+                np.testing.assert_allclose(log_probs, expected[tokens], atol=1e-3)
 
-    for growth in range(1, 4):
-        grow_and_check(hybrid, growth, 4, check, vocab=VOCAB)
-    assert "one" in met
+            grow_and_check(hybrid, growth, 3, check, vocab=VOCAB)
+            following = (PROMPT + 3, len(text), len(text))[growth - 1]
+            hybrid.extend("s", None, np.array(text[stop:following]))
 
 
-def test_sessions_go_back_in_both(models: Callable[[], LMDrafter]) -> None:
-    hybrid = HybridDrafter(models(), NGramDrafter())
+def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
+    """What was learnt of tokens that are forgotten is forgotten, however the true ones come again."""
+    text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]
+    hybrid = HybridDrafter([models()], NGramDrafter(), VOCAB)
     hybrid.open("s", 40, 1)
-    hybrid.extend("s", None, np.array([2, 3, 1, 2]))
-    before = hybrid.grow("s", 1, [0], [-1], [2], 4)
-    hybrid.extend("s", None, np.array([4, 1, 2]))
-    hybrid.rewind("s", 3)
-    hybrid.extend("s", None, np.array([2]))
-    after = hybrid.grow("s", 2, [0], [-1], [2], 4)
-    assert before.tokens.tolist() == after.tokens.tolist()
-    np.testing.assert_allclose(before.log_probs, after.log_probs, atol=1e-5)
+    hybrid.extend("s", None, np.array(text[1:5]))
+    hybrid.grow("s", 1, [0], [-1], [text[4]], 4)
+    hybrid.extend("s", None, np.array(text[5:]))
+    before = hybrid.grow("s", 2, [0], [-1], [2], 4)
+    for growth, stops in enumerate(((7, 8, 10), (3, 7, 10), (2, 10), (0, 1, 10)), start=3):
+        hybrid.extend("s", None, np.array([9, 9, 1, 2]))
+        hybrid.rewind("s", stops[0])
+        for start, stop in pairwise(stops):
+            hybrid.extend("s", None, np.array(text[start + 1 : stop + 1]))
+        again = hybrid.grow("s", growth, [0], [-1], [2], 4)
+        assert before.tokens.tolist() == again.tokens.tolist()
+        np.testing.assert_allclose(before.log_probs, again.log_probs, atol=1e-5)
     parts = (models(), NGramDrafter())
     assert hybrid.session_bytes(10) == sum(part.session_bytes(10) for part in parts)
     assert hybrid.weight_bytes == sum(part.weight_bytes for part in parts)
-    assert hybrid.fingerprint == "small+ngram-1-4"
+    assert hybrid.fingerprint == "small+ngram-1-12"
     hybrid.close("s")
+
+
+def test_lookup_counts_for_more_the_more_it_is_right() -> None:
+    index = NGramIndex(4, 1)
+    for token in (1, 2, 3, 4, 5, 6, 1, 2):
+        index.append(token)
+    match = find_match(index, (6, 1, 2), 12)
+    assert (match.length, match.distinct) == (2, 1)
+    right = learnt_odds(0.0, match, 3, math.log(0.2))
+    wrong = learnt_odds(0.0, match, 7, math.log(0.2))
+    assert copy_share(match, wrong) < copy_share(match, 0.0) < copy_share(match, right) < 1
+    nothing = find_match(index, (9,), 12)
+    assert copy_share(nothing, 5.0) == 0 and learnt_odds(0.5, nothing, 3, -1.0) == 0.5

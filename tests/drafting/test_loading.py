@@ -44,6 +44,7 @@ def lm(small_lm: Callable[..., Path]) -> Path:
         ("bundled+bundled-small", ("bundled", "bundled-small")),
         ("ngram+owner/name", ("ngram", "owner/name")),
         ("owner/name+other/name", ("owner/name", "other/name")),
+        ("bundled+recall+bundled-small+ngram", ("bundled", "recall", "bundled-small", "ngram")),
     ],
 )
 def test_a_choice_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
@@ -56,6 +57,7 @@ def test_a_plus_in_a_directory_belongs_to_its_name(tmp_path: Path) -> None:
     assert parse_drafter(str(directory)) == (str(directory),)
     assert parse_drafter(f"ngram+{directory}") == ("ngram", str(directory))
     assert parse_drafter(f"{directory}+ngram") == (str(directory), "ngram")
+    assert parse_drafter(f"bundled+{directory}+ngram") == ("bundled", str(directory), "ngram")
     assert map_sources("none", str.upper) == "none"
     assert map_sources("ngram+x/y", str.upper) == "NGRAM+X/Y"
 
@@ -63,7 +65,8 @@ def test_a_plus_in_a_directory_belongs_to_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bundled+ngram+x/y", "at most two"),
+        ("bundled+ngram+bundled", "not joined with itself"),
+        ("x+" * 40 + "ngram", "at most 7"),
         ("+ngram", "nothing on one side"),
         ("ngram+", "nothing on one side"),
         ("none+ngram", "none cannot be joined"),
@@ -75,6 +78,14 @@ def test_a_choice_that_makes_no_sense(text: str, said: str) -> None:
         parse_drafter(text)
 
 
+@pytest.mark.parametrize(
+    "choice", ["recall", "ngram+recall", "bundled-small+recall", "bundled-eagle3+recall"]
+)
+def test_recall_needs_a_head(target: Target, choice: str) -> None:
+    with pytest.raises(BadRequestError, match="recall corrects an EAGLE head"):
+        load_drafter(choice, target)
+
+
 def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
     assert load_drafter("none", target) is None
     assert isinstance(load_drafter("ngram", target), NGramDrafter)
@@ -83,7 +94,7 @@ def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
     assert isinstance(small, LMDrafter) and not small.needs_features
     hybrid = load_drafter(f"ngram+{lm}", target)
     assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"ngram-1-4+{small.fingerprint}"
+    assert hybrid.fingerprint == f"{small.fingerprint}+ngram-1-12"
     assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
 
 
@@ -97,7 +108,7 @@ def test_the_bundled_ones_are_loaded_by_name(target: Target, name: str, kind: st
     assert 2e6 < loaded.weight_bytes < 2e7
     hybrid = load_drafter(f"{name}+ngram", target)
     assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"{loaded.fingerprint}+ngram-1-4"
+    assert hybrid.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
 
 
 def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:

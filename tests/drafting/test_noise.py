@@ -16,7 +16,6 @@ from flowedge.drafting.eagle import EagleDrafter
 from flowedge.drafting.eagle3 import Eagle3Drafter
 from flowedge.drafting.eagle3_head import load_eagle3_head
 from flowedge.drafting.eagle_head import EagleHead
-from flowedge.drafting.hybrid import HybridDrafter, merged
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.ranking import best_drawn_of
@@ -116,18 +115,3 @@ def test_children_are_those_of_the_noise_at_the_next_position(
 
         grow_and_check(drafter, growth, 3, check, vocab=VOCAB)
     assert differing, "noise changes what is proposed"
-
-
-def test_both_parts_of_a_hybrid_rank_by_noise(tmp_path: Path, small_lm: SmallLM) -> None:
-    parts, text = (eagle(tmp_path, small_lm), ngram(tmp_path, small_lm)), Text()
-    hybrid = HybridDrafter(*parts)
-    text.open(hybrid, "h", SAMPLING)
-    text.extend(hybrid, "h", range(ROWS))
-    found = []
-    for part in parts:
-        text.open(part, "s", SAMPLING)
-        text.extend(part, "s", range(ROWS))
-        found.append(part.grow("s", 1, [0], [-1], [0], 5))
-    both, expected = hybrid.grow("h", 1, [0], [-1], [0], 5), merged(*found, 5)
-    assert both.tokens.tolist() == expected.tokens.tolist()
-    assert both.log_probs.tolist() == expected.log_probs.tolist()

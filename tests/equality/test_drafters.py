@@ -70,11 +70,11 @@ class Models:
     def lm(self, checkpoint: Checkpoint) -> LMDrafter:
         return LMDrafter(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, "")
 
-    def eagle(self) -> EagleDrafter:
+    def eagle(self, recalls: bool = False) -> EagleDrafter:
         torch.manual_seed(1)
         head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
         embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
-        return EagleDrafter(head, self.head, embedding)
+        return EagleDrafter(head, self.head, embedding, recalls)
 
 
 DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
@@ -82,8 +82,10 @@ DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
     "lm": lambda models: models.lm(models.noisy),
     "itself": lambda models: models.lm(models.checkpoint),
     "ngram": lambda models: NGramDrafter(),
-    "eagle+ngram": lambda models: HybridDrafter(models.eagle(), NGramDrafter()),
-    "lm+ngram": lambda models: HybridDrafter(models.lm(models.noisy), NGramDrafter()),
+    "eagle+recall+ngram": lambda models: HybridDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
+    "lm+eagle+ngram": lambda models: HybridDrafter(
+        [models.lm(models.noisy), models.eagle()], NGramDrafter(), VOCAB
+    ),
 }
 
 

@@ -144,7 +144,7 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
         expected = plain(models, sampling)
         eagle3 = load_drafter(str(models.eagle3), models.target())
         assert isinstance(eagle3, Eagle3Drafter) and eagle3.needs_features and eagle3.taps == TAPS
-        for drafter, split in ((eagle3, [1, 4, 3]), (HybridDrafter(NGramDrafter(), eagle3), [8])):
+        for drafter, split in ((eagle3, [1, 4, 3]), (HybridDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
             tokens, finished = generate(models, drafter, strategy, sampling, split)
             assert tokens == expected
             assert finished.counters.draft_layers > 0
@@ -179,4 +179,4 @@ def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> No
     eagle3 = load_drafter(str(models.eagle3), models.target())
     assert eagle3 is not None
     with pytest.raises(ValueError, match=r"one drafter taps the layers \(1,\)"):
-        HybridDrafter(tapping, eagle3)
+        HybridDrafter([eagle3, tapping], None, VOCAB)

@@ -169,7 +169,7 @@ def test_what_was_not_used_for_longest_is_dropped(tmp_path: Path) -> None:
     for index, key in enumerate(keys[:4]):
         cache.put(key, {"weight": torch.full((10_000,), index, dtype=torch.uint8)})
     for age, key in enumerate(keys[:4]):
-        os.utime(cache._path(key), (1000 + age, 1000 + age))
+        os.utime(cache.path(key), (1000 + age, 1000 + age))
     assert cache.get(keys[0]) is not None  # used now, so the second is the oldest
     cache.put(keys[4], {"weight": torch.full((10_000,), 4, dtype=torch.uint8)})
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True, True]

@@ -21,7 +21,7 @@ from testbed.emulation import Emulation
 from testbed.memory import draft_node_parts, stage_parts
 from testbed.plan import cases
 from testbed.profiles import library
-from testbed.profiles.model import Eagle3Size, EagleSize, NGramSize, SmallModelSize
+from testbed.profiles.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
 from testbed.scenario import read_scenario
 from tests.drafting.eagle3_files import save_eagle3_head
 
@@ -40,7 +40,7 @@ def runs(scenario: Path, out: Path, clock: str, drafter: str) -> list[dict[str, 
 
 @pytest.mark.parametrize(
     ("drafter", "temperature"),
-    [("ngram", 0.0), ("bundled+ngram", 1.0), (ITSELF, 0.0)],
+    [("ngram", 0.0), ("bundled+recall+ngram", 1.0), (ITSELF, 0.0)],
 )
 def test_replay_gives_the_figures_of_the_virtual_clock(
     scenario_file: ScenarioFile, tmp_path: Path, drafter: str, temperature: float
@@ -96,6 +96,12 @@ def test_lookups_cost_next_to_nothing_and_a_hybrid_the_sum(scenario_file: Scenar
     assert looked_up.draft_job(extend) == 0
     assert both.draft_job(grow) == pytest.approx(alone.draft_job(grow) + LOOKUP_S)
     assert both.draft_job(extend) == pytest.approx(alone.draft_job(extend))
+    recall = ProfileCosts(replace(base, drafting=(eagle, RecallSize(kind="recall"))))
+    read_s = 2 * 1024 * base.model.hidden * base.model.stored_bytes / base.draft_node.bytes_per_s
+    assert recall.draft_job(grow) == pytest.approx(alone.draft_job(grow) + read_s)
+    true_rows = replace(grow, next_tokens=np.zeros(3, dtype=np.int64))
+    learning = both.draft_job(true_rows) - alone.draft_job(true_rows) - LOOKUP_S
+    assert 0 < learning < LOOKUP_S, "what is drawn passes through the LM head with the nodes"
     assert alone.draft_job(grow) > 10 * LOOKUP_S
 
 
@@ -108,6 +114,9 @@ def test_memory_of_a_hybrid_counts_what_is_shared_once(scenario_file: ScenarioFi
     assert "drafter" in alone and not any(name.startswith("drafter") for name in looked_up)
     assert sum(both.values()) == pytest.approx(sum(alone.values()) + looked_up["n-grams of 1000 tokens"])
     assert looked_up["LM head"] == alone["LM head"]
+    recalled = draft_node_parts(replace(base, drafting=(base.drafter, RecallSize(kind="recall"))), 1000)
+    errors = 1000 * 3 * base.model.hidden * base.model.stored_bytes
+    assert sum(recalled.values()) == pytest.approx(sum(alone.values()) + errors)
 
 
 def test_a_pair_is_priced_by_its_kinds(tmp_path: Path) -> None:
@@ -119,6 +128,9 @@ def test_a_pair_is_priced_by_its_kinds(tmp_path: Path) -> None:
     assert emulated_drafter(model, "small_lm", "bundled") == (small, ())
     assert emulated_drafter(model, None, "ngram") == (eagle, (lookup,))
     assert emulated_drafter(model, None, "bundled+ngram") == (eagle, (eagle, lookup))
+    recall = RecallSize(kind="recall")
+    assert emulated_drafter(model, None, "bundled+recall") == (eagle, (eagle, recall))
+    assert emulated_drafter(model, None, "bundled+ngram+recall") == (eagle, (eagle, lookup, recall))
     assert emulated_drafter(model, None, ITSELF) == (small, ())
     assert emulated_drafter(model, None, f"bundled+{ITSELF}") == (eagle, (eagle, small))
     with pytest.raises(BadRequestError, match="no drafter 'other'; it has eagle, small_lm"):

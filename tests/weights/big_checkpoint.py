@@ -16,9 +16,9 @@ BUNDLED = Path(flowedge.__file__).parent / "bundled" / "model"
 VOCAB = 4096  # of the bundled tokenizer
 
 
-def write_checkpoint(directory: Path, size: int) -> None:
+def write_checkpoint(directory: Path, size: int, width: int = 512) -> None:
     """A LLaMA of at least 6 layers, of about `size` bytes in bfloat16, with the bundled tokenizer."""
-    width = 2048 if size >= 1 << 30 else 512
+    width = 2048 if size >= 1e9 else width
     layer = 2 * (4 * width * width + 12 * width * width)
     config = LlamaConfig(
         vocab_size=VOCAB,

@@ -90,7 +90,7 @@ def test_what_was_not_used_for_longest_is_dropped_and_what_is_in_use_stays(store
     digests = [store.put(other(index)) for index in range(10)]
     for index, digest in enumerate(digests):
         age(store, digest, 1000 + index)
-    pin = store.pin(digests[:1])
+    pin = store.pin({digests[0]: 100_000})
     store.put(DATA)
     assert [index for index, digest in enumerate(digests) if store.size(digest) is None] == [1]
     pin.release()
@@ -102,10 +102,30 @@ def test_what_was_not_used_for_longest_is_dropped_and_what_is_in_use_stays(store
 def test_no_room_beside_what_is_in_use(store: ObjectStore) -> None:
     digests = [store.put(other(index)) for index in range(10)]
     with begin(store, "0" * 64, 40_000), pytest.raises(CapacityError, match="--cache-gib"):
-        pin = store.pin(digests)
+        pin = store.pin(dict.fromkeys(digests, 100_000))
         store.begin(DIGEST, len(DATA))
     assert all(store.verify(digest) for digest in digests)
     pin.release()
+
+
+def test_room_is_kept_for_what_is_to_come(store: ObjectStore) -> None:
+    old = [store.put(other(index)) for index in range(10)]
+    for index, digest in enumerate(old):
+        age(store, digest, 1000 + index)
+    pin = store.pin({DIGEST: len(DATA), old[9]: 100_000})
+    assert [index for index, digest in enumerate(old) if store.size(digest) is None] == [0]
+    with pytest.raises(CapacityError, match="--cache-gib"):
+        ObjectStore(store.limits).pin({"0" * 64: 900_000})
+    assert all(store.size(digest) is not None for digest in old[1:])
+    partial = store.begin(DIGEST, len(DATA), reserved=True)
+    assert partial is not None
+    with partial:
+        partial.append(DATA)
+        partial.commit()
+    assert store.taken_bytes() == 10 * 100_000
+    pin.release()
+    store.pin({"0" * 64: 900_000}).release()
+    assert store.size(DIGEST) is not None and store.taken_bytes() <= 200_000
 
 
 def test_quantised_weights_have_the_same_bound(store: ObjectStore) -> None:
@@ -127,7 +147,7 @@ def test_a_pin_ends_with_its_process(store: ObjectStore) -> None:
     program = (
         "import sys, time; from pathlib import Path; from flowedge.storage.limits import CacheLimits; "
         "from flowedge.storage.objects import ObjectStore; "
-        "pin = ObjectStore(CacheLimits(Path(sys.argv[1]), 1 << 20)).pin([sys.argv[2]]); "
+        "pin = ObjectStore(CacheLimits(Path(sys.argv[1]), 1 << 20)).pin({sys.argv[2]: 1}); "
         "print('pinned', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(

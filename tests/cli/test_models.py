@@ -1,0 +1,80 @@
+"""`flowedge models` on a cache of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint import Checkpoint
+from flowedge.storage.limits import CacheLimits
+from flowedge.storage.objects import ObjectStore
+from flowedge.weights.kept import open_kept
+from flowedge.weights.shelf import Shelf
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLOWEDGE_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert run(["models", "--local", "--json"]) == 0
+    out = capsys.readouterr().out
+    return json.loads(out) if out else []  # type: ignore[no-any-return]
+
+
+def test_a_model_is_pulled_listed_checked_and_dropped(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["models", "pull", "bundled"]) == 0
+    name = capsys.readouterr().out.strip()
+    [model] = listed(capsys)
+    assert name == f"sha256:{model['id']}" and model["device"] == "this device"
+    assert model["here_bytes"] == model["total_bytes"]
+
+    store = ObjectStore(CacheLimits(cache, 1 << 40))
+    manifest = Shelf(store).manifest(str(model["id"]))
+    assert manifest is not None
+    kept = open_kept(store, manifest, cache / "models" / manifest.id)
+    bundled = Checkpoint.open("bundled")
+    assert kept.names == bundled.names and kept.fingerprint == bundled.fingerprint
+    ours, theirs = (LayerBlock.load(checkpoint, 1, 2)._layers[0] for checkpoint in (kept, bundled))
+    assert all((a == b).all() for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+    assert run(["models", "verify", name[:15]]) == 0
+    damaged = store.path(manifest.tensors[0].sha256)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    capsys.readouterr()
+    assert run(["models", "verify"]) == 1
+    assert "1 of " in capsys.readouterr().err and not damaged.exists()
+    [model] = listed(capsys)
+    assert int(str(model["total_bytes"])) - int(str(model["here_bytes"])) == manifest.tensors[0].bytes
+    assert run(["models", "pull", "bundled"]) == 0 and damaged.exists()
+
+    assert run(["models", "rm", name[:15]]) == 0
+    assert listed(capsys) == [] and not list(store)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rm", "sha256:12345678"], "means none of the models"),
+        (["rm", "sha256:12"], "8 digits"),
+        (["verify", "sha256:12345678"], "means none of the models"),
+        (["pull", "sha256:12345678", "--from", "127.0.0.1:1"], "means 0 of the models that 1 agents have"),
+        (["pull", "/nowhere"], "no such directory"),
+        (["pull", "owner/name"], "the hub is not allowed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    cache: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert run(["models", *arguments]) != 0
+    error = capsys.readouterr().err
+    assert complaint in error and error.startswith("flowedge: ") and error.count("\n") == 1
