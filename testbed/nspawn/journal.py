@@ -9,7 +9,7 @@ from typing import Any
 
 from flowedge.errors import ProtocolError
 
-UNITS = ("flowedge-agent.service", "flowedge-draft-node.service", "flowedge-enrol.service")
+UNITS = ("flowedge-agent.service", "flowedge-draft-node.service")  # enrolment writes text
 COMMAND = ("journalctl", "--no-pager", "--output=json", *(f"_SYSTEMD_UNIT={unit}" for unit in UNITS))
 _ERRORS = frozenset({"error", "critical"})
 
