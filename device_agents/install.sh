@@ -55,9 +55,10 @@ install_package() {
     make_environment
     if [[ -n $wheels ]]; then
         local offline=(hermetic_pip "$PREFIX/bin/python" install --quiet --no-compile --no-index --find-links "$wheels")
+        # Alone first: pip would judge what else is needed by the same version that is installed already.
+        "${offline[@]}" --force-reinstall --no-deps flowedge
         "${offline[@]}" --upgrade --upgrade-strategy eager flowedge ||
             die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
-        "${offline[@]}" --force-reinstall --no-deps flowedge
     else
         work=$(mktemp -d)
         # shellcheck disable=SC2064 # the directory of now is meant
