@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 from flowedge.agent.coordinator import PlannedStage
+from flowedge.agent.neighbours import find_neighbours
 from flowedge.agent.reporting import Report
 from flowedge.agent.settings import AgentSettings
 from flowedge.errors import CheckpointError
@@ -26,7 +27,7 @@ from flowedge.weights.peer import Peer
 from flowedge.weights.progress import mib
 from flowedge.weights.reference import resolve
 from flowedge.weights.service import WeightsService
-from flowedge.weights.shelf import shown
+from flowedge.weights.shelf import name_of, shown
 from flowedge.weights.threads import finish_in_thread
 from flowedge.weights.wish import Opened, Wish
 
@@ -78,22 +79,31 @@ class WeightSharing:
 
         Raises CheckpointError for a model that cannot be shared, DeviceLostError for a lost device.
         """
-        devices = [*stages, *middles]
+        lacking = not all(await asyncio.gather(*(self._looks(stage, request.model) for stage in stages)))
+        in_need = [
+            middle
+            for middle in middles
+            if middle.setup is not None and not await self._looks(middle, middle.setup.model)
+        ]
+        if not lacking and not in_need:
+            return {}
+        devices = [device.address for device in (*stages, *middles)]
+        devices += await find_neighbours(self.device, devices, self.settings)
         found: dict[str, pb.WeightSources] = {}
-        if not all(await asyncio.gather(*(self._looks(stage, request.model) for stage in stages))):
-            name, manifest = await self._share(checkpoint, report)
+        if lacking:
+            name, manifest = await self._share(request.model, checkpoint, report)
             quantised = await self._share_quantised(request, checkpoint, manifest)
             for stage in stages:
                 found[stage.address] = self._of(manifest.id, name, stage, devices, quantised)
-        for middle in middles:
-            if middle.setup is not None and not await self._looks(middle, middle.setup.model):
-                opened = await asyncio.to_thread(_open_middle, middle.setup.model)
-                name, manifest = await self._share(opened, report)
-                found[middle.address] = self._of(manifest.id, name, middle, devices)
+        for middle in in_need:
+            source = middle.setup.model if middle.setup is not None else ""
+            opened = await asyncio.to_thread(_open_middle, source)
+            name, manifest = await self._share(source, opened, report)
+            found[middle.address] = self._of(manifest.id, name, middle, devices)
         return found
 
     async def open_head(self, model: str, stages: Sequence[str], report: Report) -> Opened:
-        """What the draft node needs of a model that is named by its hash: here, or from its stages.
+        """What the draft node needs of a model that is named by its hash: here, or from other devices.
 
         Errors as ModelOpener.open, and BadRequestError for a hash that is not known.
         """
@@ -101,6 +111,7 @@ class WeightSharing:
         async def run(function: Callable[[], Any]) -> Any:
             return (await self.lane.run(function, self.settings.load_s))[0]
 
+        others = await find_neighbours(self.device, stages, self.settings)
         opener = ModelOpener(
             self.device, self.library, self.settings.weights, run, partial(report, self.device)
         )
@@ -109,7 +120,7 @@ class WeightSharing:
             name=shown(model),
             manifest=resolve(model, self.library.shelf),
             fingerprint="",
-            sources=tuple(map(SourceAddress, stages)),
+            sources=tuple(map(SourceAddress, [*stages, *others])),
             select=_select_head,
             every_file=True,
         )
@@ -127,14 +138,14 @@ class WeightSharing:
         manifest: str,
         name: str,
         stage: PlannedStage,
-        devices: Sequence[PlannedStage],
+        devices: Sequence[str],
         quantised: str = "",
     ) -> pb.WeightSources:
         return pb.WeightSources(
             manifest=manifest,
             name=name,
             draft_node=self.address_for(stage.address),
-            peers=[device.address for device in devices if device.address != stage.address],
+            peers=[address for address in devices if address != stage.address],
             quantised=quantised,
         )
 
@@ -161,7 +172,7 @@ class WeightSharing:
 
         return await finish_in_thread(find)
 
-    async def _share(self, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
+    async def _share(self, source: str, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
         """Give what is in a checkpoint; returns its name and manifest. All of it is read the first time."""
         if checkpoint.manifest_id:
             return self._known(checkpoint.manifest_id)
@@ -185,7 +196,7 @@ class WeightSharing:
         finally:
             called_off.set()  # a thread cannot be stopped otherwise
         manifest: Manifest = described.result().manifest
-        name = shown(checkpoint.directory.resolve().name)
+        name = name_of(source)
         self.library.share(name, manifest, described.result().locations)
         return name, manifest
 

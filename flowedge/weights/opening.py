@@ -58,7 +58,7 @@ class ModelOpener:
         known = {source.address for source in wish.sources}
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
         wish = replace(wish, sources=(*wish.sources, *others))
-        pin = self._store.pin({wish.manifest: 0})
+        pin = await finish_in_thread(lambda: self._store.pin({wish.manifest: 0}))
         try:
             return await self._open(wish)
         finally:
@@ -110,7 +110,7 @@ class ModelOpener:
         if manifest is None:
             manifest = await self._fetch_manifest(wish)
         files = self._files(wish, manifest)
-        first = self._store.pin({wish.manifest: 0} | files)
+        first = await finish_in_thread(lambda: self._store.pin({wish.manifest: 0} | files))
         try:
             await self._bring(wish, files, "the config", quiet=True)
             listed = await finish_in_thread(lambda: self._list_here(wish))

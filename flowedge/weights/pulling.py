@@ -17,7 +17,7 @@ from flowedge.weights.location import Location
 from flowedge.weights.progress import Progress
 from flowedge.weights.reference import PREFIX, SHORTEST
 from flowedge.weights.settings import WeightsSettings
-from flowedge.weights.shelf import shown
+from flowedge.weights.shelf import name_of, shown
 
 
 async def pull_model(library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer) -> str:
@@ -67,7 +67,7 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
     from flowedge.weights.describing import describe  # noqa: PLC0415
 
     checkpoint, store = Checkpoint.open(model, hub=hub), library.store
-    name = shown(checkpoint.directory.name if "/" not in model else model.rpartition("/")[2])
+    name = name_of(model)
     described = describe(
         checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", _transfer(done, total))
     )

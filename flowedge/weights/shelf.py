@@ -90,6 +90,12 @@ class Shelf:
         shutil.rmtree(self._root / check_digest(model), ignore_errors=True)
 
 
+def name_of(source: str) -> str:
+    """What to call the model of a directory or hub id, for people."""
+    path = Path(source).expanduser()
+    return shown(path.resolve().name if path.is_dir() else path.name)
+
+
 def shown(name: str) -> str:
     """A name for people, of printable characters and not too long."""
     return "".join(character for character in name if character.isprintable())[:MAX_NAME] or "model"
