@@ -48,6 +48,12 @@ class ProtocolError(FlowEdgeError):
     code = "protocol"
 
 
+class AccessError(FlowEdgeError):
+    """Someone who is not who they should be, or may not do what they ask for."""
+
+    code = "access"
+
+
 class DeviceError(FlowEdgeError):
     """A failure that belongs to one device; `device` names it."""
 
@@ -79,7 +85,7 @@ class DeadlineError(FlowEdgeError):
 
 def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     """The error a peer reported: the class whose `code` it is; `device` is where it happened."""
-    for cls in (BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
+    for cls in (AccessError, BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
     for of_device in (DeviceLostError, DrainingError):

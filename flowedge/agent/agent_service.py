@@ -24,6 +24,7 @@ from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.status import abort
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -72,6 +73,7 @@ class AgentService(rpc.AgentServicer):
 
     async def lead(self, request: pb.DraftNodeRole, report: Report) -> None:
         """The same without a caller; returns when the pipeline is ready, or raises the FlowEdgeError."""
+        current().check_leads()
         identity = self._identity
         role = DraftNodeRole(
             identity.name, identity.address_for, request, self._settings, self._lane, self._library

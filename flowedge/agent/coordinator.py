@@ -11,9 +11,10 @@ import grpc.aio
 
 from flowedge.agent.reporting import Report
 from flowedge.cluster.split import check_split, even_split, layer_ranges
-from flowedge.errors import DeviceError, ProtocolError
+from flowedge.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -154,7 +155,7 @@ class StageSetup:
     async def _set_up(self, stage: PlannedStage, role: pb.StageRole, report: Report) -> None:
         ready = False
         try:
-            async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:
+            async with await open_channel(stage.address, _OPTIONS) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await report(stage.name, progress.message, transfer)
@@ -187,10 +188,12 @@ async def release_stages(stages: Sequence[PlannedStage], pipeline: str) -> None:
 
     async def release(stage: PlannedStage) -> None:
         try:
-            async with grpc.aio.insecure_channel(stage.address, options=_OPTIONS) as channel:
+            async with await open_channel(stage.address, _OPTIONS) as channel:
                 await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
         except grpc.aio.AioRpcError as error:
             _log.info("%s was not released: %s", stage.name, from_status(error, stage.address))
+        except FlowEdgeError as error:
+            _log.info("%s was not released: %s", stage.name, error)
 
     await asyncio.gather(*(release(stage) for stage in stages))
 
@@ -198,7 +201,7 @@ async def release_stages(stages: Sequence[PlannedStage], pipeline: str) -> None:
 async def describe(address: str, settings: LinkSettings) -> pb.Device:
     """What the agent at an address says of itself. DeviceLostError or ProtocolError for one of no use."""
     try:
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        async with await open_channel(address, _OPTIONS) as channel:
             device: pb.Device = await rpc.AgentStub(channel).Describe(
                 pb.DescribeRequest(), timeout=settings.connect_s
             )

@@ -22,6 +22,8 @@ from flowedge.errors import DeadlineError
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.request import Failed, Finished, Output, Request
 from flowedge.runtime.transport.server import StreamServer
+from flowedge.security.process import security_for
+from flowedge.security.serving import new_server
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -117,8 +119,10 @@ class EmbeddedDraftNode:
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: Report) -> None:
         settings = self._settings
-        server = self._server = grpc.aio.server(options=settings.link.channel_options)
-        identity = Identity.of(settings, bind(server, settings))
+        security = security_for(request.stages[0], None)
+        server, _ = new_server(settings.link.channel_options, security)
+        self._server = server
+        identity = Identity.of(settings, bind(server, settings, security))
         self._lane = ComputeLane(identity.name)
         roles = self._roles = RoleHolder(identity.name)
         library = serve_weights(server, identity.name, settings)

@@ -12,6 +12,7 @@ from flowedge.cluster.address import join_address, split_address
 from flowedge.cluster.device_kind import device_kind
 from flowedge.cluster.record import DeviceRecord
 from flowedge.memory.room import MemorySettings, read_room, resident_bytes
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -41,7 +42,12 @@ class Identity:
         name = device_name(settings)
         kind = settings.device_kind or device_kind()
         return cls(
-            device_id or uuid.uuid4().hex[:16], name, kind, settings.host, port, memory=settings.memory
+            device_id or uuid.uuid4().hex[:16],
+            name,
+            kind,
+            settings.host or "127.0.0.1",
+            port,
+            memory=settings.memory,
         )
 
     @property
@@ -70,6 +76,7 @@ class Identity:
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             instance=self.instance,
+            cluster=current().cluster,
         )
 
     def describe(self) -> pb.Device:
@@ -86,4 +93,5 @@ class Identity:
             version=VERSION,
             resident_bytes=resident_bytes(),
             instance=self.instance,
+            certified_role=current().role or "",
         )

@@ -17,6 +17,7 @@ from flowedge.errors import BadRequestError, DeviceLostError, ProtocolError
 from flowedge.runtime.deadline import within
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_channel
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, measure_pb2_grpc
 from flowedge.v1 import measure_pb2 as pb
 
@@ -38,7 +39,7 @@ class LinkSender:
         """
         split_address(self.peer)
         try:
-            async with grpc.aio.insecure_channel(self.peer, options=self.settings.channel_options) as channel:
+            async with await open_channel(self.peer, self.settings.channel_options) as channel:
                 await self._check_peer(channel)
                 times = await self._round_trips(channel, round_trips)
                 received = await self._send(channel, num_bytes)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+from dataclasses import replace
 
 import grpc.aio
 
@@ -26,6 +27,10 @@ from flowedge.log_fields import about
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
 from flowedge.runtime.transport.server import StreamServer
+from flowedge.security import process
+from flowedge.security.process import Security
+from flowedge.security.serving import add_port, new_server
+from flowedge.security.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -50,9 +55,11 @@ def serve(settings: AgentSettings) -> None:
 async def run_agent(settings: AgentSettings) -> None:
     """See `serve`; for a running event loop."""
     signals = Signals()
-    server = grpc.aio.server(options=settings.link.channel_options)
+    security = process.use(Security.load(settings.security))
+    settings = secured(settings, security)
+    server, guard = new_server(settings.link.channel_options, security)
     device_id = DeviceId.claim()
-    identity = Identity.of(settings, bind(server, settings), device_id.value)
+    identity = Identity.of(settings, bind(server, settings, security), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     library = serve_weights(server, identity.name, settings)
@@ -67,7 +74,11 @@ async def run_agent(settings: AgentSettings) -> None:
     operations.add_to(server)
     await server.start()
     try:
-        async with operations, kept_pipeline(identity, roles, settings, service.lead):
+        async with (
+            kept_current(security, guard, settings.security.refresh_s),
+            operations,
+            kept_pipeline(identity, roles, settings, service.lead),
+        ):
             await _serve_until(signals, identity, settings, operations)
     finally:
         _log.info("the agent stops", extra=about(event="stopping"))
@@ -109,11 +120,17 @@ def _announce(identity: Identity, settings: AgentSettings) -> None:
         print(f"{identity.name} ({identity.kind}) listening on {identity.address}", flush=True)
 
 
-def bind(server: grpc.aio.Server, settings: AgentSettings) -> int:
+def secured(settings: AgentSettings, security: Security) -> AgentSettings:
+    """The settings with the host and the name that go with an identity. Errors as Security has them."""
+    host, name = security.listen_host(settings.host), security.device_name(settings.name)
+    return replace(settings, host=host, name=name)
+
+
+def bind(server: grpc.aio.Server, settings: AgentSettings, security: Security) -> int:
     """Has a server listen where the settings say; returns the port, DeviceError when it cannot."""
-    address = join_address(settings.host or "0.0.0.0", settings.port)
+    address = join_address(security.listen_host(settings.host), settings.port)
     try:
-        port = server.add_insecure_port(address)
+        port = add_port(server, address, security)
     except RuntimeError as error:
         raise DeviceError(settings.name or "this one", f"cannot listen on {address}: {error}") from error
     if port == 0:

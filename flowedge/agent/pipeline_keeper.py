@@ -17,6 +17,7 @@ from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import is_loopback
 from flowedge.errors import DeviceError, FlowEdgeError
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
@@ -93,6 +94,8 @@ class PipelineKeeper:
         idle = []
         for record in records:
             if record.id == self._identity.id or record.mismatch or is_loopback(record.address):
+                continue
+            if current().foreign(record.name, record.cluster) is not None:
                 continue
             try:
                 device = await describe(record.address, self._settings.link)

@@ -12,6 +12,7 @@ from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.security.settings import SecuritySettings
 from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 class AgentSettings:
     """One agent; times in seconds."""
 
-    host: str = "127.0.0.1"  # address to listen on; a wildcard for every network of the device
+    # Address to listen on; a wildcard for every network of the device. If not given, loopback until a cluster
+    # is joined, then a wildcard.
+    host: str | None = None
     port: int = 0  # 0 takes a free one
     name: str | None = None  # of the device; the host's name if not given
     advertise: bool = True  # make it known by zeroconf
@@ -45,3 +48,4 @@ class AgentSettings:
     log: LogSettings = field(default_factory=LogSettings)
     config: str = ""  # file that settings were read from, for the log
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)

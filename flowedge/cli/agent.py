@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.trust import INSECURE_HELP, ClusterDir
+
 
 def agent(
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 for every network of the device. Loopback unless told "
-            "otherwise: an agent trusts whoever can reach it."
+            help="Address to listen on; 0.0.0.0 for every network of the device, as it is by default once "
+            "the device has joined a cluster. Until then loopback."
         ),
     ] = None,
     port: Annotated[
@@ -22,7 +24,8 @@ def agent(
         typer.Option(min=0, max=65535, help="Port to listen on; 0, the default, takes a free one."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the device; the host's name if not given.")
+        str | None,
+        typer.Option(help="Name of the device; the one it joined its cluster with, or the host's."),
     ] = None,
     advertise: Annotated[
         bool | None,
@@ -38,6 +41,8 @@ def agent(
         float | None,
         typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
     ] = None,
+    cluster_dir: ClusterDir = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help=INSECURE_HELP)] = None,
     hub: Annotated[
         bool | None,
         typer.Option("--hub/--no-hub", help="Ask the hub for models that no device has; off by default."),
@@ -72,6 +77,8 @@ def agent(
         "--port": ("agent", "port", port),
         "--name": ("agent", "name", name),
         "--advertise": ("agent", "advertise", advertise),
+        "--cluster-dir": ("security", "cluster_dir", None if cluster_dir is None else str(cluster_dir)),
+        "--insecure": ("security", "insecure", insecure),
         "--cache-dir": ("cache", "dir", cache_dir),
         "--cache-gib": ("cache", "gib", cache_gib),
         "--hub": ("weights", "hub", hub),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+
 if TYPE_CHECKING:
     from flowedge.client.survey import Surveyed
 
@@ -23,6 +25,8 @@ def devices(
         typer.Option("--rate", help="Measure the link from each idle agent to the next; takes seconds each."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """List the agents on the network, what they have and what they do."""
     import json  # noqa: PLC0415
@@ -32,6 +36,7 @@ def devices(
     from flowedge.client.link_rates import link_rates  # noqa: PLC0415
     from flowedge.errors import BadRequestError  # noqa: PLC0415
 
+    choose_identity(cluster_dir, insecure)
     if watch:
         if rate or peers is not None:
             raise BadRequestError("--watch goes with neither --rate nor --peers")

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+
 if TYPE_CHECKING:
+    from flowedge.doctor.clocks import Validity
     from flowedge.doctor.examination import Examination
     from flowedge.doctor.finding import Finding
 
@@ -29,6 +32,8 @@ def doctor(
         bool, typer.Option(help="Try PyTorch and bitsandbytes, which takes seconds.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Look for what keeps devices from working together: network, clocks, versions, libraries, memory.
 
@@ -41,6 +46,7 @@ def doctor(
 
     from flowedge.doctor.finding import exit_code  # noqa: PLC0415
 
+    choose_identity(cluster_dir, insecure)
     examination = _examination(peers, timeout, slow, rate, libraries)
     console = Console(stderr=True)
     with console.status("looking") as status:
@@ -59,7 +65,8 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     from flowedge.doctor.examination import Examination  # noqa: PLC0415
 
     config = load_config({}).config
-    host = "127.0.0.1" if config.agent.host in WILDCARDS else config.agent.host
+    asked = config.agent.host
+    host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
     return Examination(
         config.discovery.settings(),
         tuple(split_peers(peers)) if peers is not None else (),
@@ -70,7 +77,19 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         libraries=libraries,
         cache_dir=config.cache.dir,
         cache_gib=config.cache.gib,
+        validity=_validity(),
     )
+
+
+def _validity() -> Validity | None:
+    from flowedge.doctor.clocks import Validity  # noqa: PLC0415
+    from flowedge.security.process import current  # noqa: PLC0415
+
+    store = current().store
+    if store is None:
+        return None
+    holder = store.identity.holder
+    return Validity(holder.not_before, holder.not_after)
 
 
 def _print(found: list[Finding]) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from flowedge.cli.exits import EXIT_DIFFERENT
 from flowedge.cli.options import BUNDLED, Noise, Quant
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 
 def generate(
@@ -78,6 +79,8 @@ def generate(
         Path | None, typer.Option("--json", help="File to write what came out and what it took to.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Answer prompts; the text streams as it is accepted.
 
@@ -121,6 +124,7 @@ def generate(
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
     )
+    choose_identity(cluster_dir, insecure)
     screen = Screen()
     report = Report(request, options, json_file)
     with (

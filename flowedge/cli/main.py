@@ -12,12 +12,14 @@ import typer
 
 from flowedge.cli.agent import agent
 from flowedge.cli.bench import bench
+from flowedge.cli.cluster import cluster
 from flowedge.cli.demo import demo
 from flowedge.cli.devices import devices
 from flowedge.cli.doctor import doctor
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.cli.generate import generate
 from flowedge.cli.inspect import inspect
+from flowedge.cli.join import join
 from flowedge.cli.models import models
 from flowedge.cli.profile import profile
 from flowedge.cli.release import release
@@ -40,6 +42,8 @@ app.command()(devices)
 app.command()(doctor)
 app.command()(agent)
 app.command()(release)
+app.add_typer(cluster, name="cluster")
+app.command()(join)
 app.command()(inspect)
 app.add_typer(models)
 app.command()(demo)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowedge.cli.options import Quant
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 if TYPE_CHECKING:
     from flowedge.weights.inventory import HeldModel
@@ -39,6 +40,8 @@ def list_models(
     local: Annotated[bool, typer.Option("--local", help="This device's own cache alone.")] = False,
     cache_dir: CacheDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """List the models in the cache of this device and of the agents on the network."""
     if context.invoked_subcommand is not None:
@@ -50,6 +53,7 @@ def list_models(
     from flowedge.weights.inventory import ask_all, own_models  # noqa: PLC0415
     from flowedge.weights.library import Library  # noqa: PLC0415
 
+    choose_identity(cluster_dir, insecure)
     addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
     held = [*own_models(Library.configured(cache_dir, None)), *held]
@@ -79,6 +83,8 @@ def pull(
     timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
     cache_dir: CacheDir = None,
     cache_gib: CacheGib = None,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Bring all of a model into the cache, for this device and to give to others."""
     import asyncio  # noqa: PLC0415
@@ -88,6 +94,7 @@ def pull(
     from flowedge.weights.pulling import import_model, pull_model, quantise_model  # noqa: PLC0415
     from flowedge.weights.reference import is_reference  # noqa: PLC0415
 
+    choose_identity(cluster_dir, insecure)
     library = Library.configured(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):

@@ -19,7 +19,9 @@ from flowedge.cluster.discovery import discover
 from flowedge.cluster.local import LocalCluster
 from flowedge.cluster.record import DeviceRecord
 from flowedge.cluster.split import split_counts
-from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.security.process import current
+from flowedge.security.roles import Role
 
 _log = logging.getLogger(__name__)
 
@@ -139,13 +141,28 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
             f"no agent answered within {discover_s:g} s: start some with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
         )
-    for record in records:
+    ours = _of_this_cluster(records, settings.peers)
+    for record in ours:
         if record.mismatch:
             raise ProtocolError(record.mismatch)
     named = _answering_peers(settings.peers)
     known = {device.instance for device in named.values() if device.instance}
-    found = [record for record in records if record.instance not in known]
+    found = [record for record in ours if record.instance not in known]
     return named | dict(answering(record) for record in _reachable(found, least - len(named)))
+
+
+def _of_this_cluster(records: list[DeviceRecord], peers: tuple[str, ...]) -> list[DeviceRecord]:
+    """Devices of this machine's cluster; the log names the others. AccessError when there are only others."""
+    foreign = {record.id: current().foreign(record.name, record.cluster) for record in records}
+    reasons = [reason for reason in foreign.values() if reason is not None]
+    for reason in reasons:
+        _log.warning("ignored: %s", reason)
+    if reasons and len(reasons) == len(records) and not peers:
+        raise AccessError(
+            f"all agents that answered are of other clusters: {'; '.join(reasons)}. Join it with a token "
+            "of it (flowedge join TOKEN), or let them join this one's"
+        )
+    return [record for record in records if foreign[record.id] is None]
 
 
 def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
@@ -171,7 +188,7 @@ def answering(record: DeviceRecord) -> tuple[str, Device]:
 
 
 def _described_as(record: DeviceRecord, address: str) -> Device:
-    device = describe(address)
+    device = describe(address, record.name)
     if device.id != record.id:
         raise other_device(address, record, device)
     return device
@@ -201,6 +218,7 @@ def _assemble_idle(
                 else ""
             )
         )
+    idle = _leader_first(idle, devices)
     last = len(idle) - len(request.middles)
     stages, middles = idle[1:last], idle[last:]
     if request.split is not None:
@@ -213,6 +231,19 @@ def _assemble_idle(
     report(devices[idle[0]].name, f"is the draft node of {len(stages)} stages")
     assemble(request.spec(idle[0], tuple(stages), tuple(middles)), report, on_transfer=on_transfer)
     return idle[0]
+
+
+def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
+    """In a cluster, the first has to be one that may be a draft node. AccessError for none."""
+    if not current().cluster:
+        return idle
+    leaders = [address for address in idle if devices[address].certified_role == Role.DRAFT_NODE.value]
+    if not leaders:
+        raise AccessError(
+            "none of the idle agents may be a draft node; join one with a token of "
+            "`flowedge cluster token --role draft-node`"
+        )
+    return [leaders[0], *(address for address in idle if address != leaders[0])]
 
 
 def _needs(middles: int) -> str:
@@ -230,7 +261,7 @@ def _reachable(records: list[DeviceRecord], least: int) -> list[DeviceRecord]:
     return networked if len(networked) >= least else [record for record in records if record not in networked]
 
 
-def describe(address: str) -> Device:
-    """What the agent at an address says of itself."""
-    with Client(address) as client:
+def describe(address: str, name: str | None = None) -> Device:
+    """What the agent at an address says of itself; `name` is what it has to be called in its cluster."""
+    with Client(address, name=name) as client:
         return client.describe()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.options import BUNDLED, Quant
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 
 def profile(
@@ -41,6 +42,8 @@ def profile(
         int, typer.Option(min=1, max=500, help="Small messages there and back for the latency of a link.")
     ] = 100,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Measure devices, and the links between them, and write profiles and a scenario that runs on them.
 
@@ -67,6 +70,7 @@ def profile(
         round_trips=round_trips,
         force=force,
     )
+    choose_identity(cluster_dir, insecure)
     with profile_progress() as progress:
         profiled = run_profile(options, progress)
     show_profiles(profiled)

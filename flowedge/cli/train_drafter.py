@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.options import Dtype, Quant
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 DEFAULT_MINUTES = 30.0
 
@@ -72,6 +73,8 @@ def train_drafter(
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the head's first weights, the noise and the order.")] = 0,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Train an EAGLE head for a target; given again after an interruption, the command goes on.
 
@@ -100,6 +103,7 @@ def train_drafter(
         seed=seed,
     )
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
+    choose_identity(cluster_dir, insecure)
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
     import_libraries()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,21 +17,32 @@ from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.stubs import agent_stub, generation_stub
 from flowedge.client.transcript import Chunk, Transcript
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.connection import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from flowedge.security.process import Security
+
 
 class AsyncClient:
     """`Client` for asyncio: the same arguments, the same errors."""
 
-    def __init__(self, address: str, *, timeout_s: float = 600.0, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 600.0,
+        silence_s: float = SILENCE_S,
+        name: str | None = None,
+        security: Security | None = None,
+    ) -> None:
         self.address = check_address(address)
         self._timeout_s = timeout_s
         self._silence_s = silence_s
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._connection = AsyncConnection(address, CHANNEL_OPTIONS, name=name, security=security)
 
     def generate(
         self,
@@ -46,22 +57,28 @@ class AsyncClient:
         """Starts answering, as `Client.generate` does; iterate with `async for`."""
         chosen = replace(options or GenerateOptions(), **arguments)
         request = chosen.to_request(prompt, prompt_ids, request_id)
-        stub = generation_stub(self._channel)
-        call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        return AsyncGeneration(call, self.address, self._silence_s, request.request_id)
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+
+        async def begin() -> Any:
+            return generation_stub(await self._connection.channel()).Generate(request, timeout=seconds)
+
+        beginning = asyncio.ensure_future(begin())
+        note = self._connection.note
+        return AsyncGeneration(beginning, self.address, self._silence_s, request.request_id, note)
 
     async def describe(self) -> Device:
         """What the agent is and what it holds."""
-        stub = agent_stub(self._channel)
+        stub = agent_stub(await self._connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
         except grpc.aio.AioRpcError as error:
+            self._connection.note(error)
             raise from_status(error, self.address) from error
         return Device.from_proto(reply)
 
     async def close(self) -> None:
         """Ends the connection and every generation on it."""
-        await self._channel.close()
+        await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -75,12 +92,21 @@ class AsyncClient:
 class AsyncGeneration(AsyncIterator[Chunk]):
     """`Generation` for asyncio; `transcript` holds the answer so far."""
 
-    def __init__(self, call: Any, address: str, silence_s: float, request_id: str) -> None:
+    def __init__(
+        self,
+        beginning: asyncio.Future[Any],
+        address: str,
+        silence_s: float,
+        request_id: str,
+        note: Callable[[grpc.aio.AioRpcError], None],
+    ) -> None:
+        """`beginning` gives the call once it is connected; `note` is told of the error that it ends with."""
         self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
-        self._call = call
+        self._note = note
+        self._beginning = beginning
 
     async def __anext__(self) -> Chunk:
         while self.transcript.finish_reason is None:
@@ -97,15 +123,18 @@ class AsyncGeneration(AsyncIterator[Chunk]):
 
     def close(self) -> None:
         """Ends the request; harmless when it has ended."""
-        self._call.cancel()
+        if not self._beginning.cancel() and self._beginning.exception() is None:
+            self._beginning.result().cancel()
 
     async def _next_event(self) -> pb.GenerateEvent:
+        call = await asyncio.shield(self._beginning)
         try:
-            event = await asyncio.wait_for(self._call.read(), self._silence_s)
+            event = await asyncio.wait_for(call.read(), self._silence_s)
         except asyncio.TimeoutError:
-            self._call.cancel()
+            call.cancel()
             raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         except grpc.aio.AioRpcError as error:
+            self._note(error)
             raise from_status(error, self._address).of_request(self.request_id) from error
         if not isinstance(event, pb.GenerateEvent):
             raise ended_early(self._address, "the answer was complete").of_request(self.request_id)

@@ -16,6 +16,7 @@ from flowedge.client.transfer import OnTransfer, Transfer
 from flowedge.client.watchdog import Watchdog
 from flowedge.errors import BadRequestError, DeadlineError
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
@@ -86,7 +87,7 @@ def assemble(
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
     )
     ready = False
-    with grpc.insecure_channel(spec.draft_node, options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(spec.draft_node, CHANNEL_OPTIONS) as channel:
         call = agent_stub(channel).BecomeDraftNode(role)
         with Watchdog(timeout_s, call.cancel) as watchdog:
             try:
@@ -109,7 +110,7 @@ def assemble(
 def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) -> None:
     """Has the agents give up their roles in a pipeline and free the memory."""
     for address in addresses:
-        with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+        with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
             stub = agent_stub(channel)
             try:
                 stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)

@@ -34,6 +34,7 @@ class Device:
     middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
     stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
     instance: str = ""  # another one at each start of the agent
+    certified_role: str = ""  # what its certificate is for; empty when it has joined no cluster
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
@@ -60,4 +61,5 @@ class Device:
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
             instance=reply.instance,
+            certified_role=reply.certified_role,
         )

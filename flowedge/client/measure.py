@@ -17,6 +17,7 @@ from flowedge.cluster.measurement import (
     read_measurement,
 )
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_sync_channel
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
@@ -43,7 +44,7 @@ def measure_device(
         protocol_version=PROTOCOL_VERSION,
     )
     text = ""
-    with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
         try:
             for reply in measure_stub(channel).MeasureDevice(request, timeout=timeout_s):
                 if reply.progress:
@@ -77,7 +78,7 @@ def measure_link(
         round_trips=round_trips,
         protocol_version=PROTOCOL_VERSION,
     )
-    with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
         try:
             reply = measure_stub(channel).MeasureLink(request, timeout=timeout_s)
         except grpc.RpcError as error:

@@ -13,6 +13,7 @@ from flowedge.client.sync import Client
 from flowedge.cluster.address import join_address, split_address
 from flowedge.cluster.record import DeviceRecord, mismatch
 from flowedge.errors import DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.security.process import current, own_agents
 
 ANSWER_S = 3.0  # an agent has so long for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts
@@ -69,12 +70,13 @@ class Surveyed:
         return self.record if self.answer is None else self.answer.device
 
 
-Ask = Callable[[str], Answer]
+Ask = Callable[[str, str | None], Answer]
+"""Asks at an address; with a name, only one whose certificate has it."""
 
 
-def ask(address: str, answer_s: float = ANSWER_S) -> Answer:
+def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> Answer:
     """Describe and a few round trips. Raises the FlowEdgeError of what fails."""
-    with Client(address, silence_s=answer_s) as client:
+    with Client(address, silence_s=answer_s, name=name) as client:
         device = client.describe()
         exchanges = client.exchange_clocks(_EXCHANGES)
     round_trip = min(exchange.round_trip for exchange in exchanges)
@@ -128,10 +130,16 @@ def merge(found: Iterable[Surveyed]) -> list[Surveyed]:
 def _of_record(record: DeviceRecord, stale: bool, ask: Ask) -> Surveyed:
     if record.mismatch:
         return Surveyed(record.addresses, record, problem=record.mismatch, stale=stale)
+    try:
+        foreign = current().foreign(record.name, record.cluster)
+    except FlowEdgeError as error:
+        foreign = str(error)
+    if foreign is not None and record.address not in own_agents():
+        return Surveyed(record.addresses, record, problem=foreign, stale=stale)
     problems: list[FlowEdgeError] = []
     for address in record.addresses:
         try:
-            answer = ask(address)
+            answer = ask(address, record.name)
         except FlowEdgeError as error:
             problems.append(error)
             continue
@@ -152,7 +160,7 @@ def other_device(address: str, record: DeviceRecord, device: Device) -> DeviceEr
 
 def _of_peer(peer: str, ask: Ask) -> Surveyed:
     try:
-        resolved, answer = _resolved(peer), ask(peer)
+        resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
         return Surveyed((peer,), problem=str(error))
     device = answer.device

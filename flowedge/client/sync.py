@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,14 @@ from flowedge.client.stubs import agent_stub, generation_stub
 from flowedge.client.timelines import exchange_clocks
 from flowedge.client.transcript import Chunk, Transcript
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.connection import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from flowedge.security.process import Security
 
 
 class Client:
@@ -36,16 +39,26 @@ class Client:
             print(chunk.text, end="", flush=True)
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 600.0, silence_s: float = SILENCE_S) -> None:
-        """Connects when first used.
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 600.0,
+        silence_s: float = SILENCE_S,
+        name: str | None = None,
+        security: Security | None = None,
+    ) -> None:
+        """Connects when first used. AccessError then says that another is there than may be.
 
         timeout_s: the longest a generation may take as a whole.
         silence_s: how long the draft node may send nothing, no sign of life either, before it counts as lost.
+        name: what the device has to be called in its cluster; any device of it will do if not given.
+        security: the identity to show (see docs/security.md); that of the state directory if not given.
         """
         self.address = check_address(address)
         self._timeout_s = timeout_s
         self._silence_s = silence_s
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._connection = Connection(address, CHANNEL_OPTIONS, name=name, security=security)
 
     def generate(
         self,
@@ -67,27 +80,28 @@ class Client:
         """
         chosen = replace(options or GenerateOptions(), **arguments)
         request = chosen.to_request(prompt, prompt_ids, request_id)
-        stub = generation_stub(self._channel)
+        stub = generation_stub(self._connection.channel())
         call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        return Generation(call, self.address, self._silence_s, request.request_id)
+        return Generation(call, self.address, self._silence_s, request.request_id, self._connection.note)
 
     def describe(self) -> Device:
         """What the agent is and what it holds."""
-        stub = agent_stub(self._channel)
+        stub = agent_stub(self._connection.channel())
         try:
             reply = stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
         except grpc.RpcError as error:
+            self._connection.note(error)
             raise from_status(error, self.address) from error
         return Device.from_proto(reply)
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
         """Ask the agent for its clocks, one question after the other; their round trips are the link's."""
-        stub = agent_stub(self._channel)
+        stub = agent_stub(self._connection.channel())
         return [exchange_clocks(stub, self.address, self._silence_s) for _ in range(count)]
 
     def close(self) -> None:
         """Ends the connection and every generation on it."""
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -106,11 +120,20 @@ class Generation(Iterator[Chunk]):
     the logs of all devices tell what they did for the request.
     """
 
-    def __init__(self, call: Any, address: str, silence_s: float, request_id: str) -> None:
+    def __init__(
+        self,
+        call: Any,
+        address: str,
+        silence_s: float,
+        request_id: str,
+        note: Callable[[grpc.RpcError], None],
+    ) -> None:
+        """`note` is told of the error that the call ends with."""
         self.request_id = request_id
         self.transcript = Transcript()
         self._address = address
         self._silence_s = silence_s
+        self._note = note
         self._call = call
         self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
         # The thread holds the call and the queue, not this object: dropping it ends the call.
@@ -185,6 +208,7 @@ class Generation(Iterator[Chunk]):
             self._call.cancel()
             raise silent(self._address, self._silence_s).of_request(self.request_id) from None
         if isinstance(event, grpc.RpcError):
+            self._note(event)
             raise from_status(event, self._address).of_request(self.request_id) from event
         if event is None:
             raise ended_early(self._address, "the answer was complete").of_request(self.request_id)

@@ -17,6 +17,7 @@ from flowedge.errors import ProtocolError
 from flowedge.runtime.timeline import Event
 from flowedge.runtime.timeline_wire import decode
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 
 EXCHANGES = 12  # the shortest of a few round trips is close to the shortest there is
@@ -52,12 +53,12 @@ def fetch_timelines(
 
 def measure_offset(address: str, exchanges: int = EXCHANGES, answer_s: float = ANSWER_S) -> ClockOffset:
     """An agent's clock against this process's time.monotonic(). Raises what `fetch_timelines` does."""
-    with grpc.insecure_channel(check_address(address), options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
         return _offset(agent_stub(channel), address, exchanges, answer_s)
 
 
 def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(address, CHANNEL_OPTIONS) as channel:
         stub = agent_stub(channel)
         try:
             reply = stub.Timeline(pb.TimelineRequest(session=session), timeout=answer_s)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from flowedge.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.security.process import speak_plaintext_to
 
 MAX_LOCAL_STAGES = 64
 _LISTENING = re.compile(r"listening on (\S+:\d+)")
@@ -131,6 +132,7 @@ class LocalCluster:
             deadline = time.monotonic() + self._start_timeout_s
             for agent in self.agents:
                 agent.address = _await_address(agent, deadline, self._start_timeout_s)
+            speak_plaintext_to(agent.address for agent in self.agents)
         except BaseException:
             self.stop()
             raise
@@ -165,7 +167,13 @@ def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+                # Not this machine's: agents for one run are of no cluster, and speak to this process alone.
+                "FLOWEDGE_STATE_DIR": str(logs / "state"),
+            },
             start_new_session=True,  # Ctrl-C is for the command; it stops its agents itself
         )
     return LocalAgent(name, process, log)

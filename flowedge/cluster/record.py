@@ -10,6 +10,7 @@ from flowedge.errors import ProtocolError
 from flowedge.version import PROTOCOL_VERSION
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_CLUSTER = re.compile(r"[0-9a-f]{16}")
 _TEXT_LIMIT = 63
 _MEMORY_LIMIT = 2**50
 _PROTOCOL_LIMIT = 2**16
@@ -24,6 +25,7 @@ class DeviceRecord:
         memory_total: bytes.
         other_addresses: of the same agent, on its other interfaces.
         instance: another one at each start of the agent; empty when it does not say.
+        cluster: id of the cluster that the device has joined; empty for none.
     """
 
     name: str
@@ -35,6 +37,7 @@ class DeviceRecord:
     version: str
     other_addresses: tuple[str, ...] = ()
     instance: str = ""
+    cluster: str = ""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -48,7 +51,9 @@ class DeviceRecord:
 
     def to_txt(self) -> dict[str, str]:
         """The TXT fields that carry everything but the address."""
+        joined = {"cluster": self.cluster} if self.cluster else {}
         return {
+            **joined,
             "id": self.id,
             "name": self.name,
             "kind": self.kind,
@@ -74,6 +79,7 @@ class DeviceRecord:
             version=_text(txt, "version", address),
             other_addresses=others,
             instance=_text(txt, "instance", address) if txt.get(b"instance") else "",
+            cluster=_cluster(txt, address),
         )
 
 
@@ -85,6 +91,15 @@ def mismatch(name: str, address: str, protocol_version: int, version: str) -> st
         f"device {name} ({address}) speaks protocol {protocol_version} (FlowEdge {version}), this "
         f"installation speaks {PROTOCOL_VERSION}; install the same version on both"
     )
+
+
+def _cluster(txt: Mapping[bytes, bytes | None], address: str) -> str:
+    if b"cluster" not in txt:
+        return ""
+    cluster = _text(txt, "cluster", address)
+    if not _CLUSTER.fullmatch(cluster):
+        raise ProtocolError(f"the device at {address} advertises {cluster!r} as its cluster")
+    return cluster
 
 
 def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:

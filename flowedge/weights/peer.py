@@ -12,6 +12,7 @@ from flowedge.errors import DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.runtime.deadline import within
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.connection import AsyncConnection
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.settings import WeightsSettings
@@ -25,29 +26,28 @@ class Peer:
     def __init__(self, address: str, settings: WeightsSettings) -> None:
         self.address = address
         self._settings = settings
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._stub: Any = rpc.WeightsStub(self._channel)
+        self._connection = AsyncConnection(address, _OPTIONS)
 
     async def close(self) -> None:
         """End what is going on."""
-        await self._channel.close()
+        await self._connection.close()
 
     async def have(self, digests: Sequence[str]) -> tuple[bytes, int]:
         """A byte for each object as in HaveReply, and how many streams it sends. FlowEdgeError."""
         request = pb.HaveRequest(objects=[bytes.fromhex(digest) for digest in digests])
-        reply: pb.HaveReply = await self._ask(self._stub.Have, request)
+        reply: pb.HaveReply = await self._ask("Have", request)
         if len(reply.held) != len(digests):
             raise ProtocolError(f"{self.address} answered for {len(reply.held)} objects of {len(digests)}")
         return reply.held, reply.sending
 
     async def catalogue(self) -> pb.CatalogueReply:
         """What models it has. FlowEdgeError."""
-        reply: pb.CatalogueReply = await self._ask(self._stub.Catalogue, pb.CatalogueRequest())
+        reply: pb.CatalogueReply = await self._ask("Catalogue", pb.CatalogueRequest())
         return reply
 
     async def looks(self, model: str) -> bool:
         """Whether it can open a model without fetching. FlowEdgeError."""
-        reply: pb.LookReply = await self._ask(self._stub.Look, pb.LookRequest(model=model))
+        reply: pb.LookReply = await self._ask("Look", pb.LookRequest(model=model))
         return reply.here
 
     async def read(self, digest: str, offset: int, *, doubted: bool = False) -> AsyncGenerator[bytes, None]:
@@ -56,7 +56,8 @@ class Peer:
         doubted: the device is to check its copy before.
         """
         request = pb.ReadRequest(object=bytes.fromhex(digest), offset=offset, doubted=doubted)
-        call = self._stub.Read(request)
+        stub: Any = rpc.WeightsStub(await self._connection.channel())
+        call = stub.Read(request)
         try:
             while True:
                 what = f"{self.address} sent nothing"
@@ -67,6 +68,7 @@ class Peer:
                     raise ProtocolError(f"{self.address} sent a chunk of {len(chunk.data)} bytes")
                 yield chunk.data
         except grpc.aio.AioRpcError as error:
+            self._connection.note(error)
             raise from_status(error, self.address) from error
         finally:
             call.cancel()
@@ -80,11 +82,14 @@ class Peer:
                 raise ProtocolError(f"{self.address} sent more than {most} bytes")
         return bytes(data)
 
-    async def _ask(self, method: Any, request: Any) -> Any:
+    async def _ask(self, method: str, request: Any) -> Any:
         seconds = self._settings.answer_s
+        stub = rpc.WeightsStub(await self._connection.channel())
+        call = getattr(stub, method)(request, timeout=seconds)
         try:
-            return await within(seconds + 1, method(request, timeout=seconds), "no answer")
+            return await within(seconds + 1, call, "no answer")
         except grpc.aio.AioRpcError as error:
+            self._connection.note(error)
             raise from_status(error, self.address) from error
         except DeadlineError as error:
             raise FlowEdgeError(f"{self.address}: {error}") from error

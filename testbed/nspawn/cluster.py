@@ -18,6 +18,8 @@ _WARNINGS = 4  # of flowedge doctor
 _AUTHORITY = "/var/lib/flowedge-enrol"
 _IDENTITY = "/var/lib/flowedge"
 # What the person who made the cluster acts under; one thread a process, since boards share few cores here.
+# The cluster's key belongs to a user of its own.
+_AS_AUTHORITY = ("runuser", "--user", "flowedge-enrol", "--", "flowedge", "cluster")
 _ADMIN = ("env", f"FLOWEDGE_STATE_DIR={_AUTHORITY}", "OMP_NUM_THREADS=1")
 
 
@@ -35,11 +37,12 @@ class Cluster:
     def make(self) -> None:
         """Make the cluster and have every board join it."""
         first = self.draft_node
-        first.run([*_ADMIN, "flowedge", "cluster", "init", "proof"])
+        first.run([*_AS_AUTHORITY, "init", "proof", "--dir", _AUTHORITY])
         first.run(["systemctl", "enable", "--quiet", "--now", ENROL])
         for host in self._boards.hosts:
             role = "draft-node" if host is first else "agent"
-            made = first.run([*_ADMIN, "flowedge", "cluster", "token", "--role", role]).stdout.strip()
+            token = [*_AS_AUTHORITY, "token", "--dir", _AUTHORITY, "--role", role]
+            made = first.run(token).stdout.strip()
             host.run(["flowedge", "join", made, "--dir", _IDENTITY])
             if host is not first:
                 host.run(["systemctl", "restart", AGENT])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from flowedge.agent.main import AgentSettings, serve
 from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.cluster.address import is_loopback, join_address
+from flowedge.security.settings import SecuritySettings
 from testbed.paced.pacing import DevicePacing, PacedPipeline
 from testbed.paced.timings import TimingLog
 
@@ -29,7 +31,13 @@ def main() -> None:
     def pacing() -> DevicePacing:
         return DevicePacing(PacedPipeline.read(arguments.pipeline), arguments.place, log)
 
-    serve(AgentSettings(host=arguments.host, name=arguments.name, advertise=False, pacing=pacing))
+    # A namespace of its own is a network that only this run's agents are on.
+    security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
+    serve(
+        AgentSettings(
+            host=arguments.host, name=arguments.name, advertise=False, pacing=pacing, security=security
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def test_flags_before_environment_before_file_before_defaults(
     effective = load(path, {"--port": ("agent", "port", 4), "--name": ("agent", "name", None)})
     settings = effective.config.settings()
     assert (settings.port, settings.name, settings.threads) == (4, "environment", 2)
-    assert (settings.cache_gib, settings.cache_dir, settings.host) == (7, "/a", "127.0.0.1")
+    assert (settings.cache_gib, settings.cache_dir, settings.host) == (7, "/a", None)
     assert effective.origins == {
         ("agent", "port"): "flag --port",
         ("agent", "name"): "environment variable FLOWEDGE_AGENT__NAME",

@@ -53,8 +53,12 @@ class Network:
             return records
 
         monkeypatch.setattr(pipelines, "discover", discover)
-        monkeypatch.setattr(pipelines, "describe", lambda address: replace(devices[address], id=address[-1]))
-        monkeypatch.setattr(pipelines, "assemble", lambda spec, report: self.assembled.append(spec))
+
+        def describe(address: str, name: str | None = None) -> Device:
+            return replace(devices[address], id=address[-1])
+
+        monkeypatch.setattr(pipelines, "describe", describe)
+        monkeypatch.setattr(pipelines, "assemble", lambda spec, report, **_: self.assembled.append(spec))
 
 
 def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PROTOCOL_VERSION) -> Network:

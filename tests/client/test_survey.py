@@ -51,7 +51,7 @@ class Network:
     def __init__(self, **devices: Device) -> None:
         self.devices = {f"10.0.0.{key[1:]}:7": device for key, device in devices.items()}
 
-    def __call__(self, address: str) -> Answer:
+    def __call__(self, address: str, name: str | None) -> Answer:
         if address not in self.devices:
             raise DeviceLostError(address, "it does not answer")
         return Answer(self.devices[address], 0.001, None)

@@ -26,7 +26,9 @@ def network() -> Iterator[Namespaces]:
 
 
 def devices(network: Namespaces, host: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(run(network, host, *CLI, "devices", "--timeout", "1", "--json"))
+    rows: list[dict[str, Any]] = json.loads(
+        run(network, host, *CLI, "devices", "--insecure", "--timeout", "1", "--json")
+    )
     return rows
 
 
@@ -52,7 +54,7 @@ def test_an_agent_on_several_interfaces_is_shown_once_at_the_address_that_answer
 def test_an_agent_that_is_killed_is_stale_and_then_gone_and_keeps_its_id(
     network: Namespaces, tmp_path: Path
 ) -> None:
-    with running(network, 1, *CLI, "devices", "--watch", "--json") as watch:
+    with running(network, 1, *CLI, "devices", "--watch", "--json", "--insecure") as watch:
         with agent(network, 0, "kitchen", tmp_path) as process:
             came = json.loads(line(watch, lambda text: text.startswith("{")))
             process.kill()

@@ -14,11 +14,13 @@ from flowedge.agent.config.sections import (
     CacheSection,
     DeadlinesSection,
     MetricsSection,
+    SecuritySection,
     WeightsSection,
 )
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.security.settings import SecuritySettings
 from flowedge.weights.settings import WeightsSettings
 
 
@@ -28,6 +30,7 @@ class AgentConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     agent: AgentSection = Field(default_factory=AgentSection)
+    security: SecuritySection = Field(default_factory=SecuritySection)
     cache: CacheSection = Field(default_factory=CacheSection)
     weights: WeightsSection = Field(default_factory=WeightsSection)
     memory: MemorySection = Field(default_factory=MemorySection)
@@ -63,6 +66,11 @@ class AgentConfig(BaseModel):
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
+            security=SecuritySettings(
+                cluster_dir=self.security.cluster_dir,
+                insecure=self.security.insecure,
+                refresh_s=self.security.refresh_s,
+            ),
             operations=OperationsSettings(
                 drain_s=waits.drain_s,
                 metrics_host=metrics.host,

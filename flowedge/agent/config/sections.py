@@ -11,10 +11,12 @@ from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import host_ip, split_address
 from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.security.settings import SecuritySettings
 from flowedge.weights.settings import WeightsSettings
 
 _AGENT = AgentSettings()
 _LINK = LinkSettings()
+_SECURITY = SecuritySettings()
 _WEIGHTS = WeightsSettings()
 _OPERATIONS = OperationsSettings()
 
@@ -30,9 +32,11 @@ Seconds = Annotated[float, Field(gt=0)]
 class AgentSection(Section):
     """The device itself."""
 
-    host: Annotated[str, checked_by(host_ip)] = Field(
+    host: Annotated[str, checked_by(host_ip)] | None = Field(
         default=_AGENT.host,
-        description="Address to listen on, one of the device's own; 0.0.0.0 for all its networks.",
+        description="Address to listen on, one of the device's own; 0.0.0.0 for all its networks. "
+        "If not set, 127.0.0.1 until the device joins a cluster, then 0.0.0.0.",
+        examples=["192.168.1.20"],
     )
     port: int = Field(
         default=_AGENT.port, ge=0, le=65535, description="Port to listen on; 0 takes a free one."
@@ -76,6 +80,25 @@ class CacheSection(Section):
         ge=0,
         description="GiB they may take there, 16 if not set; 0 keeps none.",
         examples=[16.0],
+    )
+
+
+class SecuritySection(Section):
+    """How the device proves who it is, and asks it of others."""
+
+    cluster_dir: str | None = Field(
+        default=_SECURITY.cluster_dir,
+        min_length=1,
+        description="Directory that flowedge join wrote to; the state directory if not set.",
+        examples=["/var/lib/flowedge"],
+    )
+    insecure: bool = Field(
+        default=_SECURITY.insecure,
+        description="Plaintext on every network, to and from anyone; the log says so at every start.",
+    )
+    refresh_s: Seconds = Field(
+        default=_SECURITY.refresh_s,
+        description="Seconds between looks at the revocation list and at whether to renew the certificate.",
     )
 
 

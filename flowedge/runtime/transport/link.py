@@ -20,6 +20,7 @@ from flowedge.messages import Fault, Heartbeat, Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import from_status
+from flowedge.security.channels import open_channel
 
 SERVICE = "flowedge.v1.Pipeline"
 PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: which pipeline the stream belongs to
@@ -90,7 +91,7 @@ class OutLink:
         Raises DeviceLostError when nobody answers within `connect_s`, or the FlowEdgeError that the other
         side refuses the stream with.
         """
-        channel = grpc.aio.insecure_channel(address, options=settings.channel_options)
+        channel = await open_channel(address, settings.channel_options)
         metadata = grpc.aio.Metadata(
             (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
         )

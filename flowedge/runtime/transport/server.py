@@ -18,6 +18,7 @@ from flowedge.messages import Fault, Heartbeat, Message
 from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import abort
+from flowedge.security.guard import certified_name
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ class StreamServer:
     def _serve(self, lane: Lane) -> Callable[..., Any]:
         async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-            peer = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")[: wire.MAX_TEXT]
+            claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
+            peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
             stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)

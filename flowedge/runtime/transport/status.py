@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from flowedge.errors import (
+    AccessError,
     BadRequestError,
     CapacityError,
     CheckpointError,
@@ -26,6 +27,7 @@ ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device an
 
 _STATUS = {
     FlowEdgeError.code: grpc.StatusCode.INTERNAL,
+    AccessError.code: grpc.StatusCode.PERMISSION_DENIED,
     BadRequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
     CapacityError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
     CheckpointError.code: grpc.StatusCode.FAILED_PRECONDITION,
@@ -35,6 +37,8 @@ _STATUS = {
     DrainingError.code: grpc.StatusCode.UNAVAILABLE,
     DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+
+_TLS_HINT = "; when the device there is of a cluster, this machine has to be as well (flowedge join TOKEN)"
 
 
 def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
@@ -56,7 +60,8 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
     details = (call.details() if call is not None else None) or str(error)
     match code:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
-            return DeviceLostError(peer, f"the connection failed: {details}")
+            hint = _TLS_HINT if "Socket closed" in details else ""
+            return DeviceLostError(peer, f"the connection failed: {details}{hint}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineError(f"device {peer} did not answer in time")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

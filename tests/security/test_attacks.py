@@ -1,0 +1,322 @@
+"""Attacks on a cluster of real processes over real sockets: each is refused, and the log says why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.client.channel import CHANNEL_OPTIONS
+from flowedge.cluster.discovery import Advertiser
+from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.cluster.record import DeviceRecord
+from flowedge.errors import AccessError, DeviceLostError
+from flowedge.security import process
+from flowedge.security.authority import Authority
+from flowedge.security.channels import _credentials, _naming
+from flowedge.security.enrolment import refresh_revoked
+from flowedge.security.identity import Identity, IdentityStore
+from flowedge.security.introduction import Introduced
+from flowedge.security.process import Security
+from flowedge.security.roles import Role
+from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
+from flowedge.v1.measure_pb2_grpc import MeasureStub
+from flowedge.version import PROTOCOL_VERSION
+from tests.security.clusters import OLD, Cluster, Process, agents, enrolment_service, free_ports, now
+from tests.security.impostor import call_as, impostor, posing_as
+
+HANDSHAKE = "Handshake failed"
+ANSWER_S = 10
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    with enrolment_service(made):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def kitchen(cluster: Cluster) -> Iterator[Process]:
+    """An agent; its certificate is old enough to be renewed at once."""
+    state = cluster.member("kitchen", Role.AGENT, now() - OLD * 0.4)
+    with agents([state], "--no-advertise") as (agent,):
+        yield agent
+
+
+@pytest.fixture
+def own_identity(cluster: Cluster) -> Identity:
+    """The agent's, as it is now."""
+    return IdentityStore.open(cluster.directory / "kitchen").identity
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Cluster:
+    """Another cluster of the same name."""
+    return Cluster(tmp_path, 1)
+
+
+def describe(channel: grpc.Channel) -> agent_pb2.Device:
+    device: agent_pb2.Device = agent_pb2_grpc.AgentStub(channel).Describe(
+        agent_pb2.DescribeRequest(), timeout=ANSWER_S
+    )
+    return device
+
+
+def frames(channel: grpc.Channel, lane: str) -> Any:
+    """A stream of the Pipeline service."""
+    stream: Any = channel.stream_stream(f"/flowedge.v1.Pipeline/{lane}")
+    return stream(iter([b""]), timeout=ANSWER_S)
+
+
+def refused(agent: Process, server: Identity, caller: Identity | None, code: grpc.StatusCode) -> str:
+    """The details of the error that a call ends with."""
+    with call_as(agent.address, server, caller) as channel, pytest.raises(grpc.RpcError) as caught:
+        describe(channel)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is code
+    return str(caught.value.details())
+
+
+def test_a_running_agent_renews_its_certificate_and_serves_on(cluster: Cluster, kitchen: Process) -> None:
+    kitchen.line("the certificate was renewed until")
+    issued = [c for c in cluster.authority.certificates() if c.name == "kitchen"]
+    assert len(issued) == 2
+    store = IdentityStore.open(cluster.directory / "kitchen")
+    assert store.identity.holder.serial == issued[-1].serial
+    with Client(kitchen.address, name="kitchen", security=cluster.security("reader", Role.CLIENT)) as client:
+        assert client.describe().certified_role == "agent"
+
+
+def test_a_peer_without_a_certificate(kitchen: Process, own_identity: Identity) -> None:
+    seen = len(kitchen.lines)
+    refused(kitchen, own_identity, None, grpc.StatusCode.UNAVAILABLE)
+    kitchen.line(HANDSHAKE, "PEER_DID_NOT_RETURN_A_CERTIFICATE", after=seen)
+
+
+def test_a_peer_in_plaintext(kitchen: Process) -> None:
+    seen = len(kitchen.lines)
+    with grpc.insecure_channel(kitchen.address) as channel, pytest.raises(grpc.RpcError):
+        describe(channel)
+    kitchen.line(HANDSHAKE, "WRONG_VERSION_NUMBER", after=seen)
+    with (
+        Client(kitchen.address, security=Security(None)) as client,
+        pytest.raises(DeviceLostError, match="this machine has to be as well"),
+    ):
+        client.describe()
+
+
+def test_a_peer_of_another_cluster(kitchen: Process, own_identity: Identity, stranger: Cluster) -> None:
+    seen = len(kitchen.lines)
+    caller = IdentityStore.open(stranger.member("admin2", Role.ADMIN)).identity
+    refused(kitchen, own_identity, caller, grpc.StatusCode.UNAVAILABLE)
+    kitchen.line(HANDSHAKE, "CERTIFICATE_VERIFY_FAILED", "issuer", after=seen)
+
+
+def test_a_peer_whose_certificate_has_expired(
+    cluster: Cluster, kitchen: Process, own_identity: Identity
+) -> None:
+    seen = len(kitchen.lines)
+    old = cluster.security("old", Role.ADMIN, now() - OLD / 2)
+    assert old.store is not None
+    refused(kitchen, own_identity, old.store.identity, grpc.StatusCode.UNAVAILABLE)
+    kitchen.line(HANDSHAKE, "certificate has expired", after=seen)
+    with Client(kitchen.address, security=old) as client, pytest.raises(AccessError, match="join again"):
+        client.describe()
+
+
+def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_identity: Identity) -> None:
+    """A client gives no stage roles, an agent asks nothing, and neither sends rows out of turn."""
+    client = IdentityStore.open(cluster.member("laptop", Role.CLIENT)).identity
+    agent = IdentityStore.open(cluster.member("garage", Role.AGENT)).identity
+    attempts: list[tuple[Identity, str, Callable[[grpc.Channel], object]]] = [
+        (
+            client,
+            "flowedge.v1.Agent/BecomeStage",
+            lambda c: list(agent_pb2_grpc.AgentStub(c).BecomeStage(agent_pb2.StageRole(), timeout=ANSWER_S)),
+        ),
+        (
+            agent,
+            "flowedge.v1.Generation/Generate",
+            lambda c: list(
+                generation_pb2_grpc.GenerationStub(c).Generate(
+                    generation_pb2.GenerateRequest(prompt="?"), timeout=ANSWER_S
+                )
+            ),
+        ),
+        (
+            client,
+            "flowedge.v1.Pipeline/InBand",
+            lambda c: list(frames(c, "InBand")),
+        ),
+        (
+            agent,
+            "flowedge.v1.Pipeline/Express",
+            lambda c: list(frames(c, "Express")),
+        ),
+    ]
+    for caller, method, attempt in attempts:
+        with (
+            call_as(kitchen.address, own_identity, caller) as channel,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            attempt(channel)
+        assert isinstance(caught.value, grpc.Call)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED, method
+        kitchen.line(f"refused {method} from", f"{caller.holder.member} may not call")
+
+
+def test_an_agent_may_not_lead(cluster: Cluster, kitchen: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate would not let it give roles to others."""
+    monkeypatch.setattr(process, "_current", cluster.security("boss", Role.ADMIN))
+    with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
+        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", "none"), lambda *_: None)
+
+
+def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
+    cluster: Cluster, kitchen: Process, own_identity: Identity
+) -> None:
+    caller = IdentityStore.open(cluster.member("thief", Role.AGENT)).identity
+    probes: queue.SimpleQueue[measure_pb2.Probe | None] = queue.SimpleQueue()
+    with call_as(kitchen.address, own_identity, caller) as channel:
+        call = MeasureStub(channel).Ping(iter(probes.get, None))
+        probes.put(measure_pb2.Probe(data=b"1"))
+        assert next(call).data == b"1"
+        cluster.authority.revoke("thief", now())
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert isinstance(caught.value, grpc.Call)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "has been revoked" in str(caught.value.details())
+        probes.put(None)
+    kitchen.line("refused flowedge.v1.Measure/Ping", "thief (agent)", "has been revoked")
+    details = refused(kitchen, own_identity, caller, grpc.StatusCode.PERMISSION_DENIED)
+    assert "has been revoked" in details
+
+
+@pytest.fixture
+def reader(cluster: Cluster) -> Security:
+    """A client of the cluster, whose machine has the latest list."""
+    state = cluster.directory / "reader2"
+    store = IdentityStore.open(state) if state.exists() else None
+    return Security(store) if store else cluster.security("reader2", Role.CLIENT)
+
+
+def refuses(
+    reader: Security, address: str, reason: str, log: pytest.LogCaptureFixture, name: str | None = None
+) -> None:
+    """The client does not speak to whoever is there, and says why."""
+    log.clear()
+    with Client(address, name=name, security=reader) as client, pytest.raises(AccessError, match=reason):
+        client.describe()
+    assert f"refused to speak to {address}" in log.text
+
+
+def test_impostors_are_told_nothing(
+    cluster: Cluster, stranger: Cluster, reader: Security, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever answers at an address with another certificate than a valid device's, a proxy's for example."""
+    cases = [
+        (stranger.member("kitchen", Role.AGENT), f"cluster {stranger.authority.id}, not by"),
+        (cluster.member("ruin", Role.AGENT, now() - OLD / 2), "expired"),
+        (cluster.member("visitor", Role.CLIENT), "no device that serves"),
+        (cluster.member("stolen", Role.AGENT), "has been revoked"),
+    ]
+    cluster.authority.revoke("stolen", now())
+    assert reader.store is not None
+    assert refresh_revoked(reader.store)
+    for state, reason in cases:
+        with posing_as(state) as (servicer, address):
+            refuses(reader, address, reason, caplog)
+        assert servicer.heard == []
+    with impostor(None, b"", b"") as (servicer, address):
+        refuses(reader, address, "does not speak TLS", caplog)
+    assert servicer.heard == []
+
+
+def test_a_forged_introduction_is_worth_nothing(
+    cluster: Cluster, own_identity: Identity, reader: Security
+) -> None:
+    """A proxy shows the real agent's certificate first and then its own: gRPC demands the very same one."""
+    assert reader.store is not None
+    other = cluster.member("attic", Role.AGENT)  # a valid agent, but not the one that was introduced
+    introduced = Introduced(own_identity.holder, reader.store.identity)
+    with posing_as(other) as (servicer, address):
+        options = _naming(CHANNEL_OPTIONS, introduced)
+        with (
+            grpc.secure_channel(address, _credentials(introduced), options=options) as channel,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            describe(channel)
+    assert "Hostname Verification" in str(caught.value)
+    assert servicer.heard == []
+
+
+def test_advertisements_that_lie(
+    cluster: Cluster,
+    kitchen: Process,
+    stranger: Cluster,
+    reader: Security,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Real multicast: one names another agent's address as its own, one a stranger's, one another cluster."""
+    monkeypatch.setattr(process, "_current", None)
+    assert reader.store is not None
+
+    async def look(foreign_address: str) -> int:
+        lies = [
+            record("cellar", "1", kitchen.address, cluster.authority.id),
+            record("kitchen", "2", foreign_address, cluster.authority.id),
+            record("neighbour", "3", foreign_address, stranger.authority.id),
+        ]
+        advertisers = [Advertiser(lie, DiscoverySettings()) for lie in lies]
+        for advertiser in advertisers:
+            await advertiser.start()
+        try:
+            options = ["--json", "--timeout", "2", "--cluster-dir", str(cluster.directory / "reader2")]
+            return await asyncio.to_thread(run, ["devices", *options])
+        finally:
+            for advertiser in advertisers:
+                await advertiser.stop()
+
+    with (
+        posing_as(stranger.member("kitchen", Role.AGENT)) as (servicer, address),
+        caplog.at_level(logging.WARNING),
+    ):
+        assert asyncio.run(look(address)) == 0
+    assert servicer.heard == []
+    shown = capsys.readouterr().out
+    assert "it is kitchen, not cellar" in shown
+    assert f"cluster {stranger.authority.id}, not by {cluster.authority.id}" in shown
+    assert f"neighbour belongs to cluster {stranger.authority.id}" in shown
+    assert f"refused to speak to {kitchen.address}: it is kitchen, not cellar" in caplog.text
+    assert f"refused to speak to {address}" in caplog.text
+
+
+def record(name: str, digit: str, address: str, cluster: str) -> DeviceRecord:
+    return DeviceRecord(
+        name=name,
+        id=digit * 16,
+        address=address,
+        kind="test",
+        memory_total=1 << 30,
+        protocol_version=PROTOCOL_VERSION,
+        version="0.1.0",
+        cluster=cluster,
+    )
+
+
+def test_the_cas_directory_alone_makes_members(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match="no cluster's CA"):
+        Authority.open(tmp_path)

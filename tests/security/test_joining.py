@@ -1,0 +1,120 @@
+"""Joining a cluster by its token, and what is tried to get in or to lure devices elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.security.certificates import pem_of
+from flowedge.security.identity import IdentityStore
+from flowedge.security.roles import Role
+from flowedge.security.token import JoinToken
+from tests.security.clusters import Cluster, Process, enrolment_service, free_ports, now
+from tests.security.impostor import impostor
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(tmp_path_factory.mktemp("home"), free_ports())
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster) -> Iterator[Process]:
+    with enrolment_service(cluster) as process:
+        yield process
+
+
+def join(token: str, name: str, state: Path, *options: str) -> int:
+    """`flowedge join`; its exit code."""
+    return run(["join", token, "--name", name, "--dir", str(state), *options])
+
+
+def lured(token: str, address: str) -> str:
+    """The token with another address: someone on the way answers in place of the service."""
+    parsed = JoinToken.decode(token)
+    return JoinToken((address,), parsed.fingerprint, parsed.secret).encode()
+
+
+def test_a_device_joins_once_with_a_token(
+    cluster: Cluster, service: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = cluster.token(Role.DRAFT_NODE)
+    assert join(token, "shelf", tmp_path / "shelf") == 0
+    assert (
+        f"shelf (draft-node) is a member of cluster home ({cluster.authority.id})" in capsys.readouterr().out
+    )
+    files = sorted((tmp_path / "shelf" / "identity").iterdir())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, files[0].parent))
+    service.line("shelf (draft-node) joined from")
+
+    assert join(token, "desk", tmp_path / "desk") == 1
+    assert "used already" in capsys.readouterr().err
+    service.line("refused flowedge.v1.Enrolment/Join from", "used already")
+    assert not (tmp_path / "desk").exists()
+
+    assert join(cluster.token(), "shelf2", tmp_path / "shelf") == 2
+    assert "--replace gives it up" in capsys.readouterr().err
+    assert join(cluster.token(), "shelf2", tmp_path / "shelf", "--replace") == 0
+    assert IdentityStore.open(tmp_path / "shelf").identity.holder.member.name == "shelf2"
+
+
+def test_an_expired_token_is_refused(
+    cluster: Cluster, service: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = now() - datetime.timedelta(hours=1)
+    assert join(cluster.token(made=made), "late", tmp_path / "late") == 1
+    assert "the join token expired on" in capsys.readouterr().err
+    service.line("refused flowedge.v1.Enrolment/Join from", "the join token expired on")
+
+
+def test_a_proxy_with_its_own_certificate_is_told_nothing(
+    cluster: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may even pass the real CA's certificate on, which anyone can have."""
+    other = Cluster(tmp_path / "other", 1)
+    key, certificate, _ = other.authority.service_identity(now())
+    token = cluster.token()
+    for shown, reason in (
+        (other.authority, "its CA has the fingerprint"),
+        (cluster.authority, f"issued by cluster {other.authority.id}, not by {cluster.authority.id}"),
+    ):
+        caplog.clear()
+        with impostor(key, certificate, pem_of(shown.certificate)) as (servicer, address):
+            assert join(lured(token, address), "shelf", tmp_path / "lured") == 1
+        assert servicer.heard == [], "the secret stays here"
+        assert reason in capsys.readouterr().err
+        assert f"refused to join through {address}" in caplog.text
+    assert not (tmp_path / "lured").exists()
+
+
+def test_a_member_cannot_pose_as_the_service(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent that was taken over has a certificate of the cluster, but not the service's name."""
+    identity = IdentityStore.open(cluster.member("traitor", Role.AGENT)).identity
+    with impostor(identity.key_pem, identity.certificate_pem, identity.authority_pem) as (servicer, address):
+        assert join(lured(cluster.token(), address), "shelf", tmp_path / "lured") == 1
+    assert servicer.heard == []
+
+
+def test_the_commands_of_the_cas_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = ["--dir", str(tmp_path / "ca")]
+    assert run(["cluster", "init", "attic", *state, "--lifetime", "30d"]) == 0
+    assert run(["cluster", "init", "attic", *state]) == 2
+    assert "nothing was changed" in capsys.readouterr().err
+    assert run(["cluster", "token", "--role", "client", "--ttl", "5m", "--address", "ca.lan", *state]) == 0
+    token = JoinToken.decode(capsys.readouterr().out)
+    assert token.addresses == ("ca.lan:7443",)
+    assert run(["cluster", "token", "--role", "king", *state]) == 2
+    assert run(["cluster", "revoke", "admin", *state]) == 0
+    assert run(["cluster", "revoke", "admin", *state]) == 2
+    capsys.readouterr()
+    assert run(["cluster", "list", *state]) == 0
+    assert "revoked" in capsys.readouterr().out

@@ -1,0 +1,33 @@
+"""A pipeline of a joined draft node and joined agents generates what the plain model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.security import process
+from flowedge.security.roles import Role
+from tests.security.clusters import Cluster, agents
+
+
+@pytest.fixture
+def own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_current", None)
+
+
+@pytest.mark.slow
+def test_output_over_mutual_tls_is_the_plain_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], own_process_is_left_alone: None
+) -> None:
+    cluster = Cluster(tmp_path, 1)  # its service is off, which a cluster has to live with
+    states = [cluster.member("d0", Role.DRAFT_NODE), *(cluster.member(n, Role.AGENT) for n in ("v1", "v2"))]
+    client = cluster.member("laptop", Role.CLIENT)
+    with agents(states, "--no-advertise") as running:
+        peers = ",".join(agent.address for agent in running)
+        options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "12", "--check"]
+        prompt = ["--prompt", "Tell me a story about a lamp.", "--cluster-dir", str(client)]
+        assert run(["generate", "--peers", peers, *prompt, *options]) == 0
+        assert "check: the output is identical to the plain model's" in capsys.readouterr().out
+        assert not any("refused" in line or "Handshake failed" in line for a in running for line in a.lines)
