@@ -14,14 +14,18 @@ _DIR_HELP = "Directory of this machine's identity in its cluster; the state dire
 
 
 def choose_identity(cluster_dir: Path | None, insecure: bool) -> None:
-    """Has this command act under an identity. Errors as Security.load."""
-    if cluster_dir is None and not insecure:
-        return  # what the state directory has, when it is needed
+    """Has this command act under an identity, which is brought up to date. Errors as Security.load."""
+    import datetime  # noqa: PLC0415
+
     from flowedge.security import process  # noqa: PLC0415
+    from flowedge.security.freshening import freshen  # noqa: PLC0415
     from flowedge.security.settings import SecuritySettings  # noqa: PLC0415
 
     directory = None if cluster_dir is None else str(cluster_dir)
-    process.use(process.Security.load(SecuritySettings(cluster_dir=directory, insecure=insecure)))
+    settings = SecuritySettings(cluster_dir=directory, insecure=insecure)
+    security = process.use(process.Security.load(settings))
+    if security.store is not None:
+        freshen(security.store, datetime.datetime.now(datetime.timezone.utc))
 
 
 ClusterDir = Annotated[Path | None, typer.Option(help=_DIR_HELP)]

@@ -46,7 +46,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--split", "2,3,3"], "for 3 stages, but there are 2"),
         ([*HI, "--split", "a"], "such as 2,3,3"),
         ([*HI, "--model", "owner/name"], "--drafter"),
-        ([*HI, "--drafter", "bundled+ngram+ngram"], "at most two"),
+        ([*HI, "--drafter", "bundled+ngram+ngram"], "not joined with itself"),
         ([*HI, "--drafter", "none+ngram"], "none cannot be joined"),
         ([*HI, "--json", "/missing/folder/out.json"], "/missing/folder/out.json"),
         (["generate", "--prompt", "Hi", "--stages", "0"], "stages"),

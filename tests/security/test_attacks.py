@@ -24,6 +24,7 @@ from flowedge.security import process
 from flowedge.security.authority import Authority
 from flowedge.security.channels import _credentials, _naming
 from flowedge.security.enrolment import refresh_revoked
+from flowedge.security.freshening import freshen
 from flowedge.security.identity import Identity, IdentityStore
 from flowedge.security.introduction import Introduced
 from flowedge.security.process import Security
@@ -315,6 +316,19 @@ def record(name: str, digit: str, address: str, cluster: str) -> DeviceRecord:
         version="0.1.0",
         cluster=cluster,
     )
+
+
+def test_a_command_learns_who_was_revoked(cluster: Cluster) -> None:
+    """A laptop that was off, and whose certificate is due, starts with an old list."""
+    old = cluster.security("laptop2", Role.CLIENT, now() - OLD * 0.4)
+    lost = cluster.security("lost", Role.AGENT)
+    assert old.store is not None and lost.store is not None
+    cluster.authority.revoke("lost", now())
+    serial = old.store.identity.holder.serial
+    freshen(old.store, now())
+    with pytest.raises(AccessError, match="has been revoked"):
+        old.store.revoked.check(lost.store.identity.holder)
+    assert IdentityStore.open(cluster.directory / "laptop2").identity.holder.serial != serial
 
 
 def test_the_cas_directory_alone_makes_members(tmp_path: Path) -> None:
