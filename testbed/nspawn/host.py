@@ -12,8 +12,8 @@ from flowedge.errors import DeadlineError, DeviceError
 from testbed.nspawn import cgroups
 
 BRIDGE = "flowedge"
-BOOT_S = 180.0
-COMMAND_S = 300.0
+BOOT_S = 300.0
+COMMAND_S = 600.0
 _POLL_S = 0.05
 _RESTART = 133  # what systemd-nspawn exits with when its host wants to be started again
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")

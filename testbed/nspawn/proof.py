@@ -11,8 +11,8 @@ from testbed.nspawn.steps import Steps
 from testbed.nspawn.waiting import check, until
 
 PROMPT = "Write a JavaScript function that reverses a string."
-RESTARTED_S = 60.0
-READY_S = 240.0  # for a pipeline to be found, loaded and connected
+RESTARTED_S = 180.0
+READY_S = 600.0  # for a pipeline to be found, loaded and connected
 
 
 class Proof:
