@@ -23,6 +23,7 @@ from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, Protoco
 from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -31,6 +32,8 @@ from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.library import Library
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+MAX_STAGES = 256  # of one pipeline, middle models included
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +48,13 @@ class AgentService(rpc.AgentServicer):
         settings: AgentSettings,
         lane: ComputeLane,
         library: Library,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
+        self._observer = observer
         self._library = library
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
@@ -62,7 +67,9 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._library, self._roles.drop_soon)
+        role = StageRole(
+            name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
+        )
         await self._become(
             context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
         )
@@ -76,7 +83,13 @@ class AgentService(rpc.AgentServicer):
         current().check_leads()
         identity = self._identity
         role = DraftNodeRole(
-            identity.name, identity.address_for, request, self._settings, self._lane, self._library
+            identity.name,
+            identity.address_for,
+            request,
+            self._settings,
+            self._lane,
+            self._library,
+            observer=self._observer,
         )
         await self._take(role, request, lambda: role.load(report))
 
@@ -144,6 +157,8 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
+    if isinstance(request, pb.DraftNodeRole) and len(request.stages) + len(request.middles) > MAX_STAGES:
+        raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")
 
 
 def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:

@@ -68,6 +68,7 @@ class PipelineKeeper:
     async def _assemble(self) -> None:
         wanted = self._settings.pipeline
         try:
+            current().check_leads()
             stages = list(wanted.stages) or choose_stages(
                 await self._idle_agents(), wanted.stages_wanted, self._identity.name
             )

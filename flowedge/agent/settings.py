@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.pipeline_settings import PipelineSettings
@@ -42,6 +43,7 @@ class AgentSettings:
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    limits: AgentLimits = field(default_factory=AgentLimits)
     link: LinkSettings = field(default_factory=LinkSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)

@@ -13,10 +13,12 @@ from flowedge.agent.config.sections import (
     AgentSection,
     CacheSection,
     DeadlinesSection,
+    LimitsSection,
     MetricsSection,
     SecuritySection,
     WeightsSection,
 )
+from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
@@ -37,6 +39,7 @@ class AgentConfig(BaseModel):
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
     log: LogSection = Field(default_factory=LogSection)
 
@@ -77,9 +80,11 @@ class AgentConfig(BaseModel):
                 metrics_port=metrics.port if metrics.enabled else None,
                 reflection=agent.reflection,
             ),
+            limits=AgentLimits(**self.limits.model_dump(exclude={"message_mib"})),
             discovery=self.discovery.settings(),
             pipeline=self.pipeline.settings(),
             link=LinkSettings(
+                max_message_bytes=self.limits.message_mib * MIB,
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
                 upstream_silence_s=waits.upstream_silence_s,
