@@ -23,6 +23,7 @@ from flowedge.errors import BadRequestError, DeviceError, FlowEdgeError, Protoco
 from flowedge.log_fields import Fields, about
 from flowedge.runtime import timeline_wire as timelines
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -31,6 +32,8 @@ from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.library import Library
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+MAX_STAGES = 256  # of one pipeline, middle models included
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +48,13 @@ class AgentService(rpc.AgentServicer):
         settings: AgentSettings,
         lane: ComputeLane,
         library: Library,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
+        self._observer = observer
         self._library = library
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
@@ -62,20 +67,31 @@ class AgentService(rpc.AgentServicer):
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
         name = self._identity.name
-        role = StageRole(name, request, self._settings, self._lane, self._library, self._roles.drop_soon)
-        await self._become(role, request, context, lambda report: role.load(partial(report, name)))
+        role = StageRole(
+            name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
+        )
+        await self._become(
+            context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
+        )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
-        try:
-            current().check_leads()
-        except FlowEdgeError as error:
-            await abort(context, error)
+        await self._become(context, lambda report: self.lead(request, report))
+
+    async def lead(self, request: pb.DraftNodeRole, report: Report) -> None:
+        """The same without a caller; returns when the pipeline is ready, or raises the FlowEdgeError."""
+        current().check_leads()
         identity = self._identity
         role = DraftNodeRole(
-            identity.name, identity.address_for, request, self._settings, self._lane, self._library
+            identity.name,
+            identity.address_for,
+            request,
+            self._settings,
+            self._lane,
+            self._library,
+            observer=self._observer,
         )
-        await self._become(role, request, context, role.load)
+        await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         """Give the role up."""
@@ -97,36 +113,38 @@ class AgentService(rpc.AgentServicer):
         """The clock of the timelines, and that on the wall."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
-    async def _become(
-        self,
-        role: Role,
-        request: pb.StageRole | pb.DraftNodeRole,
-        context: Context,
-        load: Callable[[Report], Awaitable[None]],
-    ) -> None:
+    async def _become(self, context: Context, take: Callable[[Report], Awaitable[None]]) -> None:
         writing = asyncio.Lock()
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
                 await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
 
+        try:
+            await take(report)
+        except FlowEdgeError as error:
+            await abort(context, error)
+        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
+
+    async def _take(
+        self, role: Role, request: pb.StageRole | pb.DraftNodeRole, load: Callable[[], Awaitable[None]]
+    ) -> None:
         started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
             await self._roles.take(role)
             _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
-                await load(report)
+                await load()
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
                 raise
         except FlowEdgeError as error:
             refused = about(**(fields | {"event": "role_refused", "code": error.code}))
             _log.warning("the role was refused: %s", error, extra=refused)
-            await abort(context, error)
+            raise
         loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
         _log.info("the role is ready", extra=loaded)
-        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
 
 def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
@@ -139,6 +157,8 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
+    if isinstance(request, pb.DraftNodeRole) and len(request.stages) + len(request.middles) > MAX_STAGES:
+        raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")
 
 
 def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:

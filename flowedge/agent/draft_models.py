@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flowedge.agent.coordinator import MiddleSetup
@@ -130,11 +131,16 @@ def open_middles(checkpoint: Checkpoint, sources: Sequence[str], dtype_name: str
 
 
 def make_machine(
-    device: str, models: DraftModels, num_stages: int, taps: Taps, num_middles: int = 0
+    device: str,
+    models: DraftModels,
+    num_stages: int,
+    taps: Taps,
+    num_middles: int = 0,
+    max_sessions: int = DraftNodeSpec.max_sessions,
 ) -> DraftNode:
     """The state machine of a draft node with these models, in front of stages with these taps.
 
-    num_middles: middle models beside them.
+    num_middles: middle models beside them; max_sessions: most sessions open at once.
     """
     drafter = models.executor.drafter
     spec = DraftNodeSpec(
@@ -147,10 +153,11 @@ def make_machine(
         num_stages=num_stages,
         num_middles=num_middles,
         vocab_size=models.vocab_size,
+        max_sessions=max_sessions,
     )
     return DraftNode(
         device,
         spec,
         lambda request: make_strategy(request.strategy, request.strategy_options),
-        lambda: StreamDecoder(models.tokenizer),
+        partial(StreamDecoder, models.tokenizer),  # which holds no weights, as `models` would
     )

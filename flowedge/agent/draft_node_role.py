@@ -27,6 +27,7 @@ from flowedge.messages import Message
 from flowedge.runtime.deadline import Patience
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.route_links import RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
@@ -57,6 +58,7 @@ class DraftNodeRole:
         lane: ComputeLane,
         library: Library,
         taps: Taps | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
 
@@ -70,6 +72,7 @@ class DraftNodeRole:
         self._lane = lane
         self._library = library
         self._taps = taps
+        self._observer = observer
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
@@ -94,6 +97,16 @@ class DraftNodeRole:
     def num_sessions(self) -> int:
         """See Role."""
         return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """See Role."""
+        return 0
+
+    @property
+    def cache_budget(self) -> int:
+        """See Role."""
+        return 0
 
     @property
     def settled(self) -> bool:
@@ -172,13 +185,17 @@ class DraftNodeRole:
     async def stop(self, reason: str) -> None:
         """See Role."""
         self._stopped = True
-        if self._live is not None:
-            await self._live.stop(reason)
-            await self._release()
-        self._live = None
-        self._models = None
-        if self._opened is not None:
-            self._opened.release()
+        models, self._models = self._models, None
+        try:
+            if self._live is not None:
+                await self._live.stop(reason)
+                await self._release()
+        finally:
+            self._live = None
+            if models is not None:
+                self._lane.run_later(models.executor.close)
+            if self._opened is not None:
+                self._opened.release()
 
     def check_memory(self, rows: int) -> None:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
@@ -267,12 +284,20 @@ class DraftNodeRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
         return LiveDraftNode(
-            make_machine(self._device, models, len(self._stages), self._taps or (), len(self._middles)),
+            make_machine(
+                self._device,
+                models,
+                len(self._stages),
+                self._taps or (),
+                len(self._middles),
+                self._settings.limits.sessions,
+            ),
             models.executor,
             self._lane,
             progress_s=self._settings.progress_s,
             fault=ExpressFault.from_environment(),
             pacing=None if self._settings.pacing is None else self._settings.pacing(),
+            observer=self._observer,
         )
 
     async def _open(
@@ -289,6 +314,7 @@ class DraftNodeRole:
             device=self._device,
             events=LinkEvents(on_message, on_lost),
             settings=self._settings.link,
+            observer=self._observer,
         )
 
 

@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.limits import AgentLimits
+from flowedge.agent.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.request_log import RequestLog
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
@@ -34,8 +36,11 @@ DEFAULT_NOISE = "shared"
 class GenerationService(rpc.GenerationServicer):
     """Serves requests with whatever pipeline this device is the draft node of."""
 
-    def __init__(self, device: str, roles: RoleHolder, settings: AgentSettings) -> None:
+    def __init__(
+        self, device: str, roles: RoleHolder, settings: AgentSettings, metrics: AgentMetrics
+    ) -> None:
         self._device = device
+        self._metrics = metrics
         self._roles = roles
         self._settings = settings
 
@@ -58,17 +63,24 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models)
+        request = _to_request(message, models, self._settings.limits)
         role.check_memory(_rows(request))
         generation = live.generate(request, arrived)
         try:
             with log.session(request, role.pipeline):
-                await self._stream(generation, request, RequestClock(arrived), context, log)
+                clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
+                await self._stream(generation, request, clock, times, context, log)
         finally:
             live.end(generation)
 
     async def _stream(
-        self, generation: Generation, request: Request, clock: RequestClock, context: Any, log: RequestLog
+        self,
+        generation: Generation,
+        request: Request,
+        clock: RequestClock,
+        times: TokenTimes,
+        context: Any,
+        log: RequestLog,
     ) -> None:
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await context.write(pb.GenerateEvent(started=started))
@@ -78,7 +90,9 @@ class GenerationService(rpc.GenerationServicer):
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
                 case Tokens():
-                    clock.count(len(output.token_ids), time.monotonic())
+                    now = time.monotonic()
+                    clock.count(len(output.token_ids), now)
+                    times.count(len(output.token_ids), now)
                     log.count(len(output.token_ids))
                     await context.write(_chunk(output.token_ids, output.text))
                 case Failed():
@@ -108,8 +122,8 @@ def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
     return pb.GenerateEvent(chunk=pb.Chunk(token_ids=token_ids, text=text))
 
 
-def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
-    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError."""
+def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:
+    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError, CapacityError."""
     has_drafter = models.executor.drafter is not None
     if len(message.stop) > MAX_STOP_STRINGS or any(len(stop) > MAX_STOP_LENGTH for stop in message.stop):
         raise BadRequestError(
@@ -117,7 +131,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
         )
     return Request(
         session=session_of(check_request_id(message.request_id)),
-        prompt=_prompt_ids(message, models),
+        prompt=_prompt_ids(message, models, limits),
         sampling=SamplingParams(
             temperature=message.temperature,
             top_k=message.top_k,
@@ -133,11 +147,15 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels) -> Request:
     )
 
 
-def _prompt_ids(message: pb.GenerateRequest, models: DraftModels) -> tuple[int, ...]:
+def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> tuple[int, ...]:
     from flowedge.models.tokenizer import encode_chat  # noqa: PLC0415 (imports transformers)
 
     if message.WhichOneof("input") == "prompt":
-        return tuple(encode_chat(models.tokenizer, message.prompt))
+        limits.check_prompt_text(message.prompt)
+        encoded = tuple(encode_chat(models.tokenizer, message.prompt))
+        limits.check_prompt_tokens(len(encoded))
+        return encoded
+    limits.check_prompt_tokens(len(message.prompt_ids.ids))
     ids = tuple(message.prompt_ids.ids)
     if ids and max(ids) >= models.vocab_size:
         raise BadRequestError(

@@ -12,15 +12,16 @@ AGENT = "flowedge.v1.Agent"
 GENERATION = "flowedge.v1.Generation"
 MEASURE = "flowedge.v1.Measure"
 PIPELINE = "flowedge.v1.Pipeline"
-SERVICES = (AGENT, GENERATION, MEASURE, PIPELINE)
+WEIGHTS = "flowedge.v1.Weights"
+SERVICES = (AGENT, GENERATION, MEASURE, PIPELINE, WEIGHTS)
 
 
 def serving(role: Role | None, *, draining: bool) -> dict[str, bool]:
     """Which services would do what they are asked now; "" is the agent as a whole.
 
-    The agent and its Agent service serve from the start until they drain. Generation serves on a draft node
-    whose pipeline is ready and whole, Pipeline on a device with a part in such a pipeline, and Measure on a
-    device without a role.
+    The agent and its services Agent and Weights serve from the start until they drain. Generation serves on a
+    draft node whose pipeline is ready and whole, Pipeline on a device with a part in such a pipeline, and
+    Measure on a device without a role.
     """
     ready = role is not None and role.ready
     asked = {
@@ -29,6 +30,7 @@ def serving(role: Role | None, *, draining: bool) -> dict[str, bool]:
         GENERATION: ready and isinstance(role, DraftNodeRole),
         MEASURE: role is None,
         PIPELINE: ready,
+        WEIGHTS: True,
     }
     return {service: does and not draining for service, does in asked.items()}
 

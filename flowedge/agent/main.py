@@ -11,14 +11,18 @@ from dataclasses import replace
 import grpc.aio
 
 from flowedge.agent.agent_service import AgentService
+from flowedge.agent.call_limits import CallLimits
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.generation_service import GenerationService
 from flowedge.agent.identity import Identity, device_name
 from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.measure_service import MeasureService
+from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations, Signals
+from flowedge.agent.pipeline_keeper import kept_pipeline
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
+from flowedge.agent.unreadable_requests import UnreadableRequests
 from flowedge.agent.weights import keep_from_hub, serve_weights
 from flowedge.cluster.address import join_address
 from flowedge.errors import DeadlineError, DeviceError
@@ -56,23 +60,30 @@ async def run_agent(settings: AgentSettings) -> None:
     signals = Signals()
     security = process.use(Security.load(settings.security))
     settings = secured(settings, security)
-    server, guard = new_server(settings.link.channel_options, security)
+    limiting = (CallLimits(settings.limits), UnreadableRequests())
+    server, guard = new_server(settings.link.channel_options, security, limiting)
     device_id = DeviceId.claim()
     identity = Identity.of(settings, bind(server, settings, security), device_id.value)
     lane = ComputeLane(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
+    metrics = AgentMetrics()
     library = serve_weights(server, identity.name, settings)
-    agent_pb2_grpc.add_AgentServicer_to_server(AgentService(identity, roles, settings, lane, library), server)
-    generation = GenerationService(identity.name, roles, settings)
+    service = AgentService(identity, roles, settings, lane, library, metrics)
+    agent_pb2_grpc.add_AgentServicer_to_server(service, server)
+    generation = GenerationService(identity.name, roles, settings, metrics)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
-    streams = StreamServer(identity.name, roles.streams_of, settings.link)
+    streams = StreamServer(identity.name, roles.streams_of, settings.link, metrics)
     server.add_generic_rpc_handlers((streams.handler(),))
-    operations = Operations(identity, roles, settings, lane, signals)
+    operations = Operations(identity, roles, settings, lane, signals, metrics)
     operations.add_to(server)
     await server.start()
     try:
-        async with operations, kept_current(security, guard, settings.security.refresh_s):
+        async with (
+            kept_current(security, guard, settings.security.refresh_s),
+            operations,
+            kept_pipeline(identity, roles, settings, service.lead),
+        ):
             await _serve_until(signals, identity, settings, operations)
     finally:
         _log.info("the agent stops", extra=about(event="stopping"))

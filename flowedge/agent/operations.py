@@ -12,6 +12,9 @@ import grpc.aio
 from flowedge.agent.draining import Drain
 from flowedge.agent.health import SERVICES, Health, serving
 from flowedge.agent.identity import Identity
+from flowedge.agent.metrics import AgentMetrics
+from flowedge.agent.metrics_readings import Readings
+from flowedge.agent.metrics_server import MetricsServer
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.agent.settings import AgentSettings
@@ -50,12 +53,15 @@ class Operations:
         settings: AgentSettings,
         lane: ComputeLane,
         signals: Signals,
+        metrics: AgentMetrics,
     ) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings
         self._lane = lane
         self._signals = signals
+        self._metrics = metrics
+        self._server: MetricsServer | None = None
         self._notifier = Notifier()
         self._health = Health()
         self._drain = Drain(identity.name, roles, settings.operations.drain_s, settings.stop_s)
@@ -73,6 +79,16 @@ class Operations:
             reflection.enable_server_reflection(names, server)
 
     async def __aenter__(self) -> Operations:
+        """DeviceError when metrics cannot be served where the settings say."""
+        operations = self._settings.operations
+        if operations.metrics_port is not None:
+            self._metrics.registry.register(Readings(self._identity.name, self._roles, self._lane))
+            self._server = MetricsServer(
+                self._identity.name,
+                self._metrics.registry,
+                operations.metrics_host,
+                operations.metrics_port,
+            )
         await self._look()
         return self
 
@@ -84,6 +100,8 @@ class Operations:
                 await self.begin_drain()
                 await self._drain.wait(self._signals.hurry)
         finally:
+            if self._server is not None:
+                await asyncio.to_thread(self._server.stop)
             if self._watch is not None:
                 self._watch.cancel()
                 await asyncio.gather(self._watch, return_exceptions=True)

@@ -35,6 +35,14 @@ class Role(Protocol):
         """Sessions that are open here."""
 
     @property
+    def queue_length(self) -> int:
+        """Segments that wait for the compute lane; 0 on a draft node."""
+
+    @property
+    def cache_budget(self) -> int:
+        """Bytes that KV caches may take; 0 on a draft node, and before the role is loaded."""
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is under way that a stop would cut off, but loading."""
 
@@ -71,6 +79,11 @@ class RoleHolder:
     def role(self) -> Role | None:
         """The role now, None when idle."""
         return self._role
+
+    @property
+    def draining(self) -> bool:
+        """Whether the device is being stopped."""
+        return self._draining is not None
 
     def check_open(self) -> None:
         """DrainingError while the device is being stopped: it takes nothing new then."""

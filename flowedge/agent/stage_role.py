@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.admission import session_rows
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.stage_loading import asked_of, load_block, load_middle, select_block, select_middle
 from flowedge.errors import (
@@ -23,6 +24,7 @@ from flowedge.memory.room import MemorySettings
 from flowedge.messages import Message
 from flowedge.runtime.deadline import within
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane, LinkEvents, OutLink
 from flowedge.v1 import agent_pb2 as pb
@@ -51,6 +53,7 @@ class StageRole:
         lane: ComputeLane,
         library: Library,
         on_ended: Callable[[StageRole, str], None],
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
         self.pipeline = request.pipeline
@@ -60,6 +63,8 @@ class StageRole:
         self._lane = lane
         self._library = library
         self._on_ended = on_ended
+        self._observer = observer
+        self._cache_budget = 0
         self._opened: Opened | None = None
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
@@ -83,6 +88,16 @@ class StageRole:
     def num_sessions(self) -> int:
         """See Role."""
         return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """See Role."""
+        return 0 if self._live is None else self._live.queue_length
+
+    @property
+    def cache_budget(self) -> int:
+        """See Role."""
+        return self._cache_budget
 
     @property
     def settled(self) -> bool:
@@ -116,12 +131,15 @@ class StageRole:
         from flowedge.runtime.stage import Stage  # noqa: PLC0415
 
         pacing = None if self._settings.pacing is None else self._settings.pacing()
+        spec = _stage_spec(executor, self._request, pacing, self._settings.memory, self._settings.limits)
+        self._cache_budget = spec.max_capacity * _cache_row_bytes(executor)
         self._live = LiveStage(
-            Stage(self._device, _stage_spec(executor, self._request, pacing, self._settings.memory)),
+            Stage(self._device, spec),
             executor,
             self._lane,
             lambda reason: self._on_ended(self, reason),
             pacing,
+            self._observer,
             pipeline=self.pipeline,
         )
         await report(f"connecting to {self._request.downstream}")
@@ -154,12 +172,17 @@ class StageRole:
     async def stop(self, reason: str) -> None:
         """See Role."""
         self._stopped = True
-        live, self._live, self._executor = self._live, None, None
+        live, self._live = self._live, None
+        executor, self._executor = self._executor, None
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.release()
-        if live is not None:
-            await live.stop(reason)
+        try:
+            if live is not None:
+                await live.stop(reason)
+        finally:
+            if executor is not None:
+                self._lane.run_later(executor.close)
 
     async def _fetch(self, report: Tell) -> None:
         """Have the model's tensors here where the draft node says who has them."""
@@ -204,6 +227,7 @@ class StageRole:
                     events=LinkEvents(on_message, on_lost),
                     settings=self._settings.link,
                     route=self._request.route,
+                    observer=self._observer,
                 )
             except FlowEdgeError:
                 if time.monotonic() > deadline:
@@ -218,14 +242,16 @@ def _what(request: pb.StageRole) -> str:
 
 
 def _stage_spec(
-    executor: BlockExecutor, request: pb.StageRole, pacing: Pacing | None, memory: MemorySettings
+    executor: BlockExecutor,
+    request: pb.StageRole,
+    pacing: Pacing | None,
+    memory: MemorySettings,
+    limits: AgentLimits,
 ) -> StageSpec:
-    from flowedge.models.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.tensors import payload_dtype  # noqa: PLC0415
     from flowedge.runtime.stage import StageSpec  # noqa: PLC0415
 
     block = executor.block
-    cache_row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
     sent_row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
     return StageSpec(
         is_first=block.is_first,
@@ -233,7 +259,17 @@ def _stage_spec(
         added_width=executor.added_width,
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
-        max_capacity=min(MAX_CAPACITY, session_rows(cache_row_bytes, memory)),
+        max_capacity=min(MAX_CAPACITY, session_rows(_cache_row_bytes(executor), memory)),
         padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
+        max_rows=limits.segment_rows,
+        max_sessions=limits.sessions,
+        max_queue=limits.queued_segments,
     )
+
+
+def _cache_row_bytes(executor: BlockExecutor) -> int:
+    from flowedge.models.cache import SessionCache  # noqa: PLC0415
+
+    block = executor.block
+    return SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)

@@ -72,8 +72,7 @@ class LayerBlock:
         """
         check_available(checkpoint_quant(checkpoint, quant), torch.device(device))
         config = checkpoint.config
-        if not 0 <= start < stop <= config.num_hidden_layers:
-            raise BadRequestError(f"layers [{start}, {stop}) are not within [0, {config.num_hidden_layers})")
+        _check_range(start, stop, config.num_hidden_layers)
         device = torch.device(device)
         layers = [
             load_layer(
@@ -110,8 +109,12 @@ class LayerBlock:
         quant: str = "none",
         dtype: torch.dtype = torch.float32,
     ) -> int:
-        """The bytes of weights that `load` with the same arguments would hold; no tensor is read."""
+        """The bytes of weights that `load` with the same arguments would hold; no tensor is read.
+
+        BadRequestError for a range that does not exist.
+        """
         config = checkpoint.config
+        _check_range(start, stop, config.num_hidden_layers)
         total = sum(layer_bytes(checkpoint, index, quant, dtype) for index in range(start, stop))
         if start == 0:
             total += config.vocab_size * config.hidden_size * dtype.itemsize
@@ -259,6 +262,11 @@ def _check_indices(
         )
     if (positions < context).any() or (positions > np.arange(cached, cached + rows)).any():
         raise ProtocolError(f"a position is not within [{context}, the row's slot]")
+
+
+def _check_range(start: int, stop: int, num_layers: int) -> None:
+    if not 0 <= start < stop <= num_layers:
+        raise BadRequestError(f"layers [{start}, {stop}) are not within [0, {num_layers})")
 
 
 def _load_norm(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> nn.Module:

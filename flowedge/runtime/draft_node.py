@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.errors import BadRequestError, DeviceLostError, FlowEdgeError, ProtocolError, error_from_code
+from flowedge.errors import (
+    BadRequestError,
+    CapacityError,
+    DeviceLostError,
+    FlowEdgeError,
+    ProtocolError,
+    error_from_code,
+)
 from flowedge.messages import (
     Close,
     Credit,
@@ -77,6 +84,10 @@ class DraftNode:
         name = request.session
         if name in self._sessions or name in self._closing:
             raise BadRequestError(f"session {name} exists already")
+        if self.num_sessions >= self.spec.max_sessions:
+            raise CapacityError(
+                f"{self.spec.max_sessions} sessions are open on device {self.device} already; try later"
+            )
         strategy = self._make_strategy(request)
         if strategy.needs_drafter and not self.spec.has_drafter:
             raise BadRequestError(

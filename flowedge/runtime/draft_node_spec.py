@@ -18,6 +18,7 @@ class DraftNodeSpec:
         needs_features: whether the drafter is given the target's hidden states.
         num_stages: verification stages, by which lock-step strategies pace themselves.
         num_middles: middle models, on the routes 1 and so on; vocab_size: bound of their answers.
+        max_sessions: most sessions open at once.
     """
 
     width: int
@@ -29,3 +30,4 @@ class DraftNodeSpec:
     num_stages: int = 1
     num_middles: int = 0
     vocab_size: int = 1 << 31
+    max_sessions: int = 1 << 16

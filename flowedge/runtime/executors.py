@@ -50,6 +50,11 @@ class BlockExecutor:
         # A copy first: the lane's thread may open a session meanwhile.
         return sum(cache.nbytes for cache in list(self._caches.values()))
 
+    def close(self) -> None:
+        """Let go of all weights and caches, whoever may still hold this; nothing can be run any more."""
+        self._caches.clear()
+        del self.block
+
     def run(self, job: StageJob) -> Payload | None:
         """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
         match job:
@@ -92,6 +97,11 @@ class HeadExecutor:
     def __init__(self, head: LMHead, drafter: Drafter | None) -> None:
         self.head = head
         self.drafter = drafter
+
+    def close(self) -> None:
+        """Let go of all weights, whoever may still hold this; nothing can be run any more."""
+        self.drafter = None
+        del self.head
 
     def run(self, job: DraftJob) -> DraftResult:
         """Run one job. Raises FlowEdgeError."""

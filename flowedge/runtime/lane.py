@@ -80,6 +80,10 @@ class ComputeLane:
         self._work.put(_Work(work, self._job_s if limit_s is None else limit_s))
         return await done
 
+    def run_later(self, function: Callable[[], None]) -> None:
+        """Run a function, which raises nothing, after the work there is; nobody waits for it."""
+        self._work.put(_Work(function, self._job_s))
+
     def stop(self, wait_s: float) -> None:
         """End the thread after the work it has; waits for that at most `wait_s`."""
         self._work.put(None)
@@ -90,6 +94,7 @@ class ComputeLane:
             self._due = time.monotonic() + work.limit_s
             work.run()
             self._due = None
+            del work  # and what it holds, such as the weights of a role that is given up
 
 
 def _tell(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -28,6 +29,7 @@ from flowedge.runtime.draft_node import DraftNode
 from flowedge.runtime.express import ExpressFault
 from flowedge.runtime.jobs import DraftExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
@@ -36,6 +38,7 @@ from flowedge.runtime.route_links import OpenLink, RouteLinks, RouteOpener
 from flowedge.runtime.timeline import Timeline
 from flowedge.runtime.transport.link import Lane
 from flowedge.runtime.transport.server import InStream
+from flowedge.runtime.work_counts import CANCELLED, WorkCounts
 from flowedge.wire import FrameError
 
 CHECK_S = 0.5  # how often sessions are looked at for progress
@@ -51,6 +54,12 @@ class Generation:
         self.outputs: asyncio.Queue[Output] = asyncio.Queue()
         self.progressed = time.monotonic()
         self.express_bytes = 0
+        self.concluded = False
+
+    def conclude(self, output: Output) -> None:
+        """Put out the last output."""
+        self.concluded = True
+        self.outputs.put_nowait(output)
 
     async def next_output(self, timeout_s: float) -> Output | None:
         """The next output, or None when there is none within the time."""
@@ -75,6 +84,7 @@ class LiveDraftNode:
         progress_s: float,
         fault: ExpressFault,
         pacing: Pacing | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
 
@@ -86,6 +96,7 @@ class LiveDraftNode:
         self._executor = executor
         self._pace = make_pace(lane, pacing)
         self._progress_s = progress_s
+        self._observer = observer
         self._generations: dict[str, Generation] = {}
         self._fault = fault
         self._refusing: DrainingError | None = None
@@ -163,12 +174,14 @@ class LiveDraftNode:
         began = time.monotonic() if arrived is None else arrived
         self.timeline.add(request.session, REQUEST, began, began)
         generation = self._generations[request.session] = Generation(request.session)
+        self._observer.counted(WorkCounts(opened=1))
         self._changed()
         return generation
 
     def end(self, generation: Generation) -> None:
         """The client has its result, or wants none; cancels what is still going on."""
-        self._generations.pop(generation.session, None)
+        if self._generations.pop(generation.session, None) is not None and not generation.concluded:
+            self._count_end(CANCELLED)
         self._machine.cancel(generation.session)
         self._changed()
 
@@ -262,10 +275,18 @@ class LiveDraftNode:
         if generation is None:
             return
         self._note_progress(output.session)
-        if isinstance(output, Finished | Failed):
-            sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
-            generation.express_bytes = sum(sent)
-        generation.outputs.put_nowait(output)
+        if not isinstance(output, Finished | Failed):
+            generation.outputs.put_nowait(output)
+            return
+        sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
+        generation.express_bytes = sum(sent)
+        generation.conclude(output)
+        if isinstance(output, Finished):
+            self._observer.decoded(output.counters)
+        self._count_end(output.reason if isinstance(output, Finished) else output.error.code)
+
+    def _count_end(self, reason: str) -> None:
+        self._observer.counted(WorkCounts(ended=Counter((reason,))))
 
     def _note_progress(self, session: str) -> None:
         generation = self._generations.get(session)
@@ -286,6 +307,7 @@ class LiveDraftNode:
             self._machine.record_busy(job.session, span.seconds)
             kind, rows = job_activity(job)
             self.timeline.add(job.session, kind, span.start, span.end, rows)
+            self._observer.computed(kind, span.seconds, rows)
             self._machine.tell_time(span.end)
             self._guard(job.session, lambda: self._machine.finish(job, result))
         self._changed()
@@ -301,8 +323,9 @@ class LiveDraftNode:
         except DeviceLostError as error:
             self._on_lost(error)
             return False
-        session = getattr(message, "session", "")
-        self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
+        session, ended = getattr(message, "session", ""), time.monotonic()
+        self.timeline.add(session, TRANSFER, started, ended, message_rows(message))
+        self._observer.transferred(ended - started)
         self._machine.record_sent(session, sent)
         return True
 
@@ -321,8 +344,9 @@ class LiveDraftNode:
         )
         self._machine.fail_session(generation.session, error)
         self._changed()
-        if self._generations.pop(generation.session, None) is not None:
-            generation.outputs.put_nowait(Failed(generation.session, error))
+        if self._generations.pop(generation.session, None) is not None and not generation.concluded:
+            generation.conclude(Failed(generation.session, error))
+            self._count_end(error.code)
 
     def _on_bug(self, error: Exception) -> None:
         self._on_lost(DeviceLostError(self.device, f"internal error: {type(error).__name__}: {error}"))

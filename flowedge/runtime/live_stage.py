@@ -23,6 +23,7 @@ from flowedge.messages import Close, Fault, Message, Open, Prune
 from flowedge.runtime.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.runtime.jobs import StageExecutor
 from flowedge.runtime.lane import ComputeLane
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.pace import make_pace
 from flowedge.runtime.pacing import Pacing, Way
 from flowedge.runtime.pump import Pump
@@ -54,6 +55,7 @@ class LiveStage:
         lane: ComputeLane,
         on_ended: Callable[[str], None],
         pacing: Pacing | None = None,
+        observer: Observer = UNOBSERVED,
         *,
         pipeline: str = "",
     ) -> None:
@@ -68,6 +70,7 @@ class LiveStage:
         self._machine = machine
         self._executor = executor
         self._pace = make_pace(lane, pacing)
+        self._observer = observer
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -92,6 +95,11 @@ class LiveStage:
     def num_sessions(self) -> int:
         """Sessions that are open here."""
         return self._machine.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """Segments that wait for the compute lane."""
+        return self._machine.queue_length
 
     @property
     def settled(self) -> bool:
@@ -194,8 +202,14 @@ class LiveStage:
     def _changed(self) -> None:
         """Wake whatever may have work now."""
         self._pace.changed()
+        self._count()
         self._hand_out()
         self._compute_pump.wake()
+
+    def _count(self) -> None:
+        counts = self._machine.take_counts()
+        if counts:
+            self._observer.counted(counts)
 
     def _hand_out(self) -> None:
         """Pass on credits and see to what waits to be sent."""
@@ -219,6 +233,7 @@ class LiveStage:
             self._machine.record_busy(job.session, span.seconds)
             kind, rows = job_activity(job)
             self.timeline.add(job.session, kind, span.start, span.end, rows)
+            self._observer.computed(kind, span.seconds, rows)
             self._machine.finish(job, result)
         self._changed()
         return True
@@ -239,8 +254,9 @@ class LiveStage:
             return False
         finally:
             self._sending = False
-        session = getattr(message, "session", "")
-        self.timeline.add(session, TRANSFER, started, time.monotonic(), message_rows(message))
+        session, ended = getattr(message, "session", ""), time.monotonic()
+        self.timeline.add(session, TRANSFER, started, ended, message_rows(message))
+        self._observer.transferred(ended - started)
         self._machine.record_sent(session, sent)
         return True
 
@@ -273,6 +289,7 @@ class LiveStage:
         self._log.dropped(self._owners, reason)
         self._owners.clear()
         self._machine.drop_all()
+        self._count()
         self._compute_pump.wake()  # frees the caches
         if self._downstream is not None:
             self._closing = asyncio.ensure_future(self._downstream.close())

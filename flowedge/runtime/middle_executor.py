@@ -20,6 +20,11 @@ class MiddleExecutor(BlockExecutor):
     def weight_bytes(self) -> int:
         return self.model.weight_bytes
 
+    def close(self) -> None:
+        """See BlockExecutor."""
+        super().close()
+        del self.model
+
     def run(self, job: StageJob) -> Payload | None:
         """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
         if not isinstance(job, Forward):

@@ -6,7 +6,7 @@ It opens no socket, reads no clock and starts no thread. A driver feeds it with 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from flowedge.runtime.epochs import check_prune, map_segment
 from flowedge.runtime.jobs import DropCache, Forward, OpenCache, StageJob
 from flowedge.runtime.outbox import Outbox
 from flowedge.runtime.tail import Tail
+from flowedge.runtime.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.sampling import IntArray
 
 MAX_HELD_PRUNES = 1024
@@ -46,7 +47,7 @@ class StageSpec:
             it hands on (see models/taps.py). The first, which takes none, hands on width + added_width too.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
-        max_sessions: most sessions open at once.
+        max_sessions: most sessions open at once; max_queue: most segments that wait for the lane.
         padding_per_row: bytes sent along with each row, for emulated models.
         answers: gives a token id for each row, int32 [n], in place of a hidden state.
     """
@@ -58,6 +59,7 @@ class StageSpec:
     max_rows: int = 4096
     max_capacity: int = 1 << 20
     max_sessions: int = 64
+    max_queue: int = 4096
     padding_per_row: int = 0
     added_width: int = 0
     answers: bool = False
@@ -75,6 +77,7 @@ class _Computing:
 @dataclass
 class _Session:
     capacity: int
+    work: Counter[str]  # of all sessions
     tail: Tail = field(default_factory=Tail)
     epoch: int = 0
     fence: int = 0  # the last prune that came in-band
@@ -85,6 +88,8 @@ class _Session:
     def count(self, **changes: float) -> None:
         for name, value in changes.items():
             self.counted[name] = self.counted.get(name, 0) + value
+            if isinstance(value, int):
+                self.work[name] += value
 
     @property
     def report(self) -> StageReport:
@@ -106,6 +111,12 @@ class Stage:
         self._outbox = Outbox()
         self._upstream: deque[Message] = deque()
         self._refusing: FlowEdgeError | None = None
+        self._counts = WorkCounts()
+
+    @property
+    def queue_length(self) -> int:
+        """Segments that wait for the compute lane."""
+        return len(self._inbox)
 
     @property
     def num_sessions(self) -> int:
@@ -199,6 +210,10 @@ class Stage:
         """The next message for the upstream device."""
         return self._upstream.popleft() if self._upstream else None
 
+    def take_counts(self) -> WorkCounts:
+        """What was done since this was last called."""
+        return self._counts.take()
+
     def record_busy(self, session: str, seconds: float) -> None:
         """Count lane time of a session."""
         if session in self._sessions:
@@ -212,7 +227,7 @@ class Stage:
     def drop_all(self) -> None:
         """Forget every session: the pipeline this stage belonged to is gone."""
         for name in list(self._sessions):
-            self._end(name)
+            self._end(name, PIPELINE_ENDED)
         self._closed.clear()
         self._outbox = Outbox()
         self._upstream.clear()
@@ -229,7 +244,10 @@ class Stage:
             self._closed[message.session] = StageReport(self.device)
             self._outbox.put(self._fault(message.session, refusal))
             return
-        self._sessions[message.session] = _Session(message.capacity, counted={"device": self.device})
+        self._counts.opened += 1
+        self._sessions[message.session] = _Session(
+            message.capacity, self._counts.work, counted={"device": self.device}
+        )
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
 
@@ -253,6 +271,8 @@ class Stage:
             return
         session = self._session(segment.session)
         self._check_payload(segment)
+        if len(self._inbox) >= self.spec.max_queue:
+            raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
         if segment.epoch != session.fence:
             relation = "newer" if segment.epoch > session.fence else "older"
             raise ProtocolError(
@@ -357,8 +377,8 @@ class Stage:
         name = close.session
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
-            self._end(name)
-        elif express and name not in self._passed:
+            self._end(name, CLOSED)
+        elif express and name not in self._passed and len(self._closed) < MAX_LATE_CLOSES:
             # The close has overtaken the open; both are still to come in-band.
             self._closed.setdefault(name, StageReport(self.device))
         if not express:
@@ -366,8 +386,9 @@ class Stage:
             self._passed.append(name)
             self._outbox.put(replace(close, reports=(*close.reports, report or StageReport(self.device))))
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, reason: str) -> None:
         self._sessions.pop(name)
+        self._counts.ended[reason] += 1
         self._inbox = deque(s for s in self._inbox if s.session != name)
         self._outbox.drop_segments(name)
         if self._computing is not None and self._computing.job.session == name:
@@ -382,7 +403,7 @@ class Stage:
     def _fail_session(self, name: str, error: FlowEdgeError) -> None:
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
-            self._end(name)
+            self._end(name, error.code)
         self._outbox.put(self._fault(name, error))
 
     def _fault(self, session: str, error: FlowEdgeError) -> Fault:

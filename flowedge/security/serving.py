@@ -14,13 +14,18 @@ from flowedge.security.process import Security
 
 
 def new_server(
-    options: Sequence[tuple[str, Any]], security: Security
+    options: Sequence[tuple[str, Any]],
+    security: Security,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> tuple[grpc.aio.Server, Guard | None]:
-    """A server to add services to; with an identity, a guard stands before all of them."""
+    """A server to add services to; with an identity, a guard stands before all of them.
+
+    interceptors: between the guard and the services.
+    """
     if security.store is None:
-        return grpc.aio.server(options=options), None
+        return grpc.aio.server(options=options, interceptors=interceptors), None
     guard = Guard.of(security.store)
-    return grpc.aio.server(options=options, interceptors=(guard,)), guard
+    return grpc.aio.server(options=options, interceptors=(guard, *interceptors)), guard
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:

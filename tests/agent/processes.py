@@ -26,9 +26,12 @@ LOAD_S = 240.0
 _PROGRAM = """
 import json, sys
 from flowedge.agent.main import AgentSettings, serve
+from flowedge.agent.limits import AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
+from flowedge.runtime.transport.settings import LinkSettings
 settings = json.loads(sys.argv[1])
-settings["operations"] = OperationsSettings(**settings.get("operations", {}))
+parts = {"operations": OperationsSettings, "limits": AgentLimits, "link": LinkSettings}
+settings |= {name: part(**settings.get(name, {})) for name, part in parts.items()}
 serve(AgentSettings(**settings))
 """
 
@@ -68,7 +71,7 @@ def agents(
 ) -> Iterator[list[AgentProcess]]:
     """Agents that serve; all are gone when the context ends, whatever happened to them.
 
-    settings: fields of AgentSettings, for all of them.
+    settings: fields of AgentSettings, for all of them; `operations`, `limits` and `link` by their fields.
     """
     running: list[AgentProcess] = []
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,39 @@ def await_health(agent: AgentProcess, service: str) -> None:
                 return
 
 
+def scraped(agent: AgentProcess) -> dict[str, float]:
+    """The samples of its metrics, by name and labels."""
+    (address,) = {line.rsplit(" ", 1)[1].strip() for line in agent.lines if "serves metrics at" in line}
+    with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def expect_metrics(d0: AgentProcess, v1: AgentProcess, statistics: dict[str, Any]) -> None:
+    """After one request the metrics count what its statistics count."""
+    of_draft_node, of_stage = scraped(d0), scraped(v1)
+    while of_stage[
+        "flowedge_kv_cache_bytes"
+    ]:  # it is freed behind the client's back; the test has a deadline
+        of_stage = scraped(v1)
+    report = statistics["stages"][0]["report"]
+    assert of_draft_node["flowedge_tokens_total"] == statistics["new_tokens"]
+    assert of_draft_node['flowedge_sessions_ended_total{reason="length"}'] == 1
+    assert of_draft_node["flowedge_time_to_first_token_seconds_count"] == 1
+    accepted = statistics["counters"]["accepted_per_segment"]
+    assert of_draft_node["flowedge_acceptance_length_sum"] == sum(accepted)
+    assert of_draft_node['flowedge_compute_seconds_count{activity="verify"}'] > 0
+    for name in ("computed", "trimmed", "wasted"):
+        assert of_stage[f'flowedge_rows_total{{outcome="{name}"}}'] == report[f"rows_{name}"]
+    assert of_stage['flowedge_sessions_ended_total{reason="closed"}'] == 1
+    assert of_stage["flowedge_sessions"] == 0
+    assert of_stage["flowedge_kv_cache_budget_bytes"] > of_stage["flowedge_weight_bytes"] > 0
+    sent = of_stage['flowedge_link_bytes_total{direction="sent",lane="in_band"}']
+    assert sent >= report["bytes_sent"] > 0
+    assert of_stage['flowedge_link_bytes_total{direction="received",lane="express"}'] > 0
+    assert 'role="stage"' in next(name for name in of_stage if name.startswith("flowedge_role_info"))
+
+
 def refused_role(agent: AgentProcess) -> Exception:
     role = pb.StageRole(
         pipeline="other",
@@ -88,7 +122,9 @@ def test_running_requests_end_whole() -> None:
         await_health(d0, GENERATION)
         await_health(v1, PIPELINE)
         with Client(d0.address) as client:
-            expected = client.generate(PROMPT, **OPTIONS).result().token_ids
+            whole = client.generate(PROMPT, **OPTIONS).result()
+            expected = whole.token_ids
+            expect_metrics(d0, v1, whole.statistics)
 
             generation, chunks = begun(client)
             v2.signal(signal.SIGTERM)

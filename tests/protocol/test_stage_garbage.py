@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.errors import DrainingError
 from flowedge.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Segment
 from flowedge.runtime.jobs import DropCache, Forward, OpenCache
 from tests.protocol.exact_model import ExactStage
@@ -109,3 +110,36 @@ def test_no_garbage_breaks_a_stage_or_another_session(messages):
     for name in ("t", ""):
         rig.receive(Close(name))
     finish(rig)
+
+
+def test_a_queue_that_is_full_ends_the_session_that_adds_to_it():
+    rig = Rig(max_queue=2)
+    rig.receive(Open("s", 20))
+    rig.receive(Open("t", 20))
+    rig.hold(segment(first=0, rows=2))
+    for number in (1, 2):
+        rig.receive(segment(number=number, first=2 * number, rows=2))
+    assert rig.stage.queue_length == 2
+    rig.receive(segment("t", first=0, rows=2))
+    assert "2 segments wait here already" in rig.faults("t")[0].reason
+    assert not rig.faults("s")
+
+
+def test_a_stage_that_drains_refuses_what_is_new_and_hands_back_what_runs():
+    rig = opened()
+    rig.stage.refuse_sessions(DrainingError("v0", "it is draining"))
+    rig.receive(Open("new", 20))
+    (refusal,) = rig.faults("new")
+    assert (refusal.device, refusal.code, refusal.reason) == ("v0", "draining", "it is draining")
+    assert not rig.faults("s") + rig.faults("other")
+    rig.stage.hand_back(DrainingError("v0", "time is up"))
+    rig.pump()
+    for name in ("s", "new", "other"):
+        assert [fault.code for fault in rig.faults(name)] == ["draining"]
+        assert not rig.stage.settled
+        rig.receive(Close(name))
+    assert rig.stage.settled
+    rig.check_empty()
+    counts = rig.stage.take_counts()
+    assert (counts.opened, counts.ended) == (2, {"draining": 2})
+    assert not rig.stage.take_counts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -25,7 +26,10 @@ from flowedge.weights.peer import Peer
 from flowedge.weights.progress import Progress
 from tests.weights.servers import QUICK, library_at, serving
 
-OBJECTS = {hashlib.sha256(data).hexdigest(): data for data in (os.urandom(200_000 + i) for i in range(8))}
+OBJECTS = {
+    hashlib.sha256(data).hexdigest(): data
+    for data in (random.Random(i).randbytes(200_000 + i) for i in range(8))
+}
 SIZES = {digest: len(data) for digest, data in OBJECTS.items()}
 TOTAL = sum(SIZES.values())
 

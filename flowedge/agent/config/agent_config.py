@@ -7,15 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.log_section import LogSection
 from flowedge.agent.config.memory_section import MemorySection
+from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import (
     AgentSection,
     CacheSection,
     DeadlinesSection,
+    LimitsSection,
     MetricsSection,
     SecuritySection,
     WeightsSection,
 )
+from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.runtime.transport.settings import LinkSettings
@@ -34,7 +37,9 @@ class AgentConfig(BaseModel):
     weights: WeightsSection = Field(default_factory=WeightsSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
     log: LogSection = Field(default_factory=LogSection)
 
@@ -75,8 +80,11 @@ class AgentConfig(BaseModel):
                 metrics_port=metrics.port if metrics.enabled else None,
                 reflection=agent.reflection,
             ),
+            limits=AgentLimits(**self.limits.model_dump(exclude={"message_mib"})),
             discovery=self.discovery.settings(),
+            pipeline=self.pipeline.settings(),
             link=LinkSettings(
+                max_message_bytes=self.limits.message_mib * MIB,
                 heartbeat_s=waits.heartbeat_s,
                 silence_s=waits.silence_s,
                 upstream_silence_s=waits.upstream_silence_s,

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from flowedge.agent.config.section import Section, checked_by
+from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
 from flowedge.cluster.address import host_ip, split_address
@@ -19,6 +20,7 @@ _LINK = LinkSettings()
 _SECURITY = SecuritySettings()
 _WEIGHTS = WeightsSettings()
 _OPERATIONS = OperationsSettings()
+_LIMITS = AgentLimits()
 
 
 def _address(text: str) -> str:
@@ -27,6 +29,7 @@ def _address(text: str) -> str:
 
 
 Seconds = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
 class AgentSection(Section):
@@ -144,6 +147,31 @@ class MetricsSection(Section):
         ge=0,
         le=65535,
         description="Port to serve them on; 0 takes a free one and says so in the log.",
+    )
+
+
+class LimitsSection(Section):
+    """How much is taken, from one peer and from all of them."""
+
+    message_mib: int = Field(
+        default=_LINK.max_message_bytes // MIB,
+        ge=1,
+        le=1024,
+        description="MiB of one message; a segment of many rows of a large model takes several.",
+    )
+    sessions: Positive = Field(default=_LIMITS.sessions, description="Sessions open at once.")
+    segment_rows: Positive = Field(default=_LIMITS.segment_rows, description="Rows of one segment.")
+    queued_segments: Positive = Field(
+        default=_LIMITS.queued_segments, description="Segments that wait for a stage's computation."
+    )
+    prompt_bytes: Positive = Field(default=_LIMITS.prompt_bytes, description="Bytes of a prompt as text.")
+    prompt_tokens: Positive = Field(
+        default=_LIMITS.prompt_tokens,
+        description="Tokens of a prompt; what the model takes is a limit of its own.",
+    )
+    calls: Positive = Field(default=_LIMITS.calls, description="Calls going on at once, streams included.")
+    streams_per_peer: Positive = Field(
+        default=_LIMITS.streams_per_peer, description="Of those, streams that one address may hold open."
     )
 
 

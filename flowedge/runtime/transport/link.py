@@ -18,6 +18,7 @@ from flowedge import wire
 from flowedge.errors import DeadlineError, DeviceLostError, ProtocolError
 from flowedge.messages import Fault, Heartbeat, Message
 from flowedge.runtime.deadline import within
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import from_status
 from flowedge.security.channels import open_channel
@@ -37,6 +38,11 @@ class Lane(str, Enum):
 
     IN_BAND = "InBand"
     EXPRESS = "Express"
+
+    @property
+    def label(self) -> str:
+        """The name that metrics have for it."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,12 @@ class OutLink:
         peer: str,
         events: LinkEvents,
         settings: LinkSettings,
+        lane: Lane,
+        observer: Observer,
     ) -> None:
         self.peer = peer
+        self._lane = lane.label
+        self._observer = observer
         self._channel = channel
         self._call = call
         self._events = events
@@ -83,6 +93,7 @@ class OutLink:
         events: LinkEvents,
         settings: LinkSettings,
         route: int = 0,
+        observer: Observer = UNOBSERVED,
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
 
@@ -111,7 +122,7 @@ class OutLink:
         except BaseException:
             await channel.close()
             raise
-        return cls(channel, call, peer, events, settings)
+        return cls(channel, call, peer, events, settings, lane, observer)
 
     async def send(self, message: Message, departed: float = 0.0) -> int:
         """Send a message; returns its bytes when the transport has taken it.
@@ -137,6 +148,7 @@ class OutLink:
                 raise self._ended or DeviceLostError(self.peer, _reason(error)) from error
             finally:
                 self._sending_since = None
+        self._observer.sent(self._lane, len(data))
         return len(data)
 
     async def close(self) -> None:
@@ -157,6 +169,7 @@ class OutLink:
                     self._lose("it closed the connection")
                     return
                 self._heard = time.monotonic()
+                self._observer.received(self._lane, len(data))
                 self._take(data)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._lose(_reason(error))

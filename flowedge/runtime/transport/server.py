@@ -15,6 +15,7 @@ from flowedge import wire
 from flowedge.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.log_fields import about
 from flowedge.messages import Fault, Heartbeat, Message
+from flowedge.runtime.observer import UNOBSERVED, Observer
 from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
 from flowedge.runtime.transport.settings import LinkSettings
 from flowedge.runtime.transport.status import abort
@@ -71,11 +72,18 @@ class StreamServer:
     A frame that cannot be read is answered with a Fault for the session it names; it never ends the stream.
     """
 
-    def __init__(self, device: str, find: Callable[[str], StreamOwner], settings: LinkSettings) -> None:
+    def __init__(
+        self,
+        device: str,
+        find: Callable[[str], StreamOwner],
+        settings: LinkSettings,
+        observer: Observer = UNOBSERVED,
+    ) -> None:
         """`find` gives the owner of a pipeline's streams, or raises a FlowEdgeError."""
         self._device = device
         self._find = find
         self._settings = settings
+        self._observer = observer
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
@@ -110,7 +118,7 @@ class StreamServer:
         self, stream: InStream, owner: StreamOwner, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
         reason = "the connection was closed"
-        session = _Serving(stream, owner, context, self._device, self._settings)
+        session = _Serving(stream, owner, context, self._device, self._settings, self._observer)
         tasks: list[asyncio.Task[str]] = []
         try:
             await context.send_initial_metadata(((DEVICE_KEY, self._device.encode()),))
@@ -138,13 +146,16 @@ class _Serving:
         context: grpc.aio.ServicerContext[bytes, bytes],
         device: str,
         settings: LinkSettings,
+        observer: Observer,
     ) -> None:
         self._stream = stream
+        self._observer = observer
         self._owner = owner
         self._context = context
         self._device = device
         self._settings = settings
         self._heard = time.monotonic()
+        self._unreadable = 0
 
     async def read(self) -> str:
         while True:
@@ -152,21 +163,32 @@ class _Serving:
             if not isinstance(data, bytes):
                 return "the other side closed it"
             self._heard = time.monotonic()
+            self._observer.received(self._stream.lane.label, len(data))
             try:
                 message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
-                fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
-                _log.warning("a frame cannot be read: %s", error, extra=fields)
+                self._log_unreadable(error)
                 self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))
                 self._owner.malformed(self._stream, error)
                 continue
             if not isinstance(message, Heartbeat):
                 self._owner.received(self._stream, message)
 
+    def _log_unreadable(self, error: wire.FrameError) -> None:
+        """The 1st, 10th, 100th and so on: a peer must not fill the log."""
+        self._unreadable += 1
+        if str(self._unreadable).strip("0") == "1":
+            fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
+            _log.warning(
+                "a frame cannot be read, the stream's number %d: %s", self._unreadable, error, extra=fields
+            )
+
     async def write(self) -> str:
         while True:
             message = await self._stream.replies.get()
-            await self._context.write(wire.encode(message))
+            data = wire.encode(message)
+            await self._context.write(data)
+            self._observer.sent(self._stream.lane.label, len(data))
 
     async def watch(self) -> str:
         settings, lane = self._settings, self._stream.lane

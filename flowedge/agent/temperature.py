@@ -1,0 +1,35 @@
+"""Temperatures, where the device tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+_ZONES = Path("/sys/class/thermal")
+
+
+def temperatures(zones: Path = _ZONES) -> dict[str, float]:
+    """Degrees Celsius by thermal zone, such as "cpu-thermal" and "gpu-thermal" on a Jetson.
+
+    A zone that cannot be read now, as that of a part without power, is left out; of several zones of one
+    name the hottest counts. Where there are no zones, the sensors that the system knows by chip.
+
+    zones: where the kernel keeps them.
+    """
+    found: dict[str, float] = {}
+    for zone in sorted(zones.glob("thermal_zone*")):
+        try:
+            name = (zone / "type").read_text(encoding="ascii", errors="ignore").strip()
+            celsius = int((zone / "temp").read_text(encoding="ascii")) / 1000
+        except (OSError, ValueError):
+            continue
+        found[name] = max(celsius, found.get(name, celsius))
+    return found or _of_chips()
+
+
+def _of_chips() -> dict[str, float]:
+    if not hasattr(psutil, "sensors_temperatures"):  # Linux and FreeBSD alone have it
+        return {}
+    chips = psutil.sensors_temperatures()
+    return {chip: max(sensor.current for sensor in sensors) for chip, sensors in chips.items() if sensors}

@@ -1,0 +1,1 @@
+"""Mutated messages against live agents."""

@@ -1,0 +1,150 @@
+"""Valid messages of every RPC, which mutations start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from google.protobuf.message import Message
+
+from flowedge import wire
+from flowedge.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Prune, Segment, StageReport
+from flowedge.v1 import agent_pb2 as agent
+from flowedge.v1 import generation_pb2 as generation
+from flowedge.v1 import measure_pb2 as measure
+from flowedge.v1 import pipeline_pb2 as pipeline
+from flowedge.v1 import weights_pb2 as weights
+from flowedge.version import PROTOCOL_VERSION
+
+
+def session_frames(session: str, width: int | None) -> list[pipeline.Frame]:
+    """The life of a session on an in-band link: opened, prefilled, drafted, pruned, closed.
+
+    width: of hidden states; None for token ids.
+    """
+
+    def payload(rows: int) -> np.ndarray:
+        if width is None:
+            return np.arange(5, 5 + rows, dtype=np.int32)
+        return np.full((rows, width), 0.25, dtype=np.float32)
+
+    prompt = np.arange(3, dtype=np.int64)
+    draft = np.array([3, 4, 4]), np.array([CONTEXT, 3, 3])
+    messages = [
+        Open(session, 64),
+        Segment(session, 0, 0, True, 0, prompt, prompt - 1, payload(3)),
+        Segment(session, 1, 0, False, 3, *draft, payload(3)),
+        Prune(session, 1, 6, 3, 1, np.array([3, 5])),
+        Segment(session, 2, 1, False, 5, np.array([5]), np.array([4]), payload(1), padding=7),
+        Heartbeat(9),
+        Close(session, (StageReport("v0", 3, 6, 1, 1, 0, 0.5, 99),)),
+    ]
+    return [wire.to_frame(message) for message in messages]
+
+
+def express_frames(session: str) -> list[pipeline.Frame]:
+    """What a draft node sends straight to a stage."""
+    messages = (
+        Prune(session, 1, 6, 3, 1, np.array([3, 5])),
+        Prune(session, 2, 5, 4, 0, np.array([4])),
+        Heartbeat(3),
+        Close(session),
+    )
+    return [wire.to_frame(message) for message in messages]
+
+
+def result_frames(session: str, width: int) -> list[pipeline.Frame]:
+    """What the last stage sends to the draft node, and the first replies to it."""
+    messages = (
+        Segment(session, 0, 0, True, 0, np.arange(3), np.arange(3) - 1, np.full((3, width), 0.5, np.float32)),
+        Prune(session, 1, 4, 3, 1, np.array([3])),
+        Credit(session),
+        Fault(session, "v1", "device", "it is on fire"),
+        Close(session, (StageReport("v1", 3, 6, 1, 1, 0, 0.5, 99),)),
+        Open(session, 64),
+    )
+    return [wire.to_frame(message) for message in messages]
+
+
+def generate_requests() -> list[Message]:
+    """Requests that a draft node answers."""
+    return [
+        generation.GenerateRequest(
+            prompt="What is a river?",
+            strategy="autoregressive",
+            max_new_tokens=4,
+            temperature=0.7,
+            top_p=0.9,
+            top_k=5,
+            seed=3,
+            stop=["\n\n"],
+            noise="plain",
+        ),
+        generation.GenerateRequest(
+            prompt_ids=generation.TokenIds(ids=[5, 6, 7]),
+            strategy="naive_pp",
+            max_new_tokens=4,
+            strategy_options={"tree_nodes": 8},
+            ignore_eos=True,
+        ),
+    ]
+
+
+def calls(downstream: str) -> dict[str, Sequence[Message]]:
+    """By method, what an agent without a role is asked with one message.
+
+    downstream: an address that takes streams of any pipeline.
+    """
+    version = PROTOCOL_VERSION
+    stage = agent.StageRole(
+        pipeline="mutated",
+        model="bundled",
+        layer_start=0,
+        layer_stop=1,
+        quant="none",
+        downstream=downstream,
+        protocol_version=version,
+        dtype="float32",
+        taps=[1],
+        # Which is not fetched, as the model is here.
+        weights=agent.WeightSources(manifest="0" * 64, name="x", draft_node=downstream, peers=[downstream]),
+    )
+    draft_node = agent.DraftNodeRole(
+        pipeline="mutated",
+        model="bundled",
+        drafter="none",
+        stages=[downstream],
+        split=[4],
+        protocol_version=version,
+        middles=[agent.Middle(model="bundled", address=downstream)],
+    )
+    link = measure.MeasureLinkRequest(
+        peer=downstream, peer_id="nobody", bytes=1 << 18, round_trips=1, protocol_version=version
+    )
+    # No repeats: that is refused, where good numbers would have the agent busy for long.
+    device = measure.MeasureDeviceRequest(
+        model="bundled", drafter="none", repeats=0, stack_mib=1, protocol_version=version
+    )
+    return {
+        "/flowedge.v1.Agent/Describe": [agent.DescribeRequest(), stage],
+        "/flowedge.v1.Agent/BecomeStage": [stage],
+        "/flowedge.v1.Agent/BecomeDraftNode": [draft_node],
+        "/flowedge.v1.Agent/Release": [agent.ReleaseRequest(pipeline="mutated")],
+        "/flowedge.v1.Agent/Timeline": [agent.TimelineRequest(session="mutated")],
+        "/flowedge.v1.Agent/Clock": [agent.ClockRequest(), link],
+        "/flowedge.v1.Generation/Generate": generate_requests(),
+        "/flowedge.v1.Weights/Have": [weights.HaveRequest(objects=[bytes(32), b"x" * 32])],
+        "/flowedge.v1.Weights/Read": [weights.ReadRequest(object=bytes(32), offset=7, doubted=True)],
+        "/flowedge.v1.Weights/Catalogue": [weights.CatalogueRequest()],
+        "/flowedge.v1.Weights/Look": [weights.LookRequest(model="bundled")],
+        "/flowedge.v1.Measure/MeasureLink": [link],
+        "/flowedge.v1.Measure/MeasureDevice": [device],
+    }
+
+
+def streamed_calls() -> dict[str, Message]:
+    """By method, what an agent without a role is asked with a stream of messages."""
+    return {
+        "/flowedge.v1.Measure/Sink": measure.SinkChunk(data=bytes(100), warm_up=True),
+        "/flowedge.v1.Measure/Ping": measure.Probe(data=bytes(64)),
+    }

@@ -1,0 +1,329 @@
+"""100,000 mutated messages against agents that live: no crash, no hang, no growth, and they serve on.
+
+FLOWEDGE_FUZZ_MESSAGES says how many, FLOWEDGE_FUZZ_SEED from which seed; a failure names the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from flowedge import Client, wire
+from flowedge.messages import Close, Message, Segment
+from flowedge.runtime.transport.server import InStream
+from flowedge.runtime.transport.status import ERROR_KEY
+from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, weights_pb2
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+from tests.agent.processes import LOAD_S, AgentProcess, agents, become_pipeline
+from tests.fuzz.mutation import Mutator
+from tests.fuzz.peers import LINK, FakeStage, Peer, RawStream, mark, serving
+from tests.fuzz.seeds import (
+    calls,
+    express_frames,
+    generate_requests,
+    result_frames,
+    session_frames,
+    streamed_calls,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(590)]
+MESSAGES = int(os.environ.get("FLOWEDGE_FUZZ_MESSAGES", "100000"))
+SEED = int(os.environ.get("FLOWEDGE_FUZZ_SEED", "1"))
+REPLY_S = 60.0  # every message is answered, or known to be taken, within this
+# MiB that an agent may hold more after the run than after its warm-up. The one without a role is made to open
+# and load models hundreds of times, of which the libraries keep some KiB each that no Python object holds.
+GROWTH = {"first": 64, "second": 64, "drafting": 64, "idle": 160}
+BATCH = 200
+# What share of the messages goes where.
+SHARES = {
+    "in-band, tokens": 0.40,
+    "in-band, hidden states": 0.20,
+    "express": 0.12,
+    "calls": 0.16,
+    "streamed calls": 0.02,
+    "requests": 0.04,
+    "results": 0.06,
+}
+EXTREME = {
+    "keep_alive_s": 0.05,
+    "progress_s": 30.0,
+    "link": LINK,
+    "limits": {"sessions": 16, "prompt_bytes": 2000, "calls": 2000},
+}
+
+
+class Run:
+    """Counts what was sent, by where, so that each part knows when it is done."""
+
+    def __init__(self, total: int) -> None:
+        self._left = {part: int(total * share) + 1 for part, share in SHARES.items()}
+        self.sent: Counter[str] = Counter()
+
+    def more(self, part: str, number: int = 1) -> bool:
+        """Takes some of a part's messages; says whether there were any left."""
+        if not self.is_open(part):
+            return False
+        self.sent[part] += number
+        return True
+
+    def is_open(self, part: str) -> bool:
+        """Whether there are messages left of a part."""
+        return self.sent[part] < self._left[part]
+
+
+class LinkFuzzer:
+    """Lives of sessions on links to one stage, most of whose frames are wrong."""
+
+    def __init__(self, run: Run, part: str, stage: AgentProcess, width: int | None) -> None:
+        self._run = run
+        self._part = part
+        self._stage = stage
+        self._width = width
+        self._mutator = Mutator(SEED + zlib.crc32(part.encode()))
+        self._lives = 0
+
+    async def in_band(self) -> None:
+        """All messages of the part, on one stream after the other, as the sessions end with their stream."""
+        while self._run.is_open(self._part):
+            stream = RawStream(self._stage.address, "InBand", "fuzz")
+            try:
+                for _ in range(20):
+                    await self._batch(stream, lambda name: session_frames(name, self._width))
+            finally:
+                await stream.close()
+
+    async def express(self, stream: RawStream) -> None:
+        """All messages of the part, on a stream whose end would be that of the pipeline."""
+        while self._run.is_open(self._part):
+            await self._batch(stream, express_frames)
+
+    async def _batch(self, stream: RawStream, life: Callable[[str], list[pipeline_pb2.Frame]]) -> None:
+        self._lives += 1
+        # Names that the other lane has too, if it is about as far.
+        lives = [life(f"life{self._lives}-{number}") for number in range(4)]
+        together = [frame for frames in zip(*lives, strict=True) for frame in frames]
+        for frame in islice(cycle(together), BATCH):
+            if self._mutator.random.random() < 0.25:
+                await stream.write(frame.SerializeToString())
+            elif self._run.more(self._part):
+                await stream.write(self._mutator.mutate(frame))
+        name = f"mark{self._lives}"
+        await stream.answered(name, mark(name, express=life is express_frames), REPLY_S)
+
+
+async def fuzz_calls(run: Run, agent: AgentProcess, downstream: str, worker: int) -> None:
+    """Calls of one message, each of which has to be answered; a stream of replies is left after the first."""
+    mutator = Mutator(SEED * 1000 + worker)
+    seeds = [(method, message) for method, messages in calls(downstream).items() for message in messages]
+    async with grpc.aio.insecure_channel(agent.address) as channel:
+        while run.more("calls"):
+            method, message = mutator.random.choice(seeds)
+            await answered(channel.unary_stream(method)(mutator.mutate(message), timeout=REPLY_S), method)
+
+
+async def fuzz_streamed_calls(run: Run, agent: AgentProcess) -> None:
+    mutator = Mutator(SEED + 77)
+    async with grpc.aio.insecure_channel(agent.address) as channel:
+        for method, message in cycle(streamed_calls().items()):
+            if not run.more("streamed calls", 5):
+                return
+            requests = [mutator.mutate(message) for _ in range(5)]
+            await answered(channel.stream_stream(method)(iter(requests), timeout=REPLY_S), method)
+
+
+async def fuzz_requests(run: Run, draft_node: AgentProcess, worker: int) -> None:
+    """Requests to generate, right and wrong, whose sessions meet mutated results."""
+    mutator = Mutator(SEED * 2000 + worker)
+    method = "/flowedge.v1.Generation/Generate"
+    async with grpc.aio.insecure_channel(draft_node.address) as channel:
+        while run.is_open("requests") or run.is_open("results"):
+            request = mutator.random.choice(generate_requests())
+            wrong = mutator.random.random() < 0.7 and run.more("requests")
+            data = mutator.mutate(request) if wrong else request.SerializeToString()
+            await answered(channel.unary_stream(method)(data, timeout=REPLY_S), method, replies=6)
+
+
+async def answered(call: Any, method: str, replies: int = 1) -> None:
+    """The agent answers in time, well or with an error; it is still there."""
+    try:
+        for _ in range(replies):
+            if await call.read() is grpc.aio.EOF:
+                return
+        call.cancel()
+    except grpc.aio.AioRpcError as error:
+        # An error of the agent's own is an answer, whatever it says; gRPC's would be that nothing came.
+        answer = any(key == ERROR_KEY for key, _ in error.trailing_metadata() or ())
+        gone = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        assert answer or error.code() not in gone, f"{method}: {error.details()}"
+
+
+class LastStage:
+    """Answers a draft node's segments with results, many of which are wrong."""
+
+    def __init__(self, run: Run, draft_node: AgentProcess, pipeline: str, width: int) -> None:
+        self._run = run
+        self._mutator = Mutator(SEED + 99)
+        self._width = width
+        self._stream = RawStream(draft_node.address, "InBand", pipeline)
+        self._waiting: asyncio.Queue[tuple[InStream, Message]] = asyncio.Queue()
+        self.task = asyncio.create_task(self._answer())
+
+    def on_message(self, stream: InStream, message: Message) -> None:
+        """See Peer."""
+        if isinstance(message, Segment | Close):
+            self._waiting.put_nowait((stream, message))
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self._stream.close()
+
+    async def _answer(self) -> None:
+        chance = self._mutator.random
+        while True:
+            _, message = await self._waiting.get()
+            session = getattr(message, "session", "")
+            if isinstance(message, Segment):
+                for _ in range(8):
+                    if chance.random() < 0.5 and self._run.more("results"):
+                        frame = chance.choice(result_frames(session, self._width))
+                        await self._stream.write(self._mutator.mutate(frame))
+                payload = np.full((message.num_rows, self._width), 0.5, dtype=np.float32)
+                message = replace(message, payload=payload)
+            await self._stream.write(wire.encode(message))
+
+
+async def stages(address: str, plan: Sequence[tuple[AgentProcess, int]]) -> None:
+    """Makes each agent a stage of one layer in a pipeline of its own, followed by the peer at `address`."""
+    for agent, start in plan:
+        role = pb.StageRole(
+            pipeline="fuzz",
+            model="bundled",
+            layer_start=start,
+            layer_stop=start + 1,
+            downstream=address,
+            protocol_version=PROTOCOL_VERSION,
+        )
+        async with grpc.aio.insecure_channel(agent.address) as channel:
+            progress = [each async for each in rpc.AgentStub(channel).BecomeStage(role, timeout=LOAD_S)]
+            assert progress[-1].ready
+
+
+async def fuzz(run: Run, running: list[AgentProcess], width: int) -> None:
+    """Everything at once; raises what goes wrong."""
+    first, second, idle, draft_node = running
+    fake, peer, sink = FakeStage(), Peer(), Peer()
+    async with serving(sink) as downstream, serving(peer, fake) as stage:
+        await stages(downstream, ((first, 0), (second, 1)))
+        role = pb.DraftNodeRole(
+            pipeline="drafted",
+            model="bundled",
+            drafter="none",
+            stages=[stage],
+            protocol_version=PROTOCOL_VERSION,
+        )
+        async with grpc.aio.insecure_channel(draft_node.address) as channel:
+            async for progress in rpc.AgentStub(channel).BecomeDraftNode(role, timeout=LOAD_S):
+                assert progress.device
+        express = RawStream(second.address, "Express", "fuzz")
+        last = LastStage(run, draft_node, "drafted", width)
+        peer.on_message = last.on_message
+        parts: list[Awaitable[None]] = [
+            LinkFuzzer(run, "in-band, tokens", first, None).in_band(),
+            LinkFuzzer(run, "in-band, hidden states", second, width).in_band(),
+            LinkFuzzer(run, "express", second, None).express(express),
+            fuzz_streamed_calls(run, idle),
+            *(fuzz_calls(run, idle, downstream, worker) for worker in range(8)),
+            *(fuzz_requests(run, draft_node, worker) for worker in range(4)),
+        ]
+        try:
+            await asyncio.gather(*parts)
+        finally:
+            await last.close()
+            await express.close()
+        await release(running)
+
+
+async def release(running: list[AgentProcess]) -> None:
+    for agent in running:
+        async with grpc.aio.insecure_channel(agent.address) as channel:
+            await rpc.AgentStub(channel).Release(pb.ReleaseRequest(), timeout=REPLY_S)
+
+
+async def warm_up(idle: AgentProcess) -> None:
+    """Has it import what roles need, for which its time to load may be too short."""
+    async with serving(Peer()) as downstream:
+        while True:
+            try:
+                await stages(downstream, ((idle, 0),))
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED, error
+            else:
+                return await release([idle])
+
+
+@contextlib.contextmanager
+def fuzzed_agents() -> Iterator[list[AgentProcess]]:
+    """Two for stages, one without a role, one for a draft node."""
+    environment = {"HF_HUB_OFFLINE": "1"}
+    # A role that waits for a next device which is not there should not hold up the others for long.
+    impatient = {**EXTREME, "load_s": 5.0}
+    with (
+        agents(["first", "second", "drafting"], settings=EXTREME, environment=environment) as others,
+        agents(["idle"], settings=impatient, environment=environment) as idle,
+    ):
+        timed(lambda: warm_up(idle[0]))
+        yield [*others[:2], *idle, others[2]]
+
+
+def timed(test: Callable[[], Awaitable[None]]) -> float:
+    started = time.monotonic()
+    asyncio.run(asyncio.wait_for(test(), 580))  # type: ignore[arg-type]
+    return time.monotonic() - started
+
+
+def test_there_are_seeds_for_every_call() -> None:
+    modules = (agent_pb2, generation_pb2, measure_pb2, weights_pb2)
+    methods = {
+        f"/{service.full_name}/{method.name}"
+        for module in modules
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    assert methods == {*calls("here"), *streamed_calls()}
+
+
+def test_mutated_messages_do_no_harm() -> None:
+    from flowedge.models.checkpoint import Checkpoint
+
+    width = int(Checkpoint.open("bundled").config.hidden_size)
+    with fuzzed_agents() as running:
+        timed(lambda: fuzz(Run(MESSAGES // 10), running, width))
+        before = {agent.name: agent.resident_bytes() for agent in running}
+        run = Run(MESSAGES)
+        seconds = timed(lambda: fuzz(run, running, width))
+        grown = {agent.name: (agent.resident_bytes() - before[agent.name]) / 2**20 for agent in running}
+        print(f"{run.sent.total()} messages in {seconds:.1f} s, {dict(run.sent)}; MiB grown: {grown}")
+        assert run.sent.total() >= MESSAGES
+        assert all(agent.process.poll() is None for agent in running), [
+            agent.lines[-20:] for agent in running
+        ]
+        assert all(grown[name] < limit for name, limit in GROWTH.items()), grown
+        become_pipeline([running[3], *running[:3]], pipeline="real")
+        with Client(running[3].address) as client:
+            assert client.generate("What is a river?", max_new_tokens=8).result().token_ids
+        assert not [line for agent in running for line in agent.lines if "internal error" in line]
