@@ -162,7 +162,8 @@ class Reference:
         return True
 
 
-@given(seed=st.integers(0, 2**32), floor=st.sampled_from([0.001, 0.05, 0.3]), most=st.integers(1, 5))
+# No floor is a product of the probabilities that are proposed: rounding would decide what is a node.
+@given(seed=st.integers(0, 2**32), floor=st.sampled_from([0.0011, 0.05, 0.3]), most=st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
     rng = np.random.default_rng(seed)
