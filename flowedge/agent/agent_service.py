@@ -70,14 +70,17 @@ class AgentService(rpc.AgentServicer):
         role = StageRole(
             name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
         )
-        await self._become(role, request, context, lambda report: role.load(partial(report, name)))
+        await self._become(
+            context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
+        )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         """Take the role of a draft node, and give the stages theirs."""
-        try:
-            current().check_leads()
-        except FlowEdgeError as error:
-            await abort(context, error)
+        await self._become(context, lambda report: self.lead(request, report))
+
+    async def lead(self, request: pb.DraftNodeRole, report: Report) -> None:
+        """The same without a caller; returns when the pipeline is ready, or raises the FlowEdgeError."""
+        current().check_leads()
         identity = self._identity
         role = DraftNodeRole(
             identity.name,
@@ -88,7 +91,7 @@ class AgentService(rpc.AgentServicer):
             self._library,
             observer=self._observer,
         )
-        await self._become(role, request, context, role.load)
+        await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         """Give the role up."""
@@ -110,36 +113,38 @@ class AgentService(rpc.AgentServicer):
         """The clock of the timelines, and that on the wall."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
-    async def _become(
-        self,
-        role: Role,
-        request: pb.StageRole | pb.DraftNodeRole,
-        context: Context,
-        load: Callable[[Report], Awaitable[None]],
-    ) -> None:
+    async def _become(self, context: Context, take: Callable[[Report], Awaitable[None]]) -> None:
         writing = asyncio.Lock()
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
                 await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
 
+        try:
+            await take(report)
+        except FlowEdgeError as error:
+            await abort(context, error)
+        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
+
+    async def _take(
+        self, role: Role, request: pb.StageRole | pb.DraftNodeRole, load: Callable[[], Awaitable[None]]
+    ) -> None:
         started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
             await self._roles.take(role)
             _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
-                await load(report)
+                await load()
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
                 raise
         except FlowEdgeError as error:
             refused = about(**(fields | {"event": "role_refused", "code": error.code}))
             _log.warning("the role was refused: %s", error, extra=refused)
-            await abort(context, error)
+            raise
         loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
         _log.info("the role is ready", extra=loaded)
-        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
 
 def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:

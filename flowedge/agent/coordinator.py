@@ -61,7 +61,7 @@ async def plan_middles(
     addresses: Sequence[str], setups: Sequence[MiddleSetup], settings: LinkSettings
 ) -> list[PlannedStage]:
     """The devices of the middle models. DeviceLostError for one that is not there."""
-    devices = await asyncio.gather(*(_describe(address, settings) for address in addresses))
+    devices = await asyncio.gather(*(describe(address, settings) for address in addresses))
     return [
         PlannedStage(device.name, address, 0, setup.num_layers, device.memory_available, setup)
         for device, address, setup in zip(devices, addresses, setups, strict=True)
@@ -77,7 +77,7 @@ async def plan_stages(
     """
     count = len(addresses)
     counts = check_split(list(split), num_layers, count) if split else even_split(num_layers, count)
-    devices = await asyncio.gather(*(_describe(address, settings) for address in addresses))
+    devices = await asyncio.gather(*(describe(address, settings) for address in addresses))
     return [
         PlannedStage(device.name, address, start, stop, device.memory_available)
         for device, address, (start, stop) in zip(devices, addresses, layer_ranges(counts), strict=True)
@@ -198,7 +198,8 @@ async def release_stages(stages: Sequence[PlannedStage], pipeline: str) -> None:
     await asyncio.gather(*(release(stage) for stage in stages))
 
 
-async def _describe(address: str, settings: LinkSettings) -> pb.Device:
+async def describe(address: str, settings: LinkSettings) -> pb.Device:
+    """What the agent at an address says of itself. DeviceLostError or ProtocolError for one of no use."""
     try:
         async with await open_channel(address, _OPTIONS) as channel:
             device: pb.Device = await rpc.AgentStub(channel).Describe(

@@ -19,6 +19,7 @@ from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.measure_service import MeasureService
 from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations, Signals
+from flowedge.agent.pipeline_keeper import kept_pipeline
 from flowedge.agent.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.agent.unreadable_requests import UnreadableRequests
@@ -67,8 +68,8 @@ async def run_agent(settings: AgentSettings) -> None:
     roles = RoleHolder(identity.name)
     metrics = AgentMetrics()
     library = serve_weights(server, identity.name, settings)
-    agent = AgentService(identity, roles, settings, lane, library, metrics)
-    agent_pb2_grpc.add_AgentServicer_to_server(agent, server)
+    service = AgentService(identity, roles, settings, lane, library, metrics)
+    agent_pb2_grpc.add_AgentServicer_to_server(service, server)
     generation = GenerationService(identity.name, roles, settings, metrics)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(identity, roles, settings, lane), server)
@@ -78,7 +79,11 @@ async def run_agent(settings: AgentSettings) -> None:
     operations.add_to(server)
     await server.start()
     try:
-        async with operations, kept_current(security, guard, settings.security.refresh_s):
+        async with (
+            kept_current(security, guard, settings.security.refresh_s),
+            operations,
+            kept_pipeline(identity, roles, settings, service.lead),
+        ):
             await _serve_until(signals, identity, settings, operations)
     finally:
         _log.info("the agent stops", extra=about(event="stopping"))

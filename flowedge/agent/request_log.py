@@ -64,7 +64,8 @@ class RequestLog:
             yield
             level, reason = logging.INFO, self._finish_reason
         except asyncio.CancelledError:
-            level, reason = logging.INFO, "the client went away"
+            # A client that has the last event may hang up before its being sent is over.
+            level, reason = logging.INFO, self._finish_reason or "the client went away"
             raise
         except BaseException as error:
             reason = str(error) or type(error).__name__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowedge.agent.limits import AgentLimits
 from flowedge.agent.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
+from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.cluster.discovery_settings import DiscoverySettings
 from flowedge.memory.room import MemorySettings
 from flowedge.runtime.transport.settings import LinkSettings
@@ -41,6 +42,7 @@ class AgentSettings:
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
     pacing: Callable[[], Pacing] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     limits: AgentLimits = field(default_factory=AgentLimits)
     link: LinkSettings = field(default_factory=LinkSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)

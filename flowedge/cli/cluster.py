@@ -65,6 +65,7 @@ def serve(
     """Run the service that devices join, renew and fetch the revocation list at, on the machine of the CA."""
     import logging  # noqa: PLC0415
 
+    from flowedge.agent.sd_notify import READY, Notifier  # noqa: PLC0415
     from flowedge.cluster.address import host_ip  # noqa: PLC0415
     from flowedge.security.authority import Authority  # noqa: PLC0415
     from flowedge.security.enrolment_service import serve_authority  # noqa: PLC0415
@@ -75,7 +76,8 @@ def serve(
 
         stop_when_input_closes()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve_authority(Authority.open(directory or state_dir()), host_ip(host))
+    authority = Authority.open(directory or state_dir())
+    serve_authority(authority, host_ip(host), lambda: Notifier().tell(READY))
 
 
 @cluster.command()

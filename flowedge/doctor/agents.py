@@ -10,6 +10,7 @@ from flowedge.doctor.finding import Finding, Kind, Severity
 
 MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"
+UNITS = (UNIT, "flowedge-draft-node.service")  # a draft node is an agent too, and runs instead
 
 NOT_RUNNING = Kind(
     "agent-not-running",
@@ -52,6 +53,7 @@ class UnitFacts:
     active: str = ""  # ActiveState: active, activating, inactive, failed
     result: str = ""
     restarts: int = 0
+    name: str = UNIT
 
 
 def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
@@ -68,17 +70,23 @@ def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
     findings = []
     if unit.installed and unit.active == "failed":
         findings.append(
-            Finding(UNIT_FAILED, device, f"{UNIT} has failed: {unit.result or 'no reason given'}")
+            Finding(UNIT_FAILED, device, f"{unit.name} has failed: {unit.result or 'no reason given'}")
         )
     elif unit.installed and unit.active == "inactive":
-        findings.append(Finding(UNIT_STOPPED, device, f"{UNIT} is inactive"))
+        findings.append(Finding(UNIT_STOPPED, device, f"{unit.name} is inactive"))
     if unit.installed and unit.restarts >= MANY_RESTARTS:
-        findings.append(Finding(UNIT_RESTARTS, device, f"{UNIT} was restarted {unit.restarts} times"))
+        findings.append(Finding(UNIT_RESTARTS, device, f"{unit.name} was restarted {unit.restarts} times"))
     return findings
 
 
 def unit_facts(shown: str) -> UnitFacts:
-    """From the lines `systemctl show` prints."""
+    """From the lines `systemctl show` prints of UNITS: the one that is in use, else the first installed."""
+    installed = [facts for facts in map(_facts, shown.split("\n\n")) if facts.installed]
+    used = [facts for facts in installed if facts.active != "inactive"]
+    return next(iter(used or installed), UnitFacts(installed=False))
+
+
+def _facts(shown: str) -> UnitFacts:
     fields = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     if fields.get("LoadState") != "loaded":
         return UnitFacts(installed=False)
@@ -88,4 +96,5 @@ def unit_facts(shown: str) -> UnitFacts:
         active=fields.get("ActiveState", ""),
         result=fields.get("Result", ""),
         restarts=int(restarts) if restarts.isdigit() else 0,
+        name=fields.get("Id", UNIT),
     )

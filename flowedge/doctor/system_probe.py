@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 
 from flowedge.cluster.device_kind import memory_available, memory_total
-from flowedge.doctor.agents import UNIT, UnitFacts, unit_facts
+from flowedge.doctor.agents import UNITS, UnitFacts, unit_facts
 from flowedge.doctor.memory import DiskFacts, MemoryFacts
 
 _SYSTEMD = Path("/run/systemd/system")
-_FIELDS = "LoadState,ActiveState,Result,NRestarts"
+_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
 _ANSWER_S = 10.0
 
 
@@ -40,7 +40,7 @@ def unit() -> UnitFacts:
     systemctl = shutil.which("systemctl")
     if systemctl is None or not _SYSTEMD.is_dir():
         return UnitFacts(installed=False)
-    command = [systemctl, "show", UNIT, f"--property={_FIELDS}"]
+    command = [systemctl, "show", *UNITS, f"--property={_FIELDS}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except subprocess.TimeoutExpired:

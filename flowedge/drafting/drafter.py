@@ -26,13 +26,10 @@ class DraftLayer:
     Attributes:
         tokens: int64 [f, c], each row's likeliest first, no token twice.
         log_probs: float64 [f, c].
-        parts: float64 [f, c, k], what each of k joined drafters gives the token, -inf where it does not
-            propose it; None for a drafter that is not joined.
     """
 
     tokens: IntArray
     log_probs: FloatArray
-    parts: FloatArray | None = None
 
 
 class Drafter(Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from flowedge.drafting.choice import NGRAM, parse_drafter
+from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
 from flowedge.drafting.head_files import (
     BIN_NAME,
     EMBEDDING_KEY,
@@ -19,6 +19,7 @@ from flowedge.drafting.head_files import (
 )
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.recall import Recall
 from flowedge.errors import CheckpointError
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
@@ -43,24 +44,33 @@ def drafter_size(choice: str, target: Checkpoint, dtype: torch.dtype) -> Drafter
 
     BadRequestError for a choice that cannot be met, CheckpointError for files that cannot be read.
     """
-    return sum((_size(source, target, dtype) for source in parse_drafter(choice)), DrafterSize())
+    sources = parse_drafter(choice)
+    recalls = RECALL in sources
+    sizes = (_size(source, target, dtype, recalls) for source in sources if source != RECALL)
+    return sum(sizes, DrafterSize())
 
 
-def _size(source: str, target: Checkpoint, dtype: torch.dtype) -> DrafterSize:
+def _size(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) -> DrafterSize:
     if source == NGRAM:
         drafter = NGramDrafter()
         return DrafterSize(row=drafter.session_bytes(1) - drafter.session_bytes(0))
     directory = drafter_directory(source)
-    if kind_of(directory) == "lm":
+    kind = kind_of(directory)
+    if kind == "lm":
         own = Checkpoint(directory)
         row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
+        row += int(own.config.hidden_size) * dtype.itemsize
         return DrafterSize(MiddleModel.required_bytes(own, dtype), row)
     config = llama_config(read_config(directory / "config.json"), directory, "draft")
     parameters, has_embedding = _head_parameters(directory)
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
-    return DrafterSize(parameters * dtype.itemsize, SessionCache.bytes_per_row(config, 1, dtype))
+    hidden = int(config.hidden_size)
+    row = SessionCache.bytes_per_row(config, 1, dtype) + hidden * dtype.itemsize
+    if recalls and kind == "eagle":
+        row += Recall.row_bytes(hidden, dtype)
+    return DrafterSize(parameters * dtype.itemsize, row)
 
 
 def _head_parameters(directory: Path) -> tuple[int, bool]:

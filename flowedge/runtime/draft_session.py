@@ -290,7 +290,7 @@ class DraftSession:
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, result.parts)
+        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
 
     def count_emitted(self, count: int) -> None:
         """Count tokens put out after a returned segment; the prefill's token belongs to none."""

@@ -8,6 +8,7 @@ import asyncio
 import datetime
 import logging
 import signal
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -83,12 +84,15 @@ class RenewalService(rpc.RenewalServicer):
         return _membership(self._authority, signed)
 
 
-def serve_authority(authority: Authority, host: str) -> None:
-    """Serve until the process is told to stop (SIGTERM or SIGINT). DeviceError when it cannot listen."""
-    asyncio.run(_serve(authority, host))
+def serve_authority(authority: Authority, host: str, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until the process is told to stop (SIGTERM or SIGINT). DeviceError when it cannot listen.
+
+    ready: called when devices can join.
+    """
+    asyncio.run(_serve(authority, host, ready))
 
 
-async def _serve(authority: Authority, host: str) -> None:
+async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +116,7 @@ async def _serve(authority: Authority, host: str) -> None:
         f"cluster {authority.name} ({authority.id}) listening on {join_address(host, authority.port)}",
         flush=True,
     )
+    ready()
     try:
         await stop.wait()
     finally:

@@ -55,7 +55,6 @@ class Layer:
         tokens: int64 [f, c] likeliest children of each, best first, c at most the width asked for;
         log_probs: float64 [f, c]. Where a node has fewer than c, its row ends in tokens below 0.
         seconds: what computing it took.
-        parts: float64 [f, c, k], see DraftLayer.
     """
 
     growth: int
@@ -63,7 +62,6 @@ class Layer:
     tokens: IntArray
     log_probs: FloatArray
     seconds: float = 0.0
-    parts: FloatArray | None = None
 
 
 @dataclass(frozen=True)

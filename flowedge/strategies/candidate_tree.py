@@ -32,7 +32,6 @@ class CandidateTree:
         self._floor = floor
         self._acceptance = acceptance
         self._growth = 0
-        self._parts = 1
         self.restart(0, 0)
 
     def restart(self, token: int, context: int) -> None:
@@ -40,8 +39,7 @@ class CandidateTree:
         self.tree = DraftTree(token, context)
         self.drafted_layers = 0
         self._tokens: IntArray = np.full((1, self._width), -1, dtype=np.int64)  # candidates of each node
-        # What each of the joined drafters gives them; one that is not joined is the only one.
-        self._raw: FloatArray = np.full((1, self._width, self._parts), -np.inf)
+        self._log_probs: FloatArray = np.full((1, self._width), -np.inf)  # the drafter's
         self._scores: FloatArray = np.full((1, self._width), -np.inf)  # calibrated
         self.regrow()
 
@@ -65,7 +63,7 @@ class CandidateTree:
             known = self._tokens[node] >= 0
             if known.any():
                 hits = np.flatnonzero(self._tokens[node][known] == next_token)
-                self._acceptance.observe(self._raw[node][known], int(hits[0]) if len(hits) else None)
+                self._acceptance.observe(self._log_probs[node][known], int(hits[0]) if len(hits) else None)
         last = path[-1]
         found = self.tree.child(last, token)
         if found is None:
@@ -78,7 +76,8 @@ class CandidateTree:
     def reroot(self, node: int) -> None:
         """Prune to the subtree of a node, and let candidates in that are likely now."""
         kept = self.tree.reroot(node)
-        self._tokens, self._raw, self._scores = self._tokens[kept], self._raw[kept], self._scores[kept]
+        self._tokens, self._scores = self._tokens[kept], self._scores[kept]
+        self._log_probs = self._log_probs[kept]
         self._names, self._parent_names = self._names[kept], self._parent_names[kept]
         self._asked = self._asked[kept]
         self._admit(np.arange(len(kept)))
@@ -112,14 +111,11 @@ class CandidateTree:
         here = [i for i, name in enumerate(layer.nodes) if name in living]
         nodes = np.array([living[layer.nodes[i]] for i in here], dtype=np.int64)
         width = layer.tokens.shape[1]
-        parts = layer.log_probs[:, :, None] if layer.parts is None else layer.parts
-        if parts.shape[2] != self._parts:
-            self._parts = parts.shape[2]
-            self._raw = np.full((*self._tokens.shape, self._parts), -np.inf)
-        self._tokens[nodes], self._raw[nodes], self._scores[nodes] = -1, -np.inf, -np.inf
+        log_probs = layer.log_probs[here]
+        self._tokens[nodes], self._log_probs[nodes], self._scores[nodes] = -1, -np.inf, -np.inf
         self._tokens[nodes, :width] = layer.tokens[here]
-        self._raw[nodes, :width] = parts[here]
-        self._scores[nodes, :width] = self._acceptance.log_share(parts[here])
+        self._log_probs[nodes, :width] = log_probs
+        self._scores[nodes, :width] = self._acceptance.log_share(log_probs)
         self._scores[self._tokens < 0] = -np.inf
         self._admit(nodes)
 
@@ -144,7 +140,7 @@ class CandidateTree:
         nodes = self.tree.put(parents, tokens, scores)
         added = len(self.tree) - len(self._names)
         self._tokens = np.pad(self._tokens, ((0, added), (0, 0)), constant_values=-1)
-        self._raw = np.pad(self._raw, ((0, added), (0, 0), (0, 0)), constant_values=-np.inf)
+        self._log_probs = np.pad(self._log_probs, ((0, added), (0, 0)), constant_values=-np.inf)
         self._scores = np.pad(self._scores, ((0, added), (0, 0)), constant_values=-np.inf)
         self._names = np.pad(self._names, (0, added), constant_values=NO_NAME)
         self._parent_names = np.pad(self._parent_names, (0, added), constant_values=-1)

@@ -105,7 +105,9 @@ def test_a_session_always_has_a_row_and_never_the_reserve() -> None:
     assert session_rows(1, MemorySettings(reserve_gib=1.0)) <= free
 
 
-@pytest.mark.parametrize("drafter", ["bundled", "bundled-small+ngram", "bundled-eagle3", "none"])
+@pytest.mark.parametrize(
+    "drafter", ["bundled", "bundled-small+ngram", "bundled-eagle3", "bundled+recall", "none"]
+)
 def test_a_draft_node_takes_what_its_files_say(drafter: str) -> None:
     checkpoint = Checkpoint.open("bundled")
     weights, row = required_memory(checkpoint, drafter, "float32")

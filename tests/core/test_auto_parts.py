@@ -90,49 +90,32 @@ def test_rows_that_cost_everything_are_dear_not_free():
     assert estimate.row_share > 0.01
 
 
-def shares(acceptance: Acceptance, *probs: tuple[float, ...]) -> list[float]:
-    """Of proposals below one node, each given by what every drafter says of it."""
-    with np.errstate(divide="ignore"):
-        return np.exp(acceptance.log_share(np.log(np.array([probs]))))[0].tolist()
+def shares(acceptance: Acceptance, *probs: float) -> list[float]:
+    """Of proposals below one node, by the drafter's probabilities."""
+    return np.exp(acceptance.log_share(np.log([probs])))[0].tolist()
 
 
 def test_what_nothing_is_known_of_is_the_drafters_word():
     acceptance = Acceptance(20.0)
-    assert shares(acceptance, (0.74,), (0.17,), (0.0005,)) == pytest.approx([0.74, 0.17, 0.0005])
-    assert shares(acceptance, (1.0,), (0.0001,)) == pytest.approx([1.0, 0.0001])
+    assert shares(acceptance, 0.74, 0.17, 0.0005) == pytest.approx([0.74, 0.17, 0.0005])
+    assert shares(acceptance, 1.0, 0.0001) == pytest.approx([1.0, 0.0001])
 
 
 def test_shares_are_those_counted():
     acceptance = Acceptance(10.0)
     for accepted in (0, 1, 1, None):
-        acceptance.observe(np.log([[0.42], [0.17]]), accepted)
-    assert shares(acceptance, (0.42,), (0.17,)) == pytest.approx([5.2 / 14, 3.7 / 14])
+        acceptance.observe(np.log([0.42, 0.17]), accepted)
+    assert shares(acceptance, 0.42, 0.17) == pytest.approx([5.2 / 14, 3.7 / 14])
     between = math.sqrt(5.2 / 14 * 0.17)  # linear in the logarithm, and none of 0.17 was the likeliest
-    assert shares(acceptance, (math.sqrt(0.42 * 0.17),)) == pytest.approx([between])
+    assert shares(acceptance, math.sqrt(0.42 * 0.17)) == pytest.approx([between])
 
 
 def test_a_share_never_falls_as_the_drafter_is_surer():
     acceptance = Acceptance(1.0)
     for _ in range(30):
-        acceptance.observe(np.log([[0.42], [0.17]]), 1)
-    _, likely, unlikely = shares(acceptance, (0.43,), (0.42,), (0.17,))
+        acceptance.observe(np.log([0.42, 0.17]), 1)
+    _, likely, unlikely = shares(acceptance, 0.43, 0.42, 0.17)
     assert likely == unlikely == pytest.approx(30.17 / 31)
-
-
-def test_two_drafters_are_worth_what_their_agreement_was():
-    acceptance = Acceptance(1e9)
-    either, alone = 1 - (1 - 0.42) * (1 - 0.17), 0.17
-    assert shares(acceptance, (0.42, 0.17)) == pytest.approx([either])
-    assert shares(acceptance, (0.0, 0.17)) == pytest.approx([alone]), "the other does not propose it"
-    with np.errstate(divide="ignore"):
-        for accepted in (0, 0, 0, 1):
-            acceptance.observe(np.log([[0.42, 0.17], [0.0, 0.17]]), accepted)
-    agreed = either * (3 + 2) / (4 * either + 2)
-    single = alone * (1 + 2) / (4 * alone + 2)
-    assert shares(acceptance, (0.42, 0.17)) == pytest.approx([agreed])
-    assert shares(acceptance, (0.0, 0.17)) == pytest.approx([single])
-    both = shares(acceptance, (0.42, 0.17), (0.42, 0.17))
-    assert both == pytest.approx([0.5, 0.5]), "one token at most is drawn"
 
 
 class Reference:
@@ -179,7 +162,8 @@ class Reference:
         return True
 
 
-@given(seed=st.integers(0, 2**32), floor=st.sampled_from([0.001, 0.05, 0.3]), most=st.integers(1, 5))
+# No floor is a product of the probabilities that are proposed: rounding would decide what is a node.
+@given(seed=st.integers(0, 2**32), floor=st.sampled_from([0.0011, 0.05, 0.3]), most=st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
     rng = np.random.default_rng(seed)
@@ -198,7 +182,7 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
             tokens = np.array([rng.permutation(vocab)[:count] for _ in grow.nodes]).reshape(shape)
             log_probs = np.log(np.sort(rng.choice([0.02, 0.1, 0.4, 0.9], size=shape))[:, ::-1])
             asked = [asked_path(tree, name) for name in grow.nodes]
-            scores = word.log_share(log_probs[:, :, None])
+            scores = word.log_share(log_probs)
             reference.take(
                 {
                     where: dict(zip(tokens[i].tolist(), scores[i].tolist(), strict=True))

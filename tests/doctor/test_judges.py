@@ -169,6 +169,8 @@ def test_agents_of_this_device() -> None:
         ("LoadState=loaded\nActiveState=failed\nResult=exit-code\nNRestarts=0\n", [agents.UNIT_FAILED]),
         ("LoadState=loaded\nActiveState=inactive\nResult=success\nNRestarts=0\n", [agents.UNIT_STOPPED]),
         ("LoadState=loaded\nActiveState=activating\nResult=signal\nNRestarts=7\n", [agents.UNIT_RESTARTS]),
+        ("LoadState=loaded\nActiveState=inactive\n\nLoadState=loaded\nActiveState=active\n", []),
+        ("LoadState=loaded\nActiveState=inactive\n\nLoadState=not-found\n", [agents.UNIT_STOPPED]),
     ],
 )
 def test_the_unit(shown: str, expected: list[Kind]) -> None:

@@ -142,7 +142,7 @@ def test_a_method_is_run_less_each_of_its_parts(
     assert bench(scenario, tmp_path / "out").begun == [(5, 0)], "at temperature 0 two of them are the same"
     found = {(run["temperature"], run["method"]): run for run in results(tmp_path / "out")["runs"]}
     assert [found[1, name]["noise"] for name in ["auto", *variants]] == ["shared", "shared", "plain"]
-    assert found[1, "small segments"]["options"] == {"candidates": 8, "segment_rows": 1}
+    assert {"candidates": 8, "segment_rows": 1}.items() <= found[1, "small segments"]["options"].items()
     whole, small = found[0, "auto"], found[0, "small segments"]
     assert small["draft_rows_sent"] < whole["draft_rows_sent"]
     assert found[0, "without shared noise"]["tokens_per_s"] == whole["tokens_per_s"]

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flowedge.agent.config.discovery_section import DiscoverySection
 from flowedge.agent.config.log_section import LogSection
 from flowedge.agent.config.memory_section import MemorySection
+from flowedge.agent.config.pipeline_section import PipelineSection
 from flowedge.agent.config.section import Section
 from flowedge.agent.config.sections import (
     AgentSection,
@@ -36,6 +37,7 @@ class AgentConfig(BaseModel):
     weights: WeightsSection = Field(default_factory=WeightsSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     discovery: DiscoverySection = Field(default_factory=DiscoverySection)
+    pipeline: PipelineSection = Field(default_factory=PipelineSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
@@ -80,6 +82,7 @@ class AgentConfig(BaseModel):
             ),
             limits=AgentLimits(**self.limits.model_dump(exclude={"message_mib"})),
             discovery=self.discovery.settings(),
+            pipeline=self.pipeline.settings(),
             link=LinkSettings(
                 max_message_bytes=self.limits.message_mib * MIB,
                 heartbeat_s=waits.heartbeat_s,

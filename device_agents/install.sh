@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Installs the agent as a service of systemd. See --help.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+checkout=$(dirname "$here")
+# shellcheck source=device_agents/lib/common.sh
+source "$here/lib/common.sh"
+# shellcheck source=device_agents/lib/torch.sh
+source "$here/lib/torch.sh"
+
+usage() {
+    cat <<'TEXT'
+usage: install.sh [options]
+
+Installs FlowEdge from this checkout into /opt/flowedge, as services of systemd that run as the user flowedge, and
+starts the agent. Run again after a change of the checkout, it upgrades; settings and state are kept.
+
+  --offline DIR       install from this folder of wheels (make-wheels.sh makes it) and from nowhere else
+  --no-start          neither enable nor start the agent
+  --python PYTHON     the interpreter to install for (/usr/bin/python3)
+  --torch-index URL   take PyTorch from this index instead of the one for this kind of device
+TEXT
+}
+
+# stamp: what an installation depends on; the same stamp, and nothing has to be installed.
+stamp() {
+    "$python" --version
+    if [[ -n $wheels ]]; then
+        (cd "$wheels" && find . -name '*.whl' -printf '%f %s\n' | sort && cat flowedge-*.whl | sha256sum)
+    else
+        (cd "$checkout" && printf '%s\n' "$index" &&
+            find pyproject.toml constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
+            sort -z | xargs -0 sha256sum)
+    fi | sha256sum
+}
+
+# make_environment: an environment that an installation ended well in is kept, so that an upgrade installs what has changed.
+make_environment() {
+    if [[ -r $PREFIX/stamp && $("$PREFIX/bin/python" --version) == "$("$python" --version)" ]]; then
+        rm "$PREFIX/stamp"
+    else
+        "$python" -m venv --clear "$PREFIX"
+    fi
+}
+
+install_package() {
+    local now work
+    now=$(stamp)
+    if [[ -r $PREFIX/stamp && $(<"$PREFIX/stamp") == "$now" ]]; then
+        say "$PREFIX has just this version"
+        return
+    fi
+    say "installing into $PREFIX with $("$python" --version)"
+    make_environment
+    if [[ -n $wheels ]]; then
+        local offline=(hermetic_pip "$PREFIX/bin/python" install --quiet --no-compile --no-index --find-links "$wheels")
+        # Alone first: pip would judge what else is needed by the same version that is installed already.
+        "${offline[@]}" --force-reinstall --no-deps flowedge
+        "${offline[@]}" --upgrade --upgrade-strategy eager flowedge ||
+            die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
+    else
+        work=$(mktemp -d)
+        # shellcheck disable=SC2064 # the directory of now is meant
+        trap "rm -rf '$work'" EXIT
+        local pip=("$PREFIX/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile)
+        get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
+        constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
+        mkdir "$work/source"
+        copy_source "$checkout" "$work/source"
+        "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
+    fi
+    # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
+    "$PREFIX/bin/python" -m compileall -qq -j 0 "$PREFIX/lib" || true
+    printf '%s\n' "$now" >"$PREFIX/stamp"
+}
+
+# install_config TEMPLATE TARGET: settings are a person's; what is there is kept.
+install_config() {
+    if [[ -e $2 ]]; then
+        say "$2 is kept; the settings of this version are in $CONFIG/agent.toml.example"
+    else
+        install -m 644 "$1" "$2"
+    fi
+}
+
+install_system() {
+    local work
+    install -D -m 644 "$here/sysusers.d/flowedge.conf" /etc/sysusers.d/flowedge.conf
+    systemd-sysusers /etc/sysusers.d/flowedge.conf
+    # Where flowedge join writes before the services first start.
+    install -d -m 700 -o flowedge -g flowedge /var/lib/flowedge
+    install -d -m 700 -o flowedge-enrol -g flowedge-enrol /var/lib/flowedge-enrol
+    install -m 644 -t /etc/systemd/system "${UNITS[@]/#/$here/systemd/}"
+    install -d -m 755 "$CONFIG" /usr/local/bin
+    work=$(mktemp)
+    # A port that a firewall can be told, and that stays over restarts.
+    sed '0,/^#port = 0$/s//port = 7070/' "$here/agent.toml" >"$work"
+    install -m 644 "$here/agent.toml" "$CONFIG/agent.toml.example"
+    install_config "$work" "$CONFIG/agent.toml"
+    sed -i 's/^#model = ""$/model = "bundled"/' "$work"
+    install_config "$work" "$CONFIG/draft-node.toml"
+    rm "$work"
+    ln -sfn "$PREFIX/bin/flowedge" /usr/local/bin/flowedge
+    # Not where nothing has been booted, as in the making of an image.
+    if [[ -d /run/systemd/system ]]; then systemctl daemon-reload; fi
+}
+
+start() {
+    local service=flowedge-agent.service
+    # The draft node is an agent itself.
+    if systemctl --quiet is-enabled flowedge-draft-node.service; then service=flowedge-draft-node.service; fi
+    systemctl enable --quiet "$service"
+    systemctl restart "$service" || die "it did not start; journalctl -u $service says why"
+    systemctl try-restart flowedge-enrol.service
+    say "$service runs; flowedge devices lists the agents, journalctl -u $service shows what it does"
+}
+
+wheels='' python='' index='' start=yes
+while (($#)); do
+    case $1 in
+        --offline) need_value "$1" $# && wheels=$2 && shift ;;
+        --no-start) start=no ;;
+        --python) need_value "$1" $# && python=$2 && shift ;;
+        --torch-index) need_value "$1" $# && index=$2 && shift ;;
+        -h | --help) usage && exit ;;
+        *) die "unknown argument $1; --help lists them" ;;
+    esac
+    shift
+done
+need_root
+for tool in systemctl systemd-sysusers; do
+    command -v "$tool" >/dev/null || die "$tool is missing: the services need systemd"
+done
+python=$(pick_python "$python")
+case $(readlink -f "$python") in
+    /home/* | /root/*) die "$python lies in a home directory, which the services cannot read: name another with --python" ;;
+esac
+if [[ -n $wheels ]]; then
+    wheels=$(cd "$wheels" 2>/dev/null && pwd) || die "$wheels is no folder"
+    compgen -G "$wheels/flowedge-*.whl" >/dev/null || die "$wheels holds no wheel of flowedge: fill it with make-wheels.sh"
+else
+    index=${index:-$(torch_index)}
+fi
+install_package
+install_system
+if [[ $start == yes ]]; then
+    start
+else
+    say "installed; systemctl enable --now flowedge-agent starts the agent"
+fi

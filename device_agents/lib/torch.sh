@@ -1,0 +1,70 @@
+# Which build of PyTorch a device gets; sourced, not run. Paths are below $ROOT, which is empty but in tests.
+# shellcheck shell=bash
+
+CPU_INDEX=https://download.pytorch.org/whl/cpu
+JETPACK6_INDEX=https://pypi.jetson-ai-lab.io/jp6/cu126
+JETPACK7_INDEX=https://pypi.jetson-ai-lab.io/sbsa/cu130
+
+# l4t_release: prints the major release of Jetson Linux, such as 36; nothing where the device is no Jetson.
+l4t_release() {
+    local file=${ROOT:-}/etc/nv_tegra_release
+    if [[ -r $file ]]; then
+        sed -n '1s/^# R\([0-9][0-9]*\) .*/\1/p' "$file"
+    elif device_model | grep -q -i jetson; then
+        die "this is a $(device_model), but $file does not say which JetPack it has: flash it with JetPack 6 or later"
+    fi
+}
+
+# device_model: what the device tree calls this device; nothing on a PC.
+device_model() {
+    local file=${ROOT:-}/proc/device-tree/model
+    if [[ -r $file ]]; then tr -d '\0' <"$file"; fi
+}
+
+# torch_index: prints the index that holds this device's build of PyTorch.
+torch_index() {
+    local release
+    release=$(l4t_release) || exit 1
+    if [[ -z $release ]]; then
+        printf '%s\n' "$CPU_INDEX"
+    elif ((release >= 38)); then
+        printf '%s\n' "$JETPACK7_INDEX"
+    elif ((release == 36)); then
+        printf '%s\n' "$JETPACK6_INDEX"
+    else
+        die "Jetson Linux R$release has a Python that is too old for FlowEdge: flash JetPack 6 (R36) or later"
+    fi
+}
+
+# torch_requirement INDEX CONSTRAINTS: what to ask pip for. The tested version where the CPU build is taken; the newest
+# that an index for other devices has, whatever is tested elsewhere.
+torch_requirement() {
+    local version
+    version=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$2")
+    [[ -n $version ]] || die "$2 names no version of torch"
+    if [[ $1 == "$CPU_INDEX" ]]; then printf 'torch==%s+cpu\n' "$version"; else printf 'torch>=2.5\n'; fi
+}
+
+# get_torch INDEX CONSTRAINTS PIP...: has pip (`pip wheel ...` or `pip install ...`) get torch alone. The CPU build is marked as
+# such in its version, so it is looked for where pip is configured to look first. An index for other devices is asked
+# alone, so that no newer build without their accelerator is taken.
+get_torch() {
+    local index=$1 requirement
+    requirement=$(torch_requirement "$1" "$2") || exit 1
+    shift 2
+    if [[ $index != "$CPU_INDEX" ]]; then
+        "$@" --no-deps --index-url "$index" "$requirement" && return
+    else
+        "$@" --no-deps "$requirement" 2>/dev/null && return
+        "$@" --no-deps --index-url "$index" "$requirement" && return
+    fi
+    die "$requirement was not found in $index: name another index with --torch-index, or install from a folder of" \
+        "wheels with --offline"
+}
+
+# constraints_for PYTHON CONSTRAINTS: the tested versions, with torch's being that which PYTHON's environment has.
+constraints_for() {
+    local installed
+    installed=$("$1" -c 'from importlib.metadata import version; print(version("torch"))') || exit 1
+    sed "s/^torch==[^ ]*/torch==$installed/" "$2"
+}

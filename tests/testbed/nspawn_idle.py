@@ -1,0 +1,24 @@
+"""One host that boots and then does nothing, for tests to end; see run_enclosed for its arguments."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from testbed.nspawn.boards import Boards
+from testbed.nspawn.enclosure import end_with_parent
+from testbed.nspawn.host import Host
+
+
+def wait(host: Host) -> None:
+    print("booted", host.run(["systemctl", "is-system-running"]).stdout.strip(), flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    directory, group = Path(sys.argv[1]), sys.argv[2]
+    end_with_parent(directory, group)
+    boards = Boards(directory, group, checkout=Path(__file__).parents[2], wheels=Path(__file__).parent)
+    boards.prepare()
+    boards.make_image(wait)

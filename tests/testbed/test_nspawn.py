@@ -1,0 +1,122 @@
+"""Hosts that boot systemd: the proof as a whole, and that nothing is left however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowedge.errors import ProtocolError
+from testbed.nspawn import journal
+from testbed.nspawn.possible import why_not
+
+PROOF_S = 1500  # on a machine that does much else; minutes on one that does not
+BOOT_S = 120
+END_S = 60
+START = "from testbed.nspawn.enclosure import run_enclosed; run_enclosed('tests.testbed.nspawn_idle', [])"
+
+
+@pytest.fixture(scope="module")
+def bootable() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"NOT PROVEN ON SYSTEMD: hosts cannot be booted on this machine: {reason}")
+
+
+def traces() -> set[str]:
+    """All that could be left on the machine: processes, mounts, links, control groups, directories."""
+    commands = (read(entry / "cmdline") for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {
+        *Path("/proc/self/mounts").read_text().splitlines(),
+        *map(str, Path("/sys/class/net").iterdir()),
+        *map(str, Path(tempfile.gettempdir()).glob("flowedge-nspawn-*")),
+        *map(str, Path("/sys/fs/cgroup").glob("**/flowedge-nspawn-*")),
+        *map(str, Path("/run/systemd").rglob("*")),
+        *(command.decode() for command in commands if b"flowedge-nspawn-" in command),
+    }
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+@pytest.fixture
+def idle_host(bootable: None) -> Iterator[subprocess.Popen[str]]:
+    """A process that has booted a host."""
+    process = subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line == "booted running\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(END_S)
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_it_is_killed(
+    number: signal.Signals, bootable: None, request: pytest.FixtureRequest
+) -> None:
+    before = traces()
+    process: subprocess.Popen[str] = request.getfixturevalue("idle_host")
+    booted = traces() - before
+    assert any("systemd-nspawn" in trace for trace in booted)
+    assert any("cgroup" in trace for trace in booted)
+    process.send_signal(number)
+    process.wait(END_S)
+    deadline = time.monotonic() + END_S
+    while (left := traces() & booted) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PROOF_S)
+def test_boards_install_join_find_each_other_answer_and_recover(bootable: None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed.nspawn"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert "everything was shown" in done.stdout
+
+
+def entry(**fields: object) -> str:
+    return json.dumps({"MESSAGE": json.dumps({"ts": "", "level": "info", "message": "", **fields})})
+
+
+def test_journals_are_read() -> None:
+    lines = [
+        entry(event="session_closed", reason="length", request="a"),
+        entry(event="session_closed", reason="the client went away", request="b"),
+        entry(level="error"),
+        entry(level="warning", exception="Traceback"),
+    ]
+    entries = journal.parse("board1", "\n".join(lines))
+    assert journal.answered(entries) == ["a"]
+    assert journal.requests(entries) == {"a", "b"}
+    assert journal.errors(entries) == entries[2:]
+
+
+@pytest.mark.parametrize("message", ["listening on 0.0.0.0", "7", '{"level": "info"}', None, [1, 2]])
+def test_a_line_that_is_no_event_is_found(message: object) -> None:
+    with pytest.raises(ProtocolError, match="board1 logged a line that is no"):
+        journal.parse("board1", json.dumps({"MESSAGE": message}))
