@@ -40,7 +40,7 @@ from tests.fuzz.seeds import (
     streamed_calls,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(590)]
+TIMEOUT_S = 590
 MESSAGES = int(os.environ.get("FLOWEDGE_FUZZ_MESSAGES", "100000"))
 SEED = int(os.environ.get("FLOWEDGE_FUZZ_SEED", "1"))
 REPLY_S = 60.0  # every message is answered, or known to be taken, within this
@@ -307,6 +307,8 @@ def test_there_are_seeds_for_every_call() -> None:
     assert methods == {*calls("here"), *streamed_calls()}
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(TIMEOUT_S)
 def test_mutated_messages_do_no_harm() -> None:
     from flowedge.models.checkpoint import Checkpoint
 

@@ -83,7 +83,7 @@ def test_nothing_is_left_when_it_is_killed(
     assert not left
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(PROOF_S)
 def test_boards_install_join_find_each_other_answer_and_recover(bootable: None) -> None:
     done = subprocess.run(
