@@ -44,9 +44,9 @@ TIMEOUT_S = 590
 MESSAGES = int(os.environ.get("FLOWEDGE_FUZZ_MESSAGES", "100000"))
 SEED = int(os.environ.get("FLOWEDGE_FUZZ_SEED", "1"))
 REPLY_S = 60.0  # every message is answered, or known to be taken, within this
-# MiB that an agent may hold more after the run than after its warm-up. The one without a role is made to open
-# and load models hundreds of times, of which the libraries keep some KiB each that no Python object holds.
-GROWTH = {"first": 64, "second": 64, "drafting": 64, "idle": 160}
+# MiB that an agent may hold more after the run than after its warm-up. The one without a role opens and loads
+# models hundreds of times: what a refused load leaves, about 1 MiB, is there until the next full collection.
+GROWTH = {"first": 64, "second": 64, "drafting": 64, "idle": 32}
 BATCH = 200
 # What share of the messages goes where.
 SHARES = {
