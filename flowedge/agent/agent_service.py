@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from flowedge.agent.draft_node_role import DraftNodeRole
+from flowedge.agent.failed_load import let_go
 from flowedge.agent.identity import Identity
 from flowedge.agent.reporting import Report
 from flowedge.agent.role import Role, RoleHolder
@@ -138,6 +139,7 @@ class AgentService(rpc.AgentServicer):
                 await load()
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
+                let_go(error)
                 raise
         except FlowEdgeError as error:
             refused = about(**(fields | {"event": "role_refused", "code": error.code}))
