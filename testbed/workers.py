@@ -138,7 +138,13 @@ def carry_out_all(
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(processes, len(tasks)), _begin, (settings,)) as pool:
+    # Processes inherit what is blocked, from their first instruction on: the main one hears Ctrl-C and ends them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool = context.Pool(min(processes, len(tasks)), _begin, (settings,))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with pool:
         yield from pool.imap_unordered(_carry_out, ordered)
 
 
@@ -147,7 +153,6 @@ _settings: list[WorkerSettings] = []
 
 def _begin(settings: WorkerSettings) -> None:
     """Nothing here may fail: a pool starts a process anew for ever when its initialiser does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process hears it and ends this one
     _settings.append(settings)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Files that share more than their own fixtures: one cluster of agents, which takes long to start.
+# Files that share more than their own fixtures: one cluster of agents, which takes long to start; or that ask hosts
+# in network namespaces to find each other in a second, which they do when no other file's hosts come and go.
 SHARING = {
     "tests/agent/test_logs.py": "clusters",
     "tests/agent/test_timelines.py": "clusters",
@@ -16,6 +17,8 @@ SHARING = {
     "tests/cli/test_generate.py": "clusters",
     "tests/cli/test_profile.py": "clusters",
     "tests/cluster/test_equality.py": "clusters",
+    "tests/cluster/test_networks.py": "hosts",
+    "tests/doctor/test_doctor.py": "hosts",
 }
 # Files of long tests that share nothing.
 APART = {"tests/protocol/test_histories.py"}

@@ -69,6 +69,9 @@ def assert_same_bytes(cluster: list[EmptyDevice], checkpoint: Checkpoint) -> Non
     assert found == wanted
 
 
+UNDER_WAY = 20_000_000  # bytes of the streams that were cut off or whose device was killed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_models_come_over_a_bad_link_bit_for_bit_and_once(tmp_path: Path, devices: list[EmptyDevice]) -> None:
@@ -125,7 +128,7 @@ def test_models_come_over_a_bad_link_bit_for_bit_and_once(tmp_path: Path, device
         start_all([cluster[2]])
         load(cluster, big)
         assert "goes on from byte" in "".join(device.text() for device in cluster)
-        assert link.carried - before < 1.5 * SIZE, "what was there came again"
+        assert link.carried - before < 1.5 * SIZE + UNDER_WAY, "what was there came again"
         assert_same_bytes(cluster, Checkpoint.open(str(directory)))
         _, big_tokens = generate(cluster)
         carried = link.carried
