@@ -138,7 +138,7 @@ def carry_out_all(
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
-    # Processes inherit what is blocked, from their first instruction on: the main one hears Ctrl-C and ends them.
+    # Processes inherit what is blocked: the main one hears Ctrl-C and ends them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pool = context.Pool(min(processes, len(tasks)), _begin, (settings,))

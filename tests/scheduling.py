@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Files that share more than their own fixtures: one cluster of agents, which takes long to start; or that ask hosts
-# in network namespaces to find each other in a second, which they do when no other file's hosts come and go.
+# Files that share more than their own fixtures: one cluster of agents, which takes long to start; or hosts in
+# network namespaces that are to find each other within a second, which fails beside those of another file.
 SHARING = {
     "tests/agent/test_logs.py": "clusters",
     "tests/agent/test_timelines.py": "clusters",
