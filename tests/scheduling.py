@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Files that share more than their own fixtures: one cluster of agents, which takes long to start; or hosts in
-# network namespaces that are to find each other within a second, which fails beside those of another file.
+# Files that share more than their own fixtures: one cluster of agents, which takes long to start.
 SHARING = {
     "tests/agent/test_logs.py": "clusters",
     "tests/agent/test_timelines.py": "clusters",
@@ -17,8 +16,6 @@ SHARING = {
     "tests/cli/test_generate.py": "clusters",
     "tests/cli/test_profile.py": "clusters",
     "tests/cluster/test_equality.py": "clusters",
-    "tests/cluster/test_networks.py": "hosts",
-    "tests/doctor/test_doctor.py": "hosts",
 }
 # Files of long tests that share nothing.
 APART = {"tests/protocol/test_histories.py"}

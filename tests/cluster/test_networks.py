@@ -30,7 +30,7 @@ def devices(network: Namespaces, host: int, at_least: int = 1) -> list[dict[str,
     deadline = time.monotonic() + 60
     while True:
         rows: list[dict[str, Any]] = json.loads(
-            run(network, host, *CLI, "devices", "--insecure", "--timeout", "1", "--json")
+            run(network, host, *CLI, "devices", "--insecure", "--timeout", "3", "--json")
         )
         if len(rows) >= at_least or time.monotonic() > deadline:
             return rows

@@ -34,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def doctor(network: Namespaces, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit code and findings by code, as the second host sees it; what its memory and disk are like is not
     the test's."""
-    command = [*CLI, "doctor", "--json", "--insecure", "--no-libraries", "--timeout", "1", *options]
+    command = [*CLI, "doctor", "--json", "--insecure", "--no-libraries", "--timeout", "3", *options]
     done = subprocess.run(
         network.enter(1, command), capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
