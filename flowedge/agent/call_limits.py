@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -13,6 +14,7 @@ import grpc.aio
 
 from flowedge.agent.limits import AgentLimits
 from flowedge.errors import CapacityError
+from flowedge.runtime.transport.handlers import wrapped
 from flowedge.runtime.transport.status import abort
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -38,13 +40,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        kind = (handler.request_streaming, handler.response_streaming)
-        name, make = _KINDS[kind]
-        return make(
-            self._limited(getattr(handler, name), streaming=handler.request_streaming),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return wrapped(handler, partial(self._limited, streaming=handler.request_streaming))
 
     def _limited(self, serve: Callable[..., Any], *, streaming: bool) -> Callable[..., Any]:
         if inspect.isasyncgenfunction(serve):
@@ -79,11 +75,3 @@ class CallLimits(grpc.aio.ServerInterceptor):
             self._streams[peer] -= streaming
             if not self._streams[peer]:
                 del self._streams[peer]
-
-
-_KINDS: dict[tuple[bool, bool], tuple[str, Callable[..., Any]]] = {
-    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
-    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
-    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
-    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
-}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flowedge.errors import DeviceError
 from flowedge.log_fields import about
+from flowedge.security import private_files
 from flowedge.state_dir import state_dir
 
 ID_FILE = "device-id"
@@ -78,12 +79,7 @@ def _kept(path: Path) -> str:
         fields = about(event="device_id_replaced", reason=f"{path} held none")
         _log.warning("%s holds no id: a new one is written", path, extra=fields)
     new = _new()
-    draft = path.with_suffix(".new")
-    with draft.open("w", encoding="ascii") as file:
-        file.write(f"{new}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)  # whole, or not at all
+    private_files.write(path, f"{new}\n".encode())
     return new
 
 

@@ -8,15 +8,13 @@ import uuid
 from dataclasses import dataclass, field
 
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.address import join_address, split_address
+from flowedge.cluster.address import WILDCARDS, join_address, split_address
 from flowedge.cluster.device_kind import device_kind
 from flowedge.cluster.record import DeviceRecord
 from flowedge.memory.room import MemorySettings, read_room, resident_bytes
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
-
-WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def device_name(settings: AgentSettings) -> str:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from flowedge.agent.role import Role, RoleHolder
 from flowedge.agent.temperature import temperatures
-from flowedge.cluster.device_kind import memory_available, memory_total
+from flowedge.memory.room import read_room
 from flowedge.runtime.lane import ComputeLane
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -60,9 +60,10 @@ class Readings(Collector):
         role = self._roles.role
         if role is not None:
             yield from _of_role(role)
+        room = read_room()
         memory: dict[tuple[str, ...], float] = {
-            ("total",): float(memory_total()),
-            ("available",): float(memory_available()),
+            ("total",): float(room.total),
+            ("available",): float(room.available),
         }
         yield _gauge("flowedge_device_memory_bytes", memory)
         yield _gauge("flowedge_gpu_memory_bytes", _gpu_memory())

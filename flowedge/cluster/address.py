@@ -6,7 +6,7 @@ import ipaddress
 
 from flowedge.errors import BadRequestError
 
-WILDCARDS = ("0.0.0.0", "::")
+WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def split_address(address: str) -> tuple[str, int]:

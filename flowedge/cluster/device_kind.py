@@ -5,10 +5,6 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from flowedge.memory.room import read_room, resident_bytes
-
-__all__ = ["device_kind", "memory_available", "memory_total", "resident_bytes"]
-
 _DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 _KIND_LIMIT = 63
 
@@ -24,16 +20,6 @@ def device_kind(model_file: Path = _DEVICE_TREE_MODEL) -> str:
         model = ""
     kind = _board_name(model) or platform.machine() or "unknown"
     return kind[:_KIND_LIMIT]
-
-
-def memory_total() -> int:
-    """Bytes of memory, shared with the GPU on a Jetson; of the control group, where that has less."""
-    return read_room().total
-
-
-def memory_available() -> int:
-    """Bytes that can still be had, of the device and of the control group."""
-    return read_room().available
 
 
 def _board_name(model: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from flowedge.cluster.device_kind import memory_available, memory_total
 from flowedge.doctor.agents import UNITS, UnitFacts, unit_facts
 from flowedge.doctor.memory import DiskFacts, MemoryFacts
+from flowedge.memory.room import read_room
 
 _SYSTEMD = Path("/run/systemd/system")
 _FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
@@ -21,7 +21,8 @@ _ANSWER_S = 10.0
 
 def memory_facts(device: str) -> MemoryFacts:
     """As the system counts it."""
-    return MemoryFacts(device, memory_total(), memory_available(), int(psutil.swap_memory().used))
+    room = read_room()
+    return MemoryFacts(device, room.total, room.available, int(psutil.swap_memory().used))
 
 
 def disk_facts(directory: Path, limit: int) -> DiskFacts:

@@ -136,10 +136,14 @@ class HeadDrafter(ABC):
             digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest() + ("+recall" if self._recalls else "")
 
+    @staticmethod
+    def feature_bytes(hidden: int, dtype: torch.dtype, recalls: bool) -> int:
+        """What a session keeps of each true row beside its KV."""
+        return hidden * dtype.itemsize + (Recall.row_bytes(hidden, dtype) if recalls else 0)
+
     def session_bytes(self, capacity: int) -> int:
         kv = math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
-        recall = Recall.row_bytes(self._hidden_size, self._dtype) if self._recalls else 0
-        return kv + capacity * (self._hidden_size * self._dtype.itemsize + recall)
+        return kv + capacity * self.feature_bytes(self._hidden_size, self._dtype, self._recalls)
 
     def open(
         self,

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
+from flowedge.drafting.head_drafter import HeadDrafter
 from flowedge.drafting.head_files import (
     BIN_NAME,
     EMBEDDING_KEY,
@@ -19,7 +20,6 @@ from flowedge.drafting.head_files import (
 )
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.drafting.recall import Recall
 from flowedge.errors import CheckpointError
 from flowedge.models.cache import SessionCache
 from flowedge.models.checkpoint import Checkpoint
@@ -66,10 +66,8 @@ def _size(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) ->
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
-    hidden = int(config.hidden_size)
-    row = SessionCache.bytes_per_row(config, 1, dtype) + hidden * dtype.itemsize
-    if recalls and kind == "eagle":
-        row += Recall.row_bytes(hidden, dtype)
+    features = HeadDrafter.feature_bytes(int(config.hidden_size), dtype, recalls and kind == "eagle")
+    row = SessionCache.bytes_per_row(config, 1, dtype) + features
     return DrafterSize(parameters * dtype.itemsize, row)
 
 

@@ -17,6 +17,7 @@ import grpc.aio
 
 from flowedge.errors import AccessError, FlowEdgeError
 from flowedge.log_fields import about
+from flowedge.runtime.transport.handlers import wrapped
 from flowedge.runtime.transport.status import to_status
 from flowedge.security.certificates import check_time, read_certificate
 from flowedge.security.identity import IdentityStore
@@ -74,19 +75,14 @@ class Guard(grpc.aio.ServerInterceptor):
                     call.task.cancel()
 
     def _guarded(self, handler: Any, method: str) -> Any:
-        kind = f"{'stream' if handler.request_streaming else 'unary'}_" + (
-            "stream" if handler.response_streaming else "unary"
-        )
-        serve = getattr(handler, kind)
-        guarded: Any
-        if inspect.isasyncgenfunction(serve):
-            guarded = functools.partial(self._iterate, method, serve)
-        elif inspect.iscoroutinefunction(serve):
-            guarded = functools.partial(self._await, method, serve)
-        else:
+        def guarded(serve: Callable[..., Any]) -> Callable[..., Any]:
+            if inspect.isasyncgenfunction(serve):
+                return functools.partial(self._iterate, method, serve)
+            if inspect.iscoroutinefunction(serve):
+                return functools.partial(self._await, method, serve)
             raise TypeError(f"{method} is served by a function that is not async")
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+        return wrapped(handler, guarded)
 
     async def _await(
         self, method: str, serve: Callable[..., Awaitable[Any]], request: Any, context: Context

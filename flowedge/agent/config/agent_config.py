@@ -45,7 +45,7 @@ class AgentConfig(BaseModel):
 
     def settings(self) -> AgentSettings:
         """What the agent is run with."""
-        agent, waits, metrics, weights = self.agent, self.deadlines, self.metrics, self.weights
+        agent, waits, metrics = self.agent, self.deadlines, self.metrics
         return AgentSettings(
             host=agent.host,
             port=agent.port,
@@ -55,25 +55,13 @@ class AgentConfig(BaseModel):
             threads=agent.threads,
             cache_dir=self.cache.dir,
             cache_gib=self.cache.gib,
-            weights=WeightsSettings(
-                directories=weights.directories,
-                hub=weights.hub,
-                peers=weights.peers,
-                streams=weights.streams,
-                max_sending=weights.max_sending,
-                stall_s=weights.stall_s,
-                give_up_s=weights.give_up_s,
-            ),
+            weights=WeightsSettings(**self.weights.model_dump()),
             load_s=waits.load_s,
             claim_s=waits.claim_s,
             progress_s=waits.progress_s,
             keep_alive_s=waits.keep_alive_s,
             stop_s=waits.stop_s,
-            security=SecuritySettings(
-                cluster_dir=self.security.cluster_dir,
-                insecure=self.security.insecure,
-                refresh_s=self.security.refresh_s,
-            ),
+            security=SecuritySettings(**self.security.model_dump()),
             operations=OperationsSettings(
                 drain_s=waits.drain_s,
                 metrics_host=metrics.host,
