@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.cluster.device_kind import device_kind, memory_available, memory_total, resident_bytes
+from flowedge.cluster.device_kind import device_kind
+from flowedge.memory.room import read_room, resident_bytes
 
 
 @pytest.mark.parametrize(
@@ -29,5 +30,6 @@ def test_without_a_device_tree_it_is_the_architecture(tmp_path: Path) -> None:
 
 
 def test_memory_adds_up() -> None:
-    assert 0 < resident_bytes() < memory_total()
-    assert 0 < memory_available() <= memory_total()
+    room = read_room()
+    assert 0 < resident_bytes() < room.total
+    assert 0 < room.available <= room.total
