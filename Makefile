@@ -19,9 +19,9 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml testbed/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable testbed
 	@touch $@
 
 demo: setup
@@ -51,7 +51,7 @@ protos-check: setup
 	$(BIN)/python protos/generate.py --check
 
 bench-overhead: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m testbed.bench_overhead
+	OMP_NUM_THREADS=1 $(BIN)/python -m testbed.tools.overhead
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

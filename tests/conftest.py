@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
+from flowedge.agent.local_cluster import LocalAgent, LocalCluster, agent_command
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.cluster.local import LocalAgent, LocalCluster, agent_command
 from flowedge.models.libraries import import_libraries
 from tests.scheduling import Units, slow_first
 

@@ -9,16 +9,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Files that share more than their own fixtures: one cluster of agents, which takes long to start.
 SHARING = {
-    "tests/agent/test_logs.py": "clusters",
-    "tests/agent/test_timelines.py": "clusters",
+    "tests/agent/operations/test_logs.py": "clusters",
+    "tests/client/test_timelines.py": "clusters",
     "tests/cli/test_eagle3.py": "clusters",
     "tests/cli/test_families.py": "clusters",
     "tests/cli/test_generate.py": "clusters",
-    "tests/cli/test_profile.py": "clusters",
-    "tests/cluster/test_equality.py": "clusters",
+    "tests/profiling/test_profile.py": "clusters",
+    "tests/equality/test_processes.py": "clusters",
 }
 # Files of long tests that share nothing.
-APART = {"tests/protocol/test_histories.py"}
+APART = {"tests/engine/test_histories.py"}
 
 
 def unit_of(nodeid: str) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.errors import DeviceError
-from flowedge.log_fields import about
-from flowedge.security import private_files
-from flowedge.state_dir import state_dir
+from flowedge.core.errors import DeviceError
+from flowedge.core.log_fields import about
+from flowedge.system import private_files
+from flowedge.system.state_dir import state_dir
 
 ID_FILE = "device-id"
 _LOCK_FILE = "device-id.lock"

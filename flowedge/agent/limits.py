@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.errors import BadRequestError, CapacityError
+from flowedge.core.errors import BadRequestError, CapacityError
 
 MIB = 1 << 20
 

@@ -10,30 +10,30 @@ from dataclasses import replace
 
 import grpc.aio
 
-from flowedge.agent.agent_service import AgentService
-from flowedge.agent.call_limits import CallLimits
 from flowedge.agent.device_id import DeviceId
-from flowedge.agent.generation_service import GenerationService
-from flowedge.agent.identity import Identity, device_name
-from flowedge.agent.logs import goes_to_journal, set_up_logs
-from flowedge.agent.measure_service import MeasureService
-from flowedge.agent.metrics import AgentMetrics
-from flowedge.agent.operations import Operations, Signals
-from flowedge.agent.pipeline_keeper import kept_pipeline
-from flowedge.agent.role import RoleHolder
+from flowedge.agent.device_info import Identity, device_name
+from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
+from flowedge.agent.operations.metrics import AgentMetrics
+from flowedge.agent.operations.operations import Operations, Signals
+from flowedge.agent.operations.pipeline_keeper import kept_pipeline
+from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.weight_sharing import keep_from_hub, serve_weights
+from flowedge.agent.services.agent_service import AgentService
+from flowedge.agent.services.call_limits import CallLimits
+from flowedge.agent.services.generation_service import GenerationService
+from flowedge.agent.services.measure_service import MeasureService
+from flowedge.agent.services.unreadable_requests import UnreadableRequests
 from flowedge.agent.settings import AgentSettings
-from flowedge.agent.unreadable_requests import UnreadableRequests
-from flowedge.agent.weights import keep_from_hub, serve_weights
-from flowedge.cluster.address import join_address
-from flowedge.errors import DeadlineError, DeviceError
-from flowedge.log_fields import about
-from flowedge.runtime.deadline import within
-from flowedge.runtime.lane import ComputeLane
-from flowedge.runtime.transport.server import StreamServer
+from flowedge.core.errors import DeadlineError, DeviceError
+from flowedge.core.log_fields import about
+from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.transport.server import StreamServer
+from flowedge.net.address import join_address
+from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
-from flowedge.security.serving import add_port, new_server
-from flowedge.security.upkeep import kept_current
+from flowedge.security.tls.serving import add_port, new_server
+from flowedge.security.tls.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -101,7 +101,7 @@ async def _serve_until(
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if settings.advertise:
-            from flowedge.cluster.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
+            from flowedge.discovery.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
             await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
         _announce(identity, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 MAX_DRAIN_S = 3600.0
 

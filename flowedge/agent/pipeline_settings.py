@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.cluster.address import split_address
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
+from flowedge.net.address import split_address
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowedge.agent.limits import AgentLimits
-from flowedge.agent.logs import LogSettings
+from flowedge.agent.operations.logs import LogSettings
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.pipeline_settings import PipelineSettings
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.memory.room import MemorySettings
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.net.link_settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
+from flowedge.system.memory_room import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:
-    from flowedge.runtime.pacing import Pacing
+    from flowedge.live.pacing import Pacing
 
 
 @dataclass(frozen=True)

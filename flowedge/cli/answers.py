@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from flowedge.cli.measured import Measured
 from flowedge.client import Client
 from flowedge.client.request import GenerateOptions
-from flowedge.sampling import SamplingParams
+from flowedge.core.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from flowedge.cli.check import Checker, Verdict
     from flowedge.cli.report import Report
-    from flowedge.cli.screen import Screen
+    from flowedge.cli.screens.answer_screen import Screen
 
 
 @dataclass(frozen=True)

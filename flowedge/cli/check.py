@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flowedge.sampling import SamplingParams
+from flowedge.core.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from flowedge.models.judging import Difference, Judgement, Tolerance
-    from flowedge.models.reference import ReferenceModel
+    from flowedge.models.check.judging import Difference, Judgement, Tolerance
+    from flowedge.models.check.reference import ReferenceModel
 
 _MEASURED_TOKENS = 256
 
@@ -59,10 +59,10 @@ class Checker:
         import_libraries()
         from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
-        from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-        from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
-        from flowedge.models.reference import ReferenceModel  # noqa: PLC0415
-        from flowedge.models.tokenizer import eos_token_ids  # noqa: PLC0415
+        from flowedge.models.check.reference import ReferenceModel  # noqa: PLC0415
+        from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
+        from flowedge.models.checkpoint.tokenizer import eos_token_ids  # noqa: PLC0415
+        from flowedge.models.quant.quant_cache import QuantCache  # noqa: PLC0415
 
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         logging.getLogger("transformers").setLevel(logging.ERROR)

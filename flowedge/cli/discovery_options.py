@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.cluster.discovery_settings import DiscoverySettings
+from flowedge.discovery.settings import DiscoverySettings
 
 
 def discovery_settings() -> DiscoverySettings:

@@ -1,55 +1,130 @@
-"""The `flowedge` command. Modules that are slow to import are imported by the commands that need them."""
+"""The `flowedge` command and its subcommands, each imported when it is run."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
+import typer.core
 
-from flowedge.cli.agent import agent
-from flowedge.cli.bench import bench
-from flowedge.cli.cluster import cluster
-from flowedge.cli.demo import demo
-from flowedge.cli.devices import devices
-from flowedge.cli.doctor import doctor
 from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
-from flowedge.cli.generate import generate
-from flowedge.cli.inspect import inspect
-from flowedge.cli.join import join
-from flowedge.cli.models import models
-from flowedge.cli.profile import profile
-from flowedge.cli.release import release
-from flowedge.cli.train_drafter import train_drafter
-from flowedge.errors import BadRequestError, CapacityError, FlowEdgeError
+from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
+
+PLUGINS = "flowedge.commands"  # entry points of other distributions that add commands
 
 # The common ancestor of typer's usage errors; newer versions no longer export it by name.
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
+
+class CommandEntry(NamedTuple):
+    """Where a command is defined (module:attribute, a function or a Typer), and its line in --help."""
+
+    target: str
+    help: str
+
+
+COMMANDS = {
+    "generate": CommandEntry(
+        "flowedge.cli.commands.generate:generate", "Answer prompts; the text streams as it is accepted."
+    ),
+    "devices": CommandEntry(
+        "flowedge.cli.commands.devices:devices",
+        "List the agents on the network, what they have and what they do.",
+    ),
+    "doctor": CommandEntry(
+        "flowedge.cli.commands.doctor:doctor",
+        "Look for what keeps devices from working together: network, clocks, versions, libraries, memory.",
+    ),
+    "agent": CommandEntry(
+        "flowedge.cli.commands.agent:agent",
+        "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.",
+    ),
+    "release": CommandEntry(
+        "flowedge.cli.commands.release:release",
+        "Have agents give up their roles and free their memory; what they are generating ends with an error.",
+    ),
+    "cluster": CommandEntry(
+        "flowedge.cli.commands.cluster:cluster", "Make a cluster and say who belongs to it."
+    ),
+    "join": CommandEntry(
+        "flowedge.cli.commands.join:join",
+        "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
+    ),
+    "inspect": CommandEntry(
+        "flowedge.cli.commands.inspect:inspect",
+        "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only.",
+    ),
+    "models": CommandEntry(
+        "flowedge.cli.commands.models:models",
+        "List what weights are cached where; bring, drop and check them.",
+    ),
+    "demo": CommandEntry(
+        "flowedge.cli.commands.demo:demo",
+        "Show it all on one machine: agents that find each other, one answer, and the check of it.",
+    ),
+    "profile": CommandEntry(
+        "flowedge.cli.commands.profile:profile",
+        "Measure devices, and the links between them, and write profiles and a scenario that runs on them.",
+    ),
+    "train-drafter": CommandEntry(
+        "flowedge.cli.commands.train_drafter:train_drafter",
+        "Train an EAGLE head for a target; given again after an interruption, the command goes on.",
+    ),
+}
+
+
+def all_commands() -> dict[str, CommandEntry]:
+    """Return the commands of this distribution, then those that installed plugins add."""
+    plugins = {
+        point.name: CommandEntry(point.value, "" if point.dist is None else point.dist.metadata["Summary"])
+        for point in entry_points(group=PLUGINS)
+    }
+    return COMMANDS | {name: entry for name, entry in plugins.items() if name not in COMMANDS}
+
+
+class CommandGroup(typer.core.TyperGroup):
+    """A command group that imports a command's module only when the command is run.
+
+    `--help` prints the lines of `CommandEntry` and imports nothing.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(all_commands())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (click's signature)
+        entry = all_commands().get(cmd_name)
+        return None if entry is None else typer.core.TyperCommand(cmd_name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, stub if name is None else _load(name), rest
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = all_commands()[name].target.partition(":")
+    command = getattr(import_module(module), attribute)
+    if not isinstance(command, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name)(command)
+        command = single
+    return typer.main.get_command(command)
+
+
 app = typer.Typer(
     name="flowedge",
+    cls=CommandGroup,
     help="One large language model across several small devices.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(generate)
-app.command()(devices)
-app.command()(doctor)
-app.command()(agent)
-app.command()(release)
-app.add_typer(cluster, name="cluster")
-app.command()(join)
-app.command()(inspect)
-app.add_typer(models)
-app.command()(demo)
-app.command()(bench)
-app.command()(profile)
-app.command()(train_drafter)
 
 
 @app.callback(invoke_without_command=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.errors import ProtocolError
+from flowedge.core.errors import ProtocolError
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-from flowedge.cluster.address import split_address
+from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
-from flowedge.errors import BadRequestError
+from flowedge.net.address import split_address
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
 BUNDLED = choice.BUNDLED
 
 
 class Quant(str, Enum):
-    """How the linear layers of a block are quantised; the names are those of flowedge.models.quantize."""
+    """How the linear layers of a block are quantised (see flowedge.models.quant.quantize)."""
 
     NONE = "none"
     INT8 = "int8"
@@ -26,7 +26,7 @@ class Quant(str, Enum):
 
 
 class Dtype(str, Enum):
-    """What weights that are not quantised are held in; the names are those of flowedge.models.tensors."""
+    """The dtype of weights that are not quantised (see flowedge.models.layers.tensors)."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -34,7 +34,7 @@ class Dtype(str, Enum):
 
 
 class Noise(str, Enum):
-    """What drafts are ranked by above temperature 0; the names are those of flowedge.runtime.request."""
+    """What drafts are ranked by above temperature 0; the names are those of flowedge.core.request."""
 
     PLAIN = "plain"
     SHARED = "shared"

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.discovery_options import discovery_settings
 from flowedge.client import Client, Device
 from flowedge.client.assembly import PipelineSpec, Report, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.client.transfer import OnTransfer
-from flowedge.cluster.address import is_loopback
-from flowedge.cluster.discovery import discover
-from flowedge.cluster.local import LocalCluster
-from flowedge.cluster.record import DeviceRecord
-from flowedge.cluster.split import split_counts
-from flowedge.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.discovery import discover
+from flowedge.net.address import is_loopback
+from flowedge.placement.split import split_counts
+from flowedge.security.credentials.certificate_role import Role
 from flowedge.security.process import current
-from flowedge.security.roles import Role
 
 _log = logging.getLogger(__name__)
 

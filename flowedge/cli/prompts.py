@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flowedge.errors import BadRequestError
-from flowedge.json_lines import read_json_lines
+from flowedge.core.errors import BadRequestError
+from flowedge.system.json_lines import read_json_lines
 
 
 def read_prompts(prompt: str | None, file: Path | None, limit: int | None) -> list[str]:

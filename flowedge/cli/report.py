@@ -14,7 +14,7 @@ from flowedge.cli.answers import Answer
 from flowedge.cli.pipelines import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 from flowedge.version import VERSION
 
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")

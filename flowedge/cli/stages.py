@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines import find_devices
 from flowedge.client.assembly import Report
 from flowedge.client.device import IDLE
-from flowedge.cluster.local import LocalCluster
-from flowedge.cluster.split import split_counts
-from flowedge.errors import BadRequestError, FlowEdgeError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.placement.split import split_counts
 
 
 @dataclass(frozen=True)

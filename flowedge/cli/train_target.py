@@ -9,9 +9,9 @@ import torch
 
 from flowedge.cli.stages import StagesRequest, open_stages
 from flowedge.client.assembly import Report
-from flowedge.models.taps import Taps
-from flowedge.training.local_target import open_local_target
-from flowedge.training.target import OpenTarget, TrainingTarget, check_device
+from flowedge.models.layers.taps import Taps
+from flowedge.training.targets.local_target import open_local_target
+from flowedge.training.targets.target import OpenTarget, TrainingTarget, check_device
 
 
 def open_target(agents: StagesRequest, device_name: str, report: Report) -> OpenTarget:
@@ -28,7 +28,7 @@ def open_target(agents: StagesRequest, device_name: str, report: Report) -> Open
             with open_local_target(source, quant, dtype, taps, device) as target:
                 yield target
             return
-        from flowedge.training.cluster_target import open_cluster_target  # noqa: PLC0415 (gRPC)
+        from flowedge.training.targets.cluster_target import open_cluster_target  # noqa: PLC0415 (gRPC)
 
         with (
             open_stages(agents, report) as stages,

@@ -18,7 +18,7 @@ def choose_identity(cluster_dir: Path | None, insecure: bool) -> None:
     import datetime  # noqa: PLC0415
 
     from flowedge.security import process  # noqa: PLC0415
-    from flowedge.security.freshening import freshen  # noqa: PLC0415
+    from flowedge.security.credentials.freshening import freshen  # noqa: PLC0415
     from flowedge.security.settings import SecuritySettings  # noqa: PLC0415
 
     directory = None if cluster_dir is None else str(cluster_dir)

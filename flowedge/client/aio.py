@@ -16,8 +16,8 @@ from flowedge.client.failure import ended_early, silent
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.stubs import agent_stub, generation_stub
 from flowedge.client.transcript import Chunk, Transcript
-from flowedge.runtime.transport.status import from_status
-from flowedge.security.connection import AsyncConnection
+from flowedge.net.grpc_status import from_status
+from flowedge.security.tls.connection import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 

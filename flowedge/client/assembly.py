@@ -13,10 +13,10 @@ from flowedge.client.device import Device
 from flowedge.client.failure import ended_early
 from flowedge.client.stubs import agent_stub
 from flowedge.client.transfer import OnTransfer, Transfer
-from flowedge.client.watchdog import Watchdog
-from flowedge.errors import BadRequestError, DeadlineError
-from flowedge.runtime.transport.status import from_status
-from flowedge.security.channels import open_sync_channel
+from flowedge.core.errors import BadRequestError, DeadlineError
+from flowedge.net.grpc_status import from_status
+from flowedge.net.watchdog import Watchdog
+from flowedge.security.tls.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 

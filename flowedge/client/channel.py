@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowedge.cluster.address import split_address
+from flowedge.net.address import split_address
 
 # An agent is on the local network: a proxy of the environment has no part in it.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.errors import DeviceLostError
+from flowedge.core.errors import DeviceLostError
 
 
 def silent(address: str, silence_s: float) -> DeviceLostError:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from flowedge.errors import BadRequestError
-from flowedge.request_id import check_request_id, new_request_id
-from flowedge.runtime.request import DEFAULT_STRATEGY, Noise, parse_noise
-from flowedge.sampling import SamplingParams
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import DEFAULT_STRATEGY, Noise, parse_noise
+from flowedge.core.request_id import check_request_id, new_request_id
+from flowedge.core.sampling import SamplingParams
 from flowedge.v1 import generation_pb2 as pb
 
 DEFAULT_MAX_NEW_TOKENS = 256

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from flowedge.errors import ProtocolError
-from flowedge.runtime.statistics import RequestStatistics
+from flowedge.core.errors import ProtocolError
+from flowedge.engine.statistics import RequestStatistics
 
 
 def typed_statistics(content: Mapping[str, Any]) -> RequestStatistics:

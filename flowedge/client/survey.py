@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.cluster.address import join_address, split_address
-from flowedge.cluster.record import DeviceRecord, mismatch
-from flowedge.errors import DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.discovery.device_record import DeviceRecord, mismatch
+from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
 
 ANSWER_S = 3.0  # an agent has so long for each answer

@@ -20,8 +20,8 @@ from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.stubs import agent_stub, generation_stub
 from flowedge.client.timelines import exchange_clocks
 from flowedge.client.transcript import Chunk, Transcript
-from flowedge.runtime.transport.status import from_status
-from flowedge.security.connection import Connection
+from flowedge.net.grpc_status import from_status
+from flowedge.security.tls.connection import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 

@@ -13,11 +13,11 @@ import grpc
 from flowedge.client.channel import CHANNEL_OPTIONS, check_address
 from flowedge.client.clock_offset import ClockOffset, Exchange
 from flowedge.client.stubs import agent_stub
-from flowedge.errors import ProtocolError
-from flowedge.runtime.timeline import Event
-from flowedge.runtime.timeline_wire import decode
-from flowedge.runtime.transport.status import from_status
-from flowedge.security.channels import open_sync_channel
+from flowedge.core.errors import ProtocolError
+from flowedge.live.timeline import Event
+from flowedge.live.timeline_wire import decode
+from flowedge.net.grpc_status import from_status
+from flowedge.security.tls.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 
 EXCHANGES = 12  # the shortest of a few round trips is close to the shortest there is

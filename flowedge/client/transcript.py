@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowedge.errors import ProtocolError
+from flowedge.core.errors import ProtocolError
 from flowedge.v1 import generation_pb2 as pb
 
 

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from flowedge.client.survey import Surveyed, survey
-from flowedge.cluster.discovery import discover
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.cluster.duplicates import duplicates
-from flowedge.cluster.interfaces import InterfaceChoice, choose, local_interfaces
-from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
-from flowedge.doctor.compute_probe import try_libraries
-from flowedge.doctor.connection_probe import Connection, connect
+from flowedge.core.errors import DeviceError
+from flowedge.discovery.discovery import discover
+from flowedge.discovery.duplicates import duplicates
+from flowedge.discovery.interfaces import InterfaceChoice, choose, local_interfaces
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.doctor.checks import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
 from flowedge.doctor.finding import Finding, in_order
-from flowedge.doctor.link_probe import measure_links
-from flowedge.doctor.mtu_probe import passing_size
-from flowedge.doctor.multicast_probe import hear
 from flowedge.doctor.peers import Agents
-from flowedge.doctor.system_probe import disk_facts, memory_facts, unit
-from flowedge.errors import DeviceError
+from flowedge.doctor.probes.compute_probe import try_libraries
+from flowedge.doctor.probes.connection_probe import Connection, connect
+from flowedge.doctor.probes.link_probe import measure_links
+from flowedge.doctor.probes.mtu_probe import passing_size
+from flowedge.doctor.probes.multicast_probe import hear
+from flowedge.doctor.probes.system_probe import disk_facts, memory_facts, unit
 from flowedge.storage.limits import CacheLimits
 
 KINDS = tuple(

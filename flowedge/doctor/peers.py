@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flowedge.client.survey import Surveyed
-from flowedge.cluster.address import is_loopback, split_address
-from flowedge.cluster.interfaces import Interface
-from flowedge.doctor.clocks import ClockFacts
-from flowedge.doctor.memory import MemoryFacts
-from flowedge.doctor.versions import VersionFacts
+from flowedge.discovery.interfaces import Interface
+from flowedge.doctor.checks.clocks import ClockFacts
+from flowedge.doctor.checks.memory import MemoryFacts
+from flowedge.doctor.checks.versions import VersionFacts
+from flowedge.net.address import is_loopback, split_address
 
 
 @dataclass(frozen=True)

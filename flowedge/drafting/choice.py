@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 NO_DRAFTER = "none"
 NGRAM = "ngram"

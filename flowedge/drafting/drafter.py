@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from flowedge.messages import Payload
-from flowedge.models.taps import Taps
-from flowedge.sampling import FloatArray, IntArray, SamplingParams
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import FloatArray, IntArray, SamplingParams
+from flowedge.models.layers.taps import Taps
 
 ROOT = 0  # the name of every growth's root
 NO_TOKEN = -1

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer
 from flowedge.drafting.mixing import first_odds, learnt_odds, mixed, pooled
 from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.prediction import Predictor
 from flowedge.drafting.ranking import ranked
-from flowedge.messages import Payload
-from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray, SamplingParams
+from flowedge.models.layers.taps import Taps
 
 
 @dataclass

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from flowedge.core.errors import CapacityError
+from flowedge.core.messages import CONTEXT, Payload
+from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.prediction import Prediction
 from flowedge.drafting.ranking import ranked
-from flowedge.errors import CapacityError
-from flowedge.messages import CONTEXT, Payload
-from flowedge.models.block import LayerBlock
-from flowedge.models.cache import SessionCache
-from flowedge.models.head import LMHead
-from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray, SamplingParams
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import Taps
 
 SCRATCH_ROWS = 512  # rows of one growth that fit before the cache has to be enlarged
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import flowedge
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,
@@ -21,21 +22,20 @@ from flowedge.drafting.choice import (
     parse_drafter,
 )
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle3 import Eagle3Drafter
-from flowedge.drafting.eagle3_head import Eagle3Head, load_eagle3_head
-from flowedge.drafting.eagle_head import EagleHead, load_eagle_head
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle3 import Eagle3Drafter
+from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
+from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.prediction import Predictor
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.finding import find_model
-from flowedge.models.head import LMHead, load_embedding
-from flowedge.models.taps import Taps, eagle3_taps
-from flowedge.models.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.finding import find_model
+from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.taps import Taps, eagle3_taps
 
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowedge.core.errors import BadRequestError
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
-from flowedge.errors import BadRequestError
-from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 
 def open_middle(source: str, *, hub: bool = True) -> Checkpoint:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.ngram import Match
 from flowedge.drafting.prediction import Prediction
-from flowedge.sampling import SamplingParams
 
 # Log-odds that what follows is a copy and not what a model foresees, by the length of the match: for one
 # token that has followed it, and for several. They fit the bundled model's output at temperature 0, and with

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftLayer, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
-from flowedge.errors import BadRequestError, CapacityError
-from flowedge.messages import Payload
-from flowedge.models.taps import Taps
-from flowedge.sampling import IntArray, SamplingParams
+from flowedge.models.layers.taps import Taps
 
 MAX_N = 12
 MIN_N = 1

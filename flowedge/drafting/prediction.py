@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from flowedge.core.sampling import IntArray
 from flowedge.drafting.drafter import Drafter
-from flowedge.sampling import IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from flowedge.core.sampling import IntArray, SamplingParams, gumbel_noise, gumbel_noise_of
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.sampling import IntArray, SamplingParams, gumbel_noise, gumbel_noise_of
 
 # How far a target's logits are from its drafter's: the scale of Gumbel errors under which scores agree best
 # with what is drawn (docs/drafters.md).

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from flowedge.cluster.address import is_loopback, join_address
-from flowedge.errors import AccessError, BadRequestError
-from flowedge.security.certificates import check_time
-from flowedge.security.identity import IdentityStore
-from flowedge.security.roles import LEADERS, Role
+from flowedge.core.errors import AccessError, BadRequestError
+from flowedge.net.address import is_loopback, join_address
+from flowedge.security.credentials.certificate_role import LEADERS, Role
+from flowedge.security.credentials.certificates import check_time
+from flowedge.security.credentials.credentials import IdentityStore
 from flowedge.security.settings import SecuritySettings
-from flowedge.state_dir import state_dir
+from flowedge.system.state_dir import state_dir
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
-from flowedge.errors import ProtocolError
+from flowedge.core.errors import ProtocolError
 
 DIGEST_BYTES = 32
 READ_BYTES = 4 << 20  # that are hashed at a time

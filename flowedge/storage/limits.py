@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flowedge.errors import DeadlineError
+from flowedge.core.errors import DeadlineError
 
 LOCK_S = 30.0
 _POLL_S = 0.01

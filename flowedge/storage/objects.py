@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from flowedge.errors import CapacityError
+from flowedge.core.errors import CapacityError
 from flowedge.storage.digest import check_digest, digest_of, hash_range, is_digest
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.lock import try_lock

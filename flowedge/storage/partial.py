@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from flowedge.errors import CapacityError, ProtocolError
+from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.storage.digest import hash_range
 
 

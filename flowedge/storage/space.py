@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from flowedge.errors import CapacityError
+from flowedge.core.errors import CapacityError
 from flowedge.storage.eviction import Entry, choose_evicted
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.lock import locked, try_lock

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from flowedge.sampling import FloatArray, IntArray
+from flowedge.core.sampling import FloatArray, IntArray
 
 TARGET = 0  # the route to the target's pipeline; the others lead to middle models, numbered from 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.tree import ROOT, DraftTree
 from flowedge.strategies.base import Grow, Layer
-from flowedge.tree import ROOT, DraftTree
 
 
 class Growth:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowedge.sampling import FloatArray, IntArray
+from flowedge.core.sampling import FloatArray, IntArray
+from flowedge.core.tree import ROOT, UNSENT, DraftTree
 from flowedge.strategies.base import Grow, Layer, Send
-from flowedge.tree import ROOT, UNSENT, DraftTree
 
 
 @dataclass(frozen=True, eq=False)

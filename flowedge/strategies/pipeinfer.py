@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from flowedge.core.tree import ROOT, UNSENT
 from flowedge.strategies.base import (
     Command,
     CreditGranted,
@@ -22,7 +23,6 @@ from flowedge.strategies.base import (
 )
 from flowedge.strategies.live_tree import LiveTree
 from flowedge.strategies.settings import MicroBatchSettings
-from flowedge.tree import ROOT, UNSENT
 
 
 class PipeInfer(Strategy):

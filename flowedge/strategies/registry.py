@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flowedge.errors import BadRequestError
-from flowedge.strategies.auto import Auto
+from flowedge.core.errors import BadRequestError
+from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.flowspec import FlowSpec
-from flowedge.strategies.flowspec_no_sbd import FlowSpecNoSBD
-from flowedge.strategies.flowspec_paper import FlowSpecPaper
-from flowedge.strategies.naive_pp import NaivePP
-from flowedge.strategies.pipedec import PipeDec
+from flowedge.strategies.flowspec.flowspec import FlowSpec
+from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
+from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
+from flowedge.strategies.flowspec.naive_pp import NaivePP
+from flowedge.strategies.flowspec.pruned_pp import PrunedPP
+from flowedge.strategies.levels.pipedec import PipeDec
+from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
 from flowedge.strategies.pipeinfer import PipeInfer
-from flowedge.strategies.pipespec import PipeSpec
-from flowedge.strategies.pipespec_sync import PipeSpecSync
-from flowedge.strategies.pruned_pp import PrunedPP
+from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
 from flowedge.strategies.settings import (
     AutoSettings,
     HierarchySettings,
@@ -25,7 +26,6 @@ from flowedge.strategies.settings import (
     MicroBatchSettings,
     TreeSettings,
 )
-from flowedge.strategies.specpipe import SpecPipe, SpecPipeSettings
 
 
 def _autoregressive(options: Mapping[str, float]) -> Strategy:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 _Settings = TypeVar("_Settings", bound="Settings")
 
@@ -94,7 +94,7 @@ class MicroBatchSettings(Settings):
 
 @dataclass(frozen=True)
 class AutoSettings(Settings):
-    """What may be tuned of `auto`; the defaults were searched for by testbed/tune_auto.py."""
+    """What may be tuned of `auto`; the defaults were searched for by testbed/tools/tune_auto.py."""
 
     candidates: int = 16  # proposals that are kept below each node
     draft_nodes: int = 32  # most nodes that are drafted below in one forward

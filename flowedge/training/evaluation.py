@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.sampling import SamplingParams
-from flowedge.training.target import Question, TrainingTarget
+from flowedge.core.sampling import SamplingParams
+from flowedge.training.targets.target import Question, TrainingTarget
 
 NEW_TOKENS = 64  # of each answer
 STRATEGY = "naive_pp"

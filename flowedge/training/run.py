@@ -12,21 +12,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
-from flowedge.errors import BadRequestError, DeadlineError, DeviceError
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.features import max_positions
-from flowedge.models.tensors import torch_dtype
-from flowedge.training.documents import Document, document_of, prompt_tokens
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.layers.tensors import torch_dtype
+from flowedge.training.data.documents import Document, document_of, prompt_tokens
+from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out
+from flowedge.training.data.self_generation import self_generated
 from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
-from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
-from flowedge.training.kinds import head_taps, head_training
-from flowedge.training.local_target import open_local_target
-from flowedge.training.recipe import default_learning_rate
-from flowedge.training.self_generation import self_generated
+from flowedge.training.heads.kinds import head_taps, head_training
+from flowedge.training.heads.recipe import default_learning_rate
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress, StateFolder
-from flowedge.training.target import OpenTarget, TrainingTarget
+from flowedge.training.targets.local_target import open_local_target
+from flowedge.training.targets.target import OpenTarget, TrainingTarget
 from flowedge.training.trainer import Trainer
 
 STATE_FOLDER = ".training"

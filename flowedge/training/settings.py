@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
 DRAFT_VOCAB = 32000  # of published EAGLE-3 heads

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flowedge.errors import BadRequestError, CheckpointError
+from flowedge.core.errors import BadRequestError, CheckpointError
 
 STATE_NAME = "state.json"
 IDENTITY_NAME = "identity.json"

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.training.batch import Batch, like_lengths
-from flowedge.training.documents import Document, updates_from
-from flowedge.training.head_training import HeadTraining, Sums
-from flowedge.training.recipe import (
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.training.data.batch import Batch, like_lengths
+from flowedge.training.data.documents import Document, updates_from
+from flowedge.training.heads.head_training import HeadTraining, Sums
+from flowedge.training.heads.recipe import (
     BETAS,
     WEIGHT_DECAY,
     default_learning_rate,
@@ -26,7 +26,7 @@ from flowedge.training.recipe import (
 )
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress, Saved
-from flowedge.training.target import TrainingTarget
+from flowedge.training.targets.target import TrainingTarget
 
 LARGEST_NORM = 1.0  # of an update's gradients
 SMOOTHING = 0.98  # of the losses that are shown

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.errors import FlowEdgeError
+from flowedge.core.errors import FlowEdgeError
 from flowedge.v1 import weights_pb2 as pb
+from flowedge.weights.fetch.peer import Peer
+from flowedge.weights.known_models import shown
 from flowedge.weights.library import Library
-from flowedge.weights.peer import Peer
-from flowedge.weights.reference import resolve
+from flowedge.weights.manifest.reference import resolve
 from flowedge.weights.service import catalogue
 from flowedge.weights.settings import WeightsSettings
-from flowedge.weights.shelf import shown
 
 HERE = "this device"
 

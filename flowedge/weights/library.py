@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from flowedge.storage.digest import digest_of
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.location import FileState, Location
-from flowedge.weights.manifest import Manifest
-from flowedge.weights.shelf import Shelf
+from flowedge.weights.known_models import Shelf
+from flowedge.weights.manifest.location import FileState, Location
+from flowedge.weights.manifest.manifest import Manifest
 
 ABSENT, RECEIVING, HELD = 0, 1, 2
 

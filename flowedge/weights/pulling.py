@@ -7,17 +7,17 @@ import platform
 from collections.abc import Sequence
 
 from flowedge.client.transfer import OnTransfer, Transfer
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 from flowedge.storage.digest import READ_BYTES, is_digest
-from flowedge.weights.documents import fetch_manifest
-from flowedge.weights.fetcher import SourceAddress, fetch
+from flowedge.weights.fetch.documents import fetch_manifest
+from flowedge.weights.fetch.fetcher import SourceAddress, fetch
+from flowedge.weights.fetch.progress import Progress
 from flowedge.weights.inventory import ask_all
+from flowedge.weights.known_models import name_of, shown
 from flowedge.weights.library import Library, read_at
-from flowedge.weights.location import Location
-from flowedge.weights.progress import Progress
-from flowedge.weights.reference import PREFIX, SHORTEST
+from flowedge.weights.manifest.location import Location
+from flowedge.weights.manifest.reference import PREFIX, SHORTEST
 from flowedge.weights.settings import WeightsSettings
-from flowedge.weights.shelf import name_of, shown
 
 
 async def pull_model(library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer) -> str:
@@ -63,8 +63,8 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
 
     hub: whether it may be downloaded. CheckpointError, CapacityError.
     """
-    from flowedge.models.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.weights.describing import describe  # noqa: PLC0415
+    from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.weights.manifest.describing import describe  # noqa: PLC0415
 
     checkpoint, store = Checkpoint.open(model, hub=hub), library.store
     name = name_of(model)
@@ -90,10 +90,10 @@ def quantise_model(library: Library, model: str, quant: str, on_transfer: OnTran
 
     CheckpointError, BadRequestError for a quantisation that cannot be run here. Imports torch.
     """
-    from flowedge.models.block import LayerBlock  # noqa: PLC0415
-    from flowedge.models.quant_cache import QuantCache  # noqa: PLC0415
+    from flowedge.models.layers.block import LayerBlock  # noqa: PLC0415
+    from flowedge.models.quant.quant_cache import QuantCache  # noqa: PLC0415
     from flowedge.storage.space import QUANTISED  # noqa: PLC0415
-    from flowedge.weights.kept import open_kept  # noqa: PLC0415
+    from flowedge.weights.open.kept import open_kept  # noqa: PLC0415
 
     manifest = library.shelf.manifest(model)
     if manifest is None:

@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
-from flowedge.runtime.deadline import within
-from flowedge.runtime.transport.status import abort
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import abort
 from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.here import is_here
 from flowedge.weights.library import Library, read_at
-from flowedge.weights.manifest import MAX_TENSORS
+from flowedge.weights.manifest.manifest import MAX_TENSORS
+from flowedge.weights.open.here import is_here
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 

@@ -28,7 +28,7 @@ import json, sys
 from flowedge.agent.main import AgentSettings, serve
 from flowedge.agent.limits import AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.net.link_settings import LinkSettings
 settings = json.loads(sys.argv[1])
 parts = {"operations": OperationsSettings, "limits": AgentLimits, "link": LinkSettings}
 settings |= {name: part(**settings.get(name, {})) for name, part in parts.items()}

@@ -17,8 +17,8 @@ from flowedge.agent.config.rendering import toml_value
 from flowedge.agent.settings import AgentSettings
 from flowedge.cli.discovery_options import discovery_settings
 from flowedge.cli.main import run
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
+from flowedge.discovery.settings import DiscoverySettings
 
 EXAMPLE = Path(__file__).parents[2] / "device_agents" / "agent.toml"
 

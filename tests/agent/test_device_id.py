@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowedge.agent.device_id import ID_FILE, DeviceId
-from flowedge.errors import DeviceError
-from flowedge.state_dir import state_dir
+from flowedge.core.errors import DeviceError
+from flowedge.system.state_dir import state_dir
 
 
 def test_the_id_is_the_same_at_the_next_start(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from flowedge import Client
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.runtime.transport.status import from_status
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.net.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from tests.agent.processes import AgentProcess, agents, become_pipeline

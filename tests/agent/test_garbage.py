@@ -13,13 +13,14 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from flowedge import Client, wire
-from flowedge.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
-from flowedge.runtime.deadline import within
-from flowedge.runtime.transport.link import PIPELINE_KEY, SERVICE
-from flowedge.runtime.transport.settings import LinkSettings
-from flowedge.runtime.transport.status import from_status
+from flowedge import Client
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
+from flowedge.live.transport.link import PIPELINE_KEY, SERVICE
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import from_status
+from flowedge.net.link_settings import LinkSettings
+from flowedge.protocol import wire
 from tests.agent.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 
-from flowedge.cluster.discovery import discover
+from flowedge.discovery.discovery import discover
 from tests.agent.processes import agents
 
 MEGABYTE = 10**6
@@ -27,7 +27,7 @@ def test_idle_agent_is_small_and_serves_soon() -> None:
 
 def test_the_agent_does_not_import_torch() -> None:
     program = (
-        "import sys, flowedge.agent.main, flowedge.cluster.discovery; "
+        "import sys, flowedge.agent.main, flowedge.discovery.discovery; "
         "print([name for name in ('torch', 'transformers', 'bitsandbytes') if name in sys.modules])"
     )
     command = [sys.executable, "-c", program]

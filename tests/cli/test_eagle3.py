@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
-from flowedge.cluster.local import LocalAgent
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
 

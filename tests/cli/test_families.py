@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
-from flowedge.cluster.local import LocalAgent
-from tests.models.test_tokenizer import byte_level
+from tests.models.checkpoint.test_tokenizer import byte_level
 from tests.models.tiny_families import make_tiny
 
 

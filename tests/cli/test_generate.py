@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
+from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli import check
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.local import LocalAgent
 
 PROMPT = "Tell me a story about a lamp."
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.kept import open_kept
-from flowedge.weights.shelf import Shelf
+from flowedge.weights.known_models import Shelf
+from flowedge.weights.open.kept import open_kept
 
 
 @pytest.fixture

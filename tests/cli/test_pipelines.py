@@ -10,9 +10,9 @@ from flowedge.cli import pipelines
 from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.cluster.record import DeviceRecord
-from flowedge.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
 REQUEST = PipelineRequest("bundled", "bundled")

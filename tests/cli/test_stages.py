@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flowedge.cli.stages import StagesRequest, open_stages
-from flowedge.errors import FlowEdgeError
+from flowedge.core.errors import FlowEdgeError
 from tests.cli.test_pipelines import IDLE, network
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.cli.options import DraftNoise, Noise, Quant
-from flowedge.models.quantize import QUANTISATIONS
-from flowedge.runtime.request import NOISES
+from flowedge.core.request import NOISES
+from flowedge.models.quant.quantize import QUANTISATIONS
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
 
@@ -21,7 +21,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("flowedge.cluster.local._launch", fail)
+    monkeypatch.setattr("flowedge.agent.local_cluster._launch", fail)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 import flowedge
 from flowedge.client import AsyncClient, Chunk, Client
-from flowedge.errors import (
+from flowedge.core.errors import (
     BadRequestError,
     CapacityError,
     DeadlineError,
@@ -24,7 +24,7 @@ from flowedge.errors import (
     FlowEdgeError,
     ProtocolError,
 )
-from flowedge.runtime.transport.status import to_status
+from flowedge.net.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, finished, keep_alive, serving, started
 

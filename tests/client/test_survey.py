@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.cli.device_rows import device_rows
+from flowedge.cli.screens.device_rows import device_rows
 from flowedge.client import Device
 from flowedge.client.clock_offset import ClockOffset, Exchange
-from flowedge.client.link_rates import link_rates
 from flowedge.client.survey import Answer, Surveyed, survey
-from flowedge.cluster.measurement import LinkMeasurement
-from flowedge.cluster.record import DeviceRecord
-from flowedge.errors import DeviceError, DeviceLostError
+from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.profiling.link_rates import link_rates
+from flowedge.profiling.measurement import LinkMeasurement
 from flowedge.v1 import agent_pb2
 from flowedge.version import PROTOCOL_VERSION
 

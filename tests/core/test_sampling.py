@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from flowedge.errors import BadRequestError
-from flowedge.models.sampler import TokenSampler
-from flowedge.sampling import MAX_SEED, SamplingParams, Walk, gumbel_noise, gumbel_noise_of, walk
+from flowedge.core.errors import BadRequestError
+from flowedge.core.sampling import MAX_SEED, SamplingParams, Walk, gumbel_noise, gumbel_noise_of, walk
+from flowedge.models.layers.sampler import TokenSampler
 
 SEEDS = st.integers(0, MAX_SEED)
 POSITIONS = st.integers(0, 2**40)

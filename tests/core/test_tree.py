@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.messages import CONTEXT
-from flowedge.runtime.sequence import Sequence
-from flowedge.tree import ROOT, UNSENT, DraftTree, ancestor_mask
+from flowedge.core.messages import CONTEXT
+from flowedge.core.tree import ROOT, UNSENT, DraftTree, ancestor_mask
+from flowedge.protocol.row_sequence import Sequence
 from tests.core.trees import (
     LOG_PROBS,
     assert_connected,

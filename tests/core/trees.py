@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from flowedge.tree import ROOT, UNSENT, DraftTree
+from flowedge.core.tree import ROOT, UNSENT, DraftTree
 
 # Zero log-probabilities and few distinct values: equal scores are the rule here.
 LOG_PROBS = st.sampled_from([0.0, 0.0, -0.5, -0.5, -1.0, -3.0])

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from flowedge.client.survey import Answer, Surveyed
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.cluster.duplicates import Duplicate
-from flowedge.cluster.interfaces import Interface, choose
-from flowedge.cluster.measurement import LinkMeasurement
-from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
+from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge.discovery.duplicates import Duplicate
+from flowedge.discovery.interfaces import Interface, choose
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.doctor.checks import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
 from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, Kind, Severity, exit_code, in_order
-from flowedge.doctor.link_probe import measure_links
 from flowedge.doctor.peers import Agents
-from flowedge.errors import DeviceError, DeviceLostError
+from flowedge.doctor.probes.link_probe import measure_links
+from flowedge.profiling.measurement import LinkMeasurement
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
 

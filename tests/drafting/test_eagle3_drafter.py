@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flowedge.drafting.eagle3 import Eagle3Drafter
-from flowedge.drafting.eagle3_head import load_eagle3_head
-from flowedge.drafting.head_drafter import HeadDrafter
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.models.head import LMHead
-from flowedge.models.taps import check_taps, eagle3_taps, row_width
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.drafting.heads.eagle3 import Eagle3Drafter
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import check_taps, eagle3_taps, row_width
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 from tests.drafting.trees import grow_and_check
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.core.errors import CapacityError
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import EagleHead, KeyValueViews
-from flowedge.drafting.head_drafter import SCRATCH_ROWS
-from flowedge.errors import CapacityError
-from flowedge.models.head import LMHead
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle_head import EagleHead, KeyValueViews
+from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS
+from flowedge.models.layers.head import LMHead
 
 HIDDEN, VOCAB = 32, 50
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.mixing import copy_share, first_odds, learnt_odds
 from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.sampling import SamplingParams, gumbel_noise
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
 from tests.drafting.trees import grow_and_check
 
 VOCAB = 60

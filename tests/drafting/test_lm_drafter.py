@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from flowedge.core.errors import CapacityError
 from flowedge.drafting.lm import SCRATCH_ROWS, LMDrafter
-from flowedge.errors import CapacityError
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
 from tests.drafting.trees import grow_and_check
 
 VOCAB = 60

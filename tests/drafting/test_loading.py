@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import map_sources, parse_drafter
-from flowedge.drafting.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import Target, drafter_kinds, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.models.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.layers.head import LMHead
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.errors import BadRequestError, CapacityError
 from tests.drafting.trees import children, grow_and_check
 
 TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=40)

@@ -11,19 +11,19 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle3 import Eagle3Drafter
-from flowedge.drafting.eagle3_head import load_eagle3_head
-from flowedge.drafting.eagle_head import EagleHead
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle3 import Eagle3Drafter
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.ranking import best_drawn_of
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.models.taps import eagle3_taps
-from flowedge.sampling import SamplingParams
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.drafting.trees import children, grow_and_check
 

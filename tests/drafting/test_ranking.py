@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.core.sampling import FloatArray, SamplingParams, gumbel_noise_of
 from flowedge.drafting.ranking import ERROR_SCALE, best_drawn_of, drawn_scores, ranked
-from flowedge.models.sampler import TokenSampler
-from flowedge.sampling import FloatArray, SamplingParams, gumbel_noise_of
+from flowedge.models.layers.sampler import TokenSampler
 
 VOCAB = 700
 POSITIONS = [5, 5, 9, 2**40]

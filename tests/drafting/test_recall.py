@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import EagleHead
-from flowedge.drafting.recall import BANDWIDTH, RESISTANCE, Recall
-from flowedge.models.head import LMHead
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
+from flowedge.models.layers.head import LMHead
 
 HIDDEN, VOCAB, ROWS = 16, 20, 12
 
@@ -33,8 +33,8 @@ def by_hand(given: np.ndarray, predicted: np.ndarray, row: np.ndarray, known: in
 def test_each_row_is_corrected_by_what_was_known_before_it(
     steps: tuple[int, ...], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowedge.drafting.recall.WINDOW", window)
-    monkeypatch.setattr("flowedge.drafting.recall.CHUNK", 4)
+    monkeypatch.setattr("flowedge.drafting.heads.recall.WINDOW", window)
+    monkeypatch.setattr("flowedge.drafting.heads.recall.CHUNK", 4)
     rng = np.random.default_rng(0)
     given = rng.standard_normal((ROWS, HIDDEN)).astype(np.float32)
     # Like one another, as a head's predictions are.

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import load_eagle_head
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead, load_embedding
-from flowedge.models.reference import ReferenceModel
-from flowedge.models.tokenizer import StreamDecoder, encode_chat, load_tokenizer
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Request, Tokens
-from flowedge.runtime.virtual import ExpressFault, TimedOutput, VirtualPipeline
-from flowedge.sampling import SamplingParams
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle_head import load_eagle_head
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.virtual_pipeline import ExpressFault, TimedOutput, VirtualPipeline
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "

@@ -12,22 +12,22 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import EagleHead
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead, load_embedding
-from flowedge.models.reference import ReferenceModel
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Request, Tokens
-from flowedge.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
-from tests.protocol.histories import NoText
+from tests.engine.histories import NoText
 
 VOCAB = 24
 TOKENS = 28

@@ -11,25 +11,25 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.messages import Payload
+from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle3 import Eagle3Drafter
+from flowedge.drafting.heads.eagle3 import Eagle3Drafter
 from flowedge.drafting.hybrid import HybridDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import Target, drafter_kinds, drafter_taps, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.messages import Payload
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.models.reference import ReferenceModel
-from flowedge.models.taps import Taps
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Request, Tokens
-from flowedge.sampling import IntArray, SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import Taps
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
 from tests.drafting.eagle3_files import save_eagle3_head
-from tests.protocol.histories import NoText
+from tests.engine.histories import NoText
 
 VOCAB, HIDDEN, LAYERS, TOKENS = 24, 32, 8, 24
 TAPS = (2, 4, 5)

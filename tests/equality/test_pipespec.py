@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.middle import MiddleModel
-from flowedge.models.tokenizer import StreamDecoder
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished
-from flowedge.sampling import SamplingParams
-from flowedge.strategies.pipespec_sync import PipeSpecSync
+from flowedge.core.request import Finished
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
 from tests.drafting.conftest import save_small_lm
 from tests.equality.conftest import Pair, expected, request, token_ids
 from tests.truncated import first_layers

@@ -9,20 +9,20 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.request import Finished, Noise, Request, Tokens
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle_head import EagleHead
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.lm import LMDrafter
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead, load_embedding
-from flowedge.models.reference import ReferenceModel
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Noise, Request, Tokens
-from flowedge.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
-from tests.protocol.histories import NoText
+from tests.engine.histories import NoText
 
 VOCAB, HIDDEN, LAYERS, TOKENS, DEPTH = 24, 32, 3, 28, 4
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.messages import Payload
+from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.messages import Payload
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.models.reference import ReferenceModel
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Finished, Request, Tokens
-from flowedge.sampling import IntArray, SamplingParams
-from tests.protocol.histories import NoText, RandomCosts, express_fault, random_strategy
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.head import LMHead
+from flowedge.simulate.in_process import virtual_pipeline
+from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
 
 VOCAB = 5
 LAYERS = 4

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from flowedge.core.request import Failed, Finished, Tokens
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.loading import Target, load_drafter
-from flowedge.models.judging import Tolerance
-from flowedge.runtime.request import Failed, Finished, Tokens
-from flowedge.sampling import SamplingParams
+from flowedge.models.check.judging import Tolerance
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
 

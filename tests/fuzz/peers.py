@@ -12,11 +12,11 @@ from typing import Any
 
 import grpc.aio
 
-from flowedge import wire
-from flowedge.messages import Message, Open
-from flowedge.runtime.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE
-from flowedge.runtime.transport.server import InStream, StreamServer
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.core.messages import Message, Open
+from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE
+from flowedge.live.transport.server import InStream, StreamServer
+from flowedge.net.link_settings import LinkSettings
+from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.v1 import weights_pb2

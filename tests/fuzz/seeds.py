@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from google.protobuf.message import Message
 
-from flowedge import wire
-from flowedge.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Prune, Segment, StageReport
+from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Prune, Segment, StageReport
+from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as agent
 from flowedge.v1 import generation_pb2 as generation
 from flowedge.v1 import measure_pb2 as measure

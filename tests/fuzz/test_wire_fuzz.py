@@ -20,10 +20,11 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from flowedge import Client, wire
-from flowedge.messages import Close, Message, Segment
-from flowedge.runtime.transport.server import InStream
-from flowedge.runtime.transport.status import ERROR_KEY
+from flowedge import Client
+from flowedge.core.messages import Close, Message, Segment
+from flowedge.live.transport.server import InStream
+from flowedge.net.grpc_status import ERROR_KEY
+from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, weights_pb2
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
@@ -310,7 +311,7 @@ def test_there_are_seeds_for_every_call() -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(TIMEOUT_S)
 def test_mutated_messages_do_no_harm() -> None:
-    from flowedge.models.checkpoint import Checkpoint
+    from flowedge.models.checkpoint.checkpoint import Checkpoint
 
     width = int(Checkpoint.open("bundled").config.hidden_size)
     with fuzzed_agents() as running:

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowedge.security.authority import Authority
-from flowedge.security.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.security.identity import ClusterInfo, Identity, IdentityStore
+from flowedge.security.authority.authority import Authority
+from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificates import key_pem, new_key, read_certificate, request_for
+from flowedge.security.credentials.credentials import ClusterInfo, Identity, IdentityStore
+from flowedge.security.credentials.revocation import read_list
 from flowedge.security.process import Security
-from flowedge.security.revocation import read_list
-from flowedge.security.roles import Role
 
 DEADLINE_S = 60.0
 OLD = datetime.timedelta(days=200)  # the cluster is, so that members can have certificates that are

@@ -16,19 +16,19 @@ from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import CHANNEL_OPTIONS
-from flowedge.cluster.discovery import Advertiser
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.cluster.record import DeviceRecord
-from flowedge.errors import AccessError, DeviceLostError
+from flowedge.core.errors import AccessError, DeviceLostError
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.discovery import Advertiser
+from flowedge.discovery.settings import DiscoverySettings
 from flowedge.security import process
-from flowedge.security.authority import Authority
-from flowedge.security.channels import _credentials, _naming
-from flowedge.security.enrolment import refresh_revoked
-from flowedge.security.freshening import freshen
-from flowedge.security.identity import Identity, IdentityStore
-from flowedge.security.introduction import Introduced
+from flowedge.security.authority.authority import Authority
+from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.credentials import Identity, IdentityStore
+from flowedge.security.credentials.enrolment import refresh_revoked
+from flowedge.security.credentials.freshening import freshen
 from flowedge.security.process import Security
-from flowedge.security.roles import Role
+from flowedge.security.tls.channels import _credentials, _naming
+from flowedge.security.tls.introduction import Introduced
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.errors import AccessError, BadRequestError
-from flowedge.security.authority import Authority
-from flowedge.security.certificates import new_key, read_certificate, request_for, verify
-from flowedge.security.identity import IdentityStore
-from flowedge.security.member import fingerprint
-from flowedge.security.renewal_time import renewal_time, retry_delay
-from flowedge.security.revocation import newer, read_list
-from flowedge.security.roles import CALLERS, Role, may_call
-from flowedge.security.token import JoinToken
+from flowedge.core.errors import AccessError, BadRequestError
+from flowedge.security.authority.authority import Authority
+from flowedge.security.credentials.certificate_role import CALLERS, Role, may_call
+from flowedge.security.credentials.certificates import new_key, read_certificate, request_for, verify
+from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.member import fingerprint
+from flowedge.security.credentials.renewal_time import renewal_time, retry_delay
+from flowedge.security.credentials.revocation import newer, read_list
+from flowedge.security.credentials.token import JoinToken
 
 NOW = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.timezone.utc)
 MINUTE = datetime.timedelta(minutes=1)

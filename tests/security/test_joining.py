@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.security.certificates import pem_of
-from flowedge.security.identity import IdentityStore
-from flowedge.security.roles import Role
-from flowedge.security.token import JoinToken
+from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificates import pem_of
+from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.token import JoinToken
 from tests.security.clusters import Cluster, Process, enrolment_service, free_ports, now
 from tests.security.impostor import impostor
 

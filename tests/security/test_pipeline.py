@@ -8,7 +8,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.security import process
-from flowedge.security.roles import Role
+from flowedge.security.credentials.certificate_role import Role
 from tests.security.clusters import Cluster, agents
 
 

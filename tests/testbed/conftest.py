@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from testbed.bench import BenchOptions, Progress, run_bench
-from testbed.pair import Pair
+from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+from flowedge_testbed.model_set import Pair
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -6,9 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from testbed.nspawn.boards import Boards
-from testbed.nspawn.enclosure import end_with_parent
-from testbed.nspawn.host import Host
+from testbed.tools.nspawn.boards import Boards
+from testbed.tools.nspawn.enclosure import end_with_parent
+from testbed.tools.nspawn.host import Host
 
 
 def wait(host: Host) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from flowedge.cli.main import run as flowedge
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 from flowedge.strategies.registry import STRATEGIES
-from testbed import workers
-from testbed.clocks import ReplayClock
-from testbed.pair import Pair
-from testbed.plan import Task
-from testbed.results import quantile, rounded
+from flowedge_testbed import workers
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.plan import Task
+from flowedge_testbed.results import quantile, rounded
+from flowedge_testbed.run_backends import ReplayClock
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -36,7 +36,9 @@ def results(out: Path) -> dict[str, Any]:
 def test_two_runs_write_the_same_results(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("testbed.bench.git_revision", lambda: None)  # the repository may change under a test
+    monkeypatch.setattr(
+        "flowedge_testbed.bench.git_revision", lambda: None
+    )  # the repository may change under a test
     scenario = scenario_file(repeats=2, temperatures=[1], noise=["shared"])
     for name in ("a", "b"):
         bench(scenario, tmp_path / name, clock=clock)
@@ -259,7 +261,7 @@ def test_tasks_are_spread_over_processes(
     monkeypatch.setattr(
         workers.multiprocessing.get_context("spawn").__class__, "Pool", lambda _, *a: Pool(*a)
     )
-    from testbed.bench import BenchOptions, Progress, run_bench
+    from flowedge_testbed.bench import BenchOptions, Progress, run_bench
 
     scenario = scenario_file(samples=2, strategies=["autoregressive"])
     run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), Progress(), pair)

@@ -9,22 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowedge.core.sampling import SamplingParams
+from flowedge.core.tree import DraftTree
 from flowedge.drafting.drafter import DraftLayer, padded_layer
-from flowedge.runtime.jobs import GrowDraft
-from flowedge.sampling import SamplingParams
-from flowedge.tree import DraftTree
-from testbed.bounds import bound_together
-from testbed.costs import ProfileCosts
-from testbed.crossing import crossing_s
-from testbed.emulation import Emulation
-from testbed.pair import Pair
-from testbed.plan import cases
-from testbed.reach import UNDRAFTED, Reach
-from testbed.replay.path_drafter import History, PathDrafter
-from testbed.replay.path_reach import BEAM, CHILDREN, DEPTH, ReachStore, path_reach, roots, tree_sizes
-from testbed.replay.true_path import PathStore, TruePath
-from testbed.sample_runs import SCENARIO
-from testbed.scenario import read_scenario
+from flowedge.engine.jobs import GrowDraft
+from flowedge_testbed.bounds.bounds import bound_together
+from flowedge_testbed.bounds.empty_pipeline import crossing_s
+from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, Reach
+from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.plan import cases
+from flowedge_testbed.replay.path_drafter import History, PathDrafter
+from flowedge_testbed.replay.path_reach import (
+    BEAM,
+    CHILDREN,
+    DEPTH,
+    ReachStore,
+    path_reach,
+    roots,
+    tree_sizes,
+)
+from flowedge_testbed.replay.true_path import PathStore, TruePath
+from flowedge_testbed.scenario import read_scenario
+from testbed.tools.sample_runs import SCENARIO
 
 # Children of each token with their log-probabilities. Best first, with cumulative scores: the root, 5 (-0.5),
 # 6 (-0.7), 8 (-0.8), 2 (-1.0), 3 (-1.1), 7 (-1.4), 4 (-3.1).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.errors import BadRequestError
-from testbed.calibrate import EAGLE2_ACCEPTANCE, solve, target_cycle
+from flowedge.core.errors import BadRequestError
+from testbed.tools.calibrate import EAGLE2_ACCEPTANCE, solve, target_cycle
 
 
 def test_solve_finds_the_constant() -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flowedge.errors import BadRequestError
-from flowedge.messages import Credit, Prune, Segment
-from flowedge.runtime.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
-from flowedge.runtime.virtual import DRAFT_NODE
-from flowedge.sampling import SamplingParams
-from testbed.costs import HEADER_BYTES, ProfileCosts
-from testbed.emulation import Emulation
-from testbed.profiles.device import DeviceProfile
-from testbed.profiles.link import LinkProfile
-from testbed.profiles.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
+from flowedge.core.errors import BadRequestError
+from flowedge.core.messages import Credit, Prune, Segment
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
+from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.link import LinkProfile
+from flowedge.profiling.documents.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.costs.costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.emulation.emulation import Emulation
 
 # A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.
 MODEL = ModelProfile(

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import flowedge
-from flowedge.errors import BadRequestError
-from flowedge.runtime.jobs import ExtendDraft, GrowDraft
-from testbed.bench import BenchOptions, Progress, run_bench
-from testbed.costs import LOOKUP_S, ProfileCosts
-from testbed.drafter_sizes import emulated_drafter
-from testbed.emulation import Emulation
-from testbed.memory import draft_node_parts, stage_parts
-from testbed.plan import cases
-from testbed.profiles import library
-from testbed.profiles.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
-from testbed.scenario import read_scenario
+from flowedge.core.errors import BadRequestError
+from flowedge.engine.jobs import ExtendDraft, GrowDraft
+from flowedge.profiling.documents.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
+from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+from flowedge_testbed.costs.costs import LOOKUP_S, ProfileCosts
+from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
+from flowedge_testbed.plan import cases
+from flowedge_testbed.profiles import library
+from flowedge_testbed.scenario import read_scenario
 from tests.drafting.eagle3_files import save_eagle3_head
 
 ITSELF = str(Path(flowedge.__file__).parent / "bundled" / "model")  # a language model with the same tokenizer

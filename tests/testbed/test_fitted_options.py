@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from testbed.emulation import Emulation
-from testbed.fitted_options import level_width, lone_row_share
-from testbed.hit_rates import hit_rate
-from testbed.pair import Pair
-from testbed.plan import cases, make_plan
-from testbed.profiles import library
-from testbed.profiles.hit_rate import HitRates
-from testbed.prompts import Dataset
-from testbed.sample_runs import SCENARIO, SampleRuns
-from testbed.scenario import read_scenario
+from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.plan import cases, make_plan
+from flowedge_testbed.profiles import library
+from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.prompts import Dataset
+from flowedge_testbed.scenario import read_scenario
+from testbed.tools.hit_rates import hit_rate
+from testbed.tools.sample_runs import SCENARIO, SampleRuns
 
 
 def rates(**by_width: float) -> HitRates:
@@ -51,7 +51,7 @@ def test_slow_links_make_levels_narrow(table1: Emulation) -> None:
 
 def test_the_bundled_pair_has_its_hit_rates(pair: Pair) -> None:
     found = library.hit_rates(pair.checkpoint.fingerprint, pair.drafter_fingerprint)
-    assert found is not None, "measure them again: python -m testbed.hit_rates"
+    assert found is not None, "measure them again: python -m testbed.tools.hit_rates"
     assert list(found.rates.values()) == sorted(found.rates.values()), "more rows, more hits"
     assert library.hit_rates("another", pair.drafter_fingerprint) is None
 

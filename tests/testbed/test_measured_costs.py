@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowedge.messages import Segment
-from flowedge.runtime.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.sampling import SamplingParams
-from testbed.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
-from testbed.emulation import Emulation
-from testbed.interpolation import read_off
-from testbed.memory import draft_node_parts, stage_parts
-from testbed.profiles.measured import DraftTimes, Measured
-from testbed.profiles.model import LayerSize
+from flowedge.core.messages import Segment
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
+from flowedge.profiling.documents.measured import DraftTimes, Measured
+from flowedge.profiling.documents.model import LayerSize
+from flowedge_testbed.costs.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
+from flowedge_testbed.costs.interpolation import read_off
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
 from tests.testbed.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
 
 SINGLE = MODEL.model_copy(update={"dtype": "float32"})

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from flowedge.errors import BadRequestError, CapacityError
-from flowedge.messages import Credit
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.middle import MiddleModel
-from flowedge.runtime.virtual import place_of
-from testbed.bench import BenchOptions, Progress, run_bench
-from testbed.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
-from testbed.emulation import EmulatedMiddle
-from testbed.memory import require_fit
-from testbed.pair import Pair
-from testbed.plan import cases
-from testbed.profiles.model import LayerSize, SmallModelSize
-from testbed.scenario import read_scenario
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.messages import Credit
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.profiling.documents.model import LayerSize, SmallModelSize
+from flowedge.simulate.virtual_pipeline import place_of
+from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+from flowedge_testbed.costs.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
+from flowedge_testbed.emulation.emulation import EmulatedMiddle
+from flowedge_testbed.emulation.memory import require_fit
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.plan import cases
+from flowedge_testbed.scenario import read_scenario
 from tests.testbed.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 from tests.truncated import first_layers
 

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.errors import ProtocolError
-from testbed.nspawn import journal
-from testbed.nspawn.possible import why_not
+from flowedge.core.errors import ProtocolError
+from testbed.tools.nspawn import journal
+from testbed.tools.nspawn.possible import why_not
 
 PROOF_S = 1500  # on a machine that does much else; minutes on one that does not
 BOOT_S = 120
 END_S = 60
-START = "from testbed.nspawn.enclosure import run_enclosed; run_enclosed('tests.testbed.nspawn_idle', [])"
+START = (
+    "from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed('tests.testbed.nspawn_idle', [])"
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def test_nothing_is_left_when_it_is_killed(
 @pytest.mark.timeout(PROOF_S)
 def test_boards_install_join_find_each_other_answer_and_recover(bootable: None) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "testbed.nspawn"],
+        [sys.executable, "-m", "testbed.tools.nspawn"],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,20 +16,20 @@ import psutil
 import pytest
 import yaml
 
-from flowedge.errors import BadRequestError, DeviceError
-from flowedge.runtime.pacing import JobTiming, Way
-from flowedge.runtime.virtual import DRAFT_NODE
-from testbed.costs import layer_s
-from testbed.emulation import Emulation, even_split
-from testbed.paced import namespaces
-from testbed.paced.clock import why_loopback
-from testbed.paced.compare import compared, table
-from testbed.paced.namespaces import Namespaces, free_network
-from testbed.paced.pacing import DevicePacing, PacedPipeline
-from testbed.paced.timings import Kept, TimingLog, TimingReader
-from testbed.profiles import library
-from testbed.profiles.model import LayerSize, ModelProfile
-from testbed.workers import read_record
+from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.live.pacing import JobTiming, Way
+from flowedge.profiling.documents.model import LayerSize, ModelProfile
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.costs.costs import layer_s
+from flowedge_testbed.emulation.emulation import Emulation, even_split
+from flowedge_testbed.paced import namespaces
+from flowedge_testbed.paced.clock import why_loopback
+from flowedge_testbed.paced.compare import compared, table
+from flowedge_testbed.paced.namespaces import Namespaces, free_network
+from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
+from flowedge_testbed.paced.timings import Kept, TimingLog, TimingReader
+from flowedge_testbed.profiles import library
+from flowedge_testbed.workers import read_record
 from tests.drafting.eagle3_files import save_eagle3_head
 
 ScenarioFile = Callable[..., Path]
@@ -213,7 +213,7 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path, **options: s
 
 HOLDER = """
 import time
-from testbed.paced.namespaces import Namespaces
+from flowedge_testbed.paced.namespaces import Namespaces
 network = Namespaces(2)
 network.start()
 print(network.interface, *network.pids, flush=True)

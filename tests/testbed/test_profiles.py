@@ -9,16 +9,16 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from flowedge.errors import BadRequestError, CapacityError
-from flowedge.models.quantize import QUANTISATIONS
-from testbed.emulation import even_split
-from testbed.memory import require_fit, stage_parts
-from testbed.plan import cases
-from testbed.profiles import library
-from testbed.profiles.model import WEIGHT_BYTES, Quantisation
-from testbed.scenario import Scenario, read_scenario
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.models.quant.quantize import QUANTISATIONS
+from flowedge.profiling.documents.model import WEIGHT_BYTES, Quantisation
+from flowedge_testbed.emulation.emulation import even_split
+from flowedge_testbed.emulation.memory import require_fit, stage_parts
+from flowedge_testbed.plan import cases
+from flowedge_testbed.profiles import library
+from flowedge_testbed.scenario import Scenario, read_scenario
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "testbed" / "scenarios").glob("*.yaml"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "testbed" / "flowedge_testbed" / "scenarios").glob("*.yaml"))
 ScenarioFile = Callable[..., Path]
 
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import testbed
+import flowedge_testbed
+from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.main import run as flowedge
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
 from flowedge.client.timelines import DeviceTimeline
-from flowedge.cluster.local import LocalCluster
-from flowedge.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
-from flowedge.runtime.timeline import Event
-from testbed.live.real import RealClock
-from testbed.live.request import trace_of
-from testbed.plan import Task
-from testbed.trace import Interval, PruneMark
-from testbed.workers import read_record, read_trace
+from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
+from flowedge.live.timeline import Event
+from flowedge_testbed.live.real import RealClock
+from flowedge_testbed.live.request import trace_of
+from flowedge_testbed.plan import Task
+from flowedge_testbed.trace import Interval, PruneMark
+from flowedge_testbed.workers import read_record, read_trace
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -138,7 +138,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
 
 
 def test_the_template_works_with_hosts_filled_in(cluster: LocalCluster, bench: Bench, tmp_path: Path) -> None:
-    form = (Path(testbed.__file__).parent / "scenarios" / "lan-template.yaml").read_text()
+    form = (Path(flowedge_testbed.__file__).parent / "scenarios" / "lan-template.yaml").read_text()
     hosts = hosts_of(cluster)
     for name, address in zip(
         ("d0.local:7070", "v1.local:7070", "v2.local:7070"),
@@ -185,9 +185,9 @@ def test_what_real_hosts_cannot_do_is_refused(
 
 
 def test_hosts_are_part_of_a_runs_key(scenario_file: ScenarioFile, tmp_path: Path) -> None:
-    from testbed.plan import cases, make_plan
-    from testbed.prompts import Dataset
-    from testbed.scenario import read_scenario
+    from flowedge_testbed.plan import cases, make_plan
+    from flowedge_testbed.prompts import Dataset
+    from flowedge_testbed.scenario import read_scenario
 
     def key(**hosts: Any) -> str:
         scenario = read_scenario(scenario_file(**{**LIVE, "hosts": {**HOSTS, **hosts}}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.trace import Interval, covered, use_between
+from flowedge_testbed.trace import Interval, covered, use_between
 
 
 def test_covered_counts_overlaps_once() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.errors import BadRequestError
-from testbed.line_search import Values, line_search, outcome
-from testbed.pair import Pair
-from testbed.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
+from flowedge.core.errors import BadRequestError
+from flowedge_testbed.model_set import Pair
+from testbed.tools.line_search import Values, line_search, outcome
+from testbed.tools.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
 from tests.testbed.conftest import PROMPTS
 
 pytestmark = pytest.mark.xdist_group("bench")

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.cli.main import run
 from flowedge.client import Client
-from flowedge.cluster.local import LocalAgent, LocalCluster
-from flowedge.errors import DeviceLostError
-from flowedge.sampling import SamplingParams
-from flowedge.training.cluster_target import open_cluster_target
-from flowedge.training.local_target import LocalTarget
+from flowedge.core.errors import DeviceLostError
+from flowedge.core.sampling import SamplingParams
 from flowedge.training.run import train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress
-from flowedge.training.target import Question, TrainingTarget
+from flowedge.training.targets.cluster_target import open_cluster_target
+from flowedge.training.targets.local_target import LocalTarget
+from flowedge.training.targets.target import Question, TrainingTarget
 from tests.drafting.conftest import save_small_lm
 from tests.training.test_training import Recorder
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from flowedge.training.recipe import (
+from flowedge.training.heads.recipe import (
     NOISE,
     default_learning_rate,
     head_losses,

@@ -14,25 +14,25 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from flowedge.cli.main import run
-from flowedge.drafting.eagle import EagleDrafter
-from flowedge.drafting.eagle3 import Eagle3Drafter
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.request import Request, Tokens
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.heads.eagle3 import Eagle3Drafter
 from flowedge.drafting.loading import Target, load_drafter
-from flowedge.errors import BadRequestError, CheckpointError
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.head import LMHead
-from flowedge.models.reference import ReferenceModel
-from flowedge.models.tokenizer import encode_chat, load_tokenizer
-from flowedge.runtime.costs import FixedCosts
-from flowedge.runtime.in_process import virtual_pipeline
-from flowedge.runtime.request import Request, Tokens
-from flowedge.sampling import SamplingParams
-from flowedge.training.local_target import LocalTarget
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
+from flowedge.models.layers.head import LMHead
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.training.run import Watcher, train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import Progress
+from flowedge.training.targets.local_target import LocalTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
+from tests.engine.histories import NoText
 from tests.models.tiny_families import make_tiny
-from tests.protocol.histories import NoText
 
 TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
 KINDS = {
@@ -172,10 +172,10 @@ def test_computing_in_pieces_changes_nothing(
     settings = replace(KINDS[kind][0], steps=8)
     whole, pieces = Recorder(), Recorder()
     train_drafter(str(target), data, tmp_path / "whole", settings, whole)
-    monkeypatch.setattr("flowedge.training.head_training.HELD_LOGITS", 5 * 4096)
-    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.heads.head_training.HELD_LOGITS", 5 * 4096)
+    monkeypatch.setattr("flowedge.training.targets.local_target.CHUNK_ROWS", 7)
     if kind == "eagle3":  # the order of texts changes the noise, which it has none of
-        monkeypatch.setattr("flowedge.training.batch.LEAST_FILL", 1.0)
+        monkeypatch.setattr("flowedge.training.data.batch.LEAST_FILL", 1.0)
     train_drafter(str(target), data, tmp_path / "pieces", settings, pieces)
     assert len(pieces.losses) == 8
     for step, losses in pieces.losses.items():
@@ -196,7 +196,7 @@ def test_a_training_goes_on_from_a_head(target: Path, data: Path, tmp_path: Path
 
 
 def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.targets.local_target.CHUNK_ROWS", 7)
     tokens = np.arange(5, 35, dtype=np.int32)
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.no_grad():

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.drafting.eagle3_head import load_eagle3_head
-from flowedge.training.documents import Document
-from flowedge.training.eagle3_training import draft_vocabulary
-from flowedge.training.unrolled import unrolled
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.training.data.documents import Document
+from flowedge.training.heads.eagle3_training import draft_vocabulary
+from flowedge.training.heads.unrolled import unrolled
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 
 HIDDEN, VOCAB, ROWS, STEPS = 32, 60, 4, 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.net.link_settings import LinkSettings
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.v1 import weights_pb2 as pb

@@ -11,12 +11,12 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.errors import FlowEdgeError
-from flowedge.models.checkpoint import Checkpoint
-from flowedge.models.reference import ReferenceModel
-from flowedge.models.tokenizer import eos_token_ids
-from flowedge.models.weight_file import WeightFile, byte_view
-from flowedge.sampling import SamplingParams
+from flowedge.core.errors import FlowEdgeError
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
 from flowedge.storage.digest import digest_of
 from flowedge.weights.library import Library
 from flowedge.weights.pulling import import_model

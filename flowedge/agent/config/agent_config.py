@@ -21,7 +21,7 @@ from flowedge.agent.config.sections import (
 from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import OperationsSettings
 from flowedge.agent.settings import AgentSettings
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.net.link_settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
 from flowedge.weights.settings import WeightsSettings
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flowedge.agent.config.agent_config import section_fields
 from flowedge.agent.config.toml_file import Place
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 
 def complain(error: ValidationError, where: Callable[[Place], str]) -> BadRequestError:

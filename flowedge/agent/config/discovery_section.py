@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from flowedge.agent.config.section import Section
-from flowedge.cluster.discovery_settings import DiscoverySettings
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
+from flowedge.discovery.settings import DiscoverySettings
 
 _DEFAULT = DiscoverySettings()
 

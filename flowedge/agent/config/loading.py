@@ -22,7 +22,7 @@ from pydantic_settings import (
 from flowedge.agent.config.agent_config import AgentConfig, section_fields
 from flowedge.agent.config.complaints import complain, unknown_section
 from flowedge.agent.config.toml_file import Place, TomlFile, holds
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 DEFAULT_FILE = Path("/etc/flowedge/agent.toml")
 PREFIX = "FLOWEDGE_"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from flowedge.agent.config.section import Section
-from flowedge.agent.logs import LogFormat, LogLevel, LogSettings
+from flowedge.agent.operations.logs import LogFormat, LogLevel, LogSettings
 
 _LOG = LogSettings()
 

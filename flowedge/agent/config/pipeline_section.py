@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from flowedge.agent.config.section import Section
 from flowedge.agent.pipeline_settings import PipelineSettings
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 _PIPELINE = PipelineSettings()
 

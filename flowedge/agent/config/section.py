@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 T = TypeVar("T")
 

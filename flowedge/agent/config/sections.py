@@ -10,8 +10,8 @@ from flowedge.agent.config.section import Section, checked_by
 from flowedge.agent.limits import MIB, AgentLimits
 from flowedge.agent.operations_settings import MAX_DRAIN_S, OperationsSettings
 from flowedge.agent.settings import AgentSettings
-from flowedge.cluster.address import host_ip, split_address
-from flowedge.runtime.transport.settings import LinkSettings
+from flowedge.net.address import host_ip, split_address
+from flowedge.net.link_settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
 from flowedge.weights.settings import WeightsSettings
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 
 Place = Sequence[str | int]  # section, key, and what lies deeper; an int is an index of an array
 

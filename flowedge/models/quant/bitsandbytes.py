@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.errors import CheckpointError
+from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.quant_state import StoredState, read_state, write_state
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from flowedge.errors import CheckpointError
+from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
 
 GROUP = 64  # weights of a row that share a scale and a zero

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flowedge.errors import CheckpointError
+from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors
 
 TYPES = ("nf4", "fp4")

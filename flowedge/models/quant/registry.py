@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flowedge.errors import BadRequestError
+from flowedge.core.errors import BadRequestError
 from flowedge.models.quant.backend import Backend
 from flowedge.models.quant.bitsandbytes import FourBit, Int8
 from flowedge.models.quant.int4 import Int4

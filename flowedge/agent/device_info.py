@@ -1,0 +1,95 @@
+"""Who a device is, and where it is reached."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import uuid
+from dataclasses import dataclass, field
+
+from flowedge.agent.settings import AgentSettings
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.net.address import WILDCARDS, join_address, split_address
+from flowedge.security.process import current
+from flowedge.system.device_kind import device_kind
+from flowedge.system.memory_room import MemorySettings, read_room, resident_bytes
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+
+def device_name(settings: AgentSettings) -> str:
+    """What the device is called."""
+    return settings.name or platform.node() or "device"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A running agent; `port` is the one it listens on, `instance` another one at each start."""
+
+    id: str
+    name: str
+    kind: str
+    host: str
+    port: int
+    instance: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    memory: MemorySettings = field(default_factory=MemorySettings)
+
+    @classmethod
+    def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
+        """The identity of this device; without an id (see device_id.py) it has a new one."""
+        name = device_name(settings)
+        kind = settings.device_kind or device_kind()
+        return cls(
+            device_id or uuid.uuid4().hex[:16],
+            name,
+            kind,
+            settings.host or "127.0.0.1",
+            port,
+            memory=settings.memory,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where it listens; the host may be a wildcard."""
+        return join_address(self.host or "0.0.0.0", self.port)
+
+    def address_for(self, peer: str) -> str:
+        """The address at which the device at `peer` reaches this one."""
+        if self.host not in WILDCARDS:
+            return self.address
+        host, port = split_address(peer)
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing; it has the system choose the way, and so our address
+            return join_address(str(probe.getsockname()[0]), self.port)
+
+    def record(self) -> DeviceRecord:
+        """What the device advertises."""
+        return DeviceRecord(
+            name=self.name,
+            id=self.id,
+            address=self.address,
+            kind=self.kind,
+            memory_total=read_room(self.memory).total,
+            protocol_version=PROTOCOL_VERSION,
+            version=VERSION,
+            instance=self.instance,
+            cluster=current().cluster,
+        )
+
+    def describe(self) -> pb.Device:
+        """What the device says of itself, apart from its role."""
+        room = read_room(self.memory)
+        return pb.Device(
+            id=self.id,
+            name=self.name,
+            kind=self.kind,
+            address=self.address,
+            memory_total=room.total,
+            memory_available=room.available,
+            protocol_version=PROTOCOL_VERSION,
+            version=VERSION,
+            resident_bytes=resident_bytes(),
+            instance=self.instance,
+            certified_role=current().role or "",
+        )

@@ -1,0 +1,59 @@
+"""The end of an agent: nothing new is taken, what is running ends, or is handed back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from flowedge.agent.roles.role import Role, RoleHolder
+from flowedge.core.errors import DrainingError
+from flowedge.core.log_fields import about
+
+POLL_S = 0.02
+
+_log = logging.getLogger(__name__)
+
+
+class Drain:
+    """The drain of one device, from the signal on."""
+
+    def __init__(self, device: str, roles: RoleHolder, drain_s: float, hand_back_s: float) -> None:
+        """drain_s: for what is running; hand_back_s: then, for its clients to be told."""
+        self._device = device
+        self._roles = roles
+        self._drain_s = drain_s
+        self._hand_back_s = hand_back_s
+
+    def begin(self) -> None:
+        """Refuse what is new."""
+        self._roles.begin_drain(DrainingError(self._device, "it is draining and takes nothing new"))
+        role = self._roles.role
+        running = role.num_sessions if role is not None else 0
+        fields = about(event="draining", sessions=running, seconds=self._drain_s)
+        _log.info("the agent is draining: what runs has this long to end", extra=fields)
+
+    async def wait(self, hurry: asyncio.Event) -> None:
+        """Until all that was running has ended, or was handed back with a DrainingError.
+
+        hurry: ends the time that it has.
+        """
+        role = self._roles.role
+        if role is None or await _settled(role, self._drain_s, hurry):
+            _log.info("the agent has drained", extra=about(event="drained"))
+            return
+        why = "told to stop at once" if hurry.is_set() else f"{self._drain_s:g} s were over"
+        fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
+        _log.warning("what still runs is handed back", extra=fields)
+        role.hand_back(DrainingError(self._device, "it is draining, and the session did not end in time"))
+        if not await _settled(role, self._hand_back_s, asyncio.Event()):
+            _log.warning("not all peers have taken note of what was handed back")
+
+
+async def _settled(role: Role, seconds: float, hurry: asyncio.Event) -> bool:
+    deadline = time.monotonic() + seconds
+    while not role.settled:
+        if hurry.is_set() or time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True

@@ -1,0 +1,54 @@
+"""Where and how the agent's log is written; the one place that sets logging up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """How the agent writes its log, which goes to stderr."""
+
+    format: LogFormat = "text"
+    level: LogLevel = "info"
+
+
+def set_up_logs(settings: LogSettings, device: str) -> None:
+    """Have everything that is logged in this process written to stderr, one line an event."""
+    prioritised = goes_to_journal(sys.stderr.fileno())
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.format == "json":
+        handler.setFormatter(JsonFormatter(device, prioritised=prioritised))
+    else:
+        handler.setFormatter(TextFormatter(prioritised=prioritised))
+    level = logging.getLevelName(settings.level.upper())
+    # Libraries say far too much at the level of debugging.
+    logging.basicConfig(level=max(level, logging.INFO), handlers=[handler], force=True)
+    logging.getLogger("flowedge").setLevel(level)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread_end
+
+
+def goes_to_journal(descriptor: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether what is written to a file descriptor goes to journald, as systemd's JOURNAL_STREAM tells."""
+    found = os.fstat(descriptor)
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        name = "?" if ended.thread is None else ended.thread.name
+        _log.error("thread %s ended with an error nobody foresaw", name, exc_info=ended.exc_value)

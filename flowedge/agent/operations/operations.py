@@ -1,0 +1,164 @@
+"""What watches over a running agent: health, service manager, metrics, and its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from types import TracebackType
+
+import grpc.aio
+
+from flowedge.agent.device_info import Identity
+from flowedge.agent.operations.draining import Drain
+from flowedge.agent.operations.health import SERVICES, Health, serving
+from flowedge.agent.operations.metrics import AgentMetrics
+from flowedge.agent.operations.metrics_readings import Readings
+from flowedge.agent.operations.metrics_server import MetricsServer
+from flowedge.agent.roles.role import Role, RoleHolder
+from flowedge.agent.settings import AgentSettings
+from flowedge.live.compute_thread import ComputeLane
+from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.v1 import agent_pb2 as pb
+
+LOOK_S = 0.5  # between two looks at the role, at most
+
+_log = logging.getLogger(__name__)
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first asks to stop, another to stop at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._come)
+
+    def _come(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+class Operations:
+    """An async context, in which the agent is watched; on leaving it the agent drains.
+
+    `ready` is to be called when the agent serves, `begin_drain` as soon as it is told to stop.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        roles: RoleHolder,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        signals: Signals,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._identity = identity
+        self._roles = roles
+        self._settings = settings
+        self._lane = lane
+        self._signals = signals
+        self._metrics = metrics
+        self._server: MetricsServer | None = None
+        self._notifier = Notifier()
+        self._health = Health()
+        self._drain = Drain(identity.name, roles, settings.operations.drain_s, settings.stop_s)
+        self._draining = False
+        self._watch: asyncio.Task[None] | None = None
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Have a server that has not been started answer for health, and for reflection if that is on."""
+        self._health.add_to(server)
+        if self._settings.operations.reflection:
+            from grpc_health.v1 import health  # noqa: PLC0415 (reflection is rare)
+            from grpc_reflection.v1alpha import reflection  # noqa: PLC0415
+
+            names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+
+    async def __aenter__(self) -> Operations:
+        """DeviceError when metrics cannot be served where the settings say."""
+        operations = self._settings.operations
+        if operations.metrics_port is not None:
+            self._metrics.registry.register(Readings(self._identity.name, self._roles, self._lane))
+            self._server = MetricsServer(
+                self._identity.name,
+                self._metrics.registry,
+                operations.metrics_host,
+                operations.metrics_port,
+            )
+        await self._look()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.begin_drain()
+                await self._drain.wait(self._signals.hurry)
+        finally:
+            if self._server is not None:
+                await asyncio.to_thread(self._server.stop)
+            if self._watch is not None:
+                self._watch.cancel()
+                await asyncio.gather(self._watch, return_exceptions=True)
+
+    def ready(self) -> None:
+        """The agent serves."""
+        self._notifier.tell(READY)
+        self._watch = asyncio.create_task(self._keep_looking())
+        self._watch.add_done_callback(_tell_bug)
+
+    async def begin_drain(self) -> None:
+        """Refuse what is new, and say so; the second time nothing happens."""
+        if not self._draining:
+            self._draining = True
+            self._notifier.tell(STOPPING)
+            self._drain.begin()
+            await self._look()
+
+    async def _keep_looking(self) -> None:
+        watchdog_s = self._notifier.watchdog_s
+        pause_s = LOOK_S if watchdog_s is None else min(LOOK_S, watchdog_s / 2)
+        while True:
+            await self._look()
+            if watchdog_s is not None:
+                self._sign_of_life()
+            await asyncio.sleep(pause_s)
+
+    async def _look(self) -> None:
+        role = self._roles.role
+        await self._health.tell(serving(role, draining=self._draining))
+        self._notifier.status(_status(self._identity, role, draining=self._draining))
+
+    def _sign_of_life(self) -> None:
+        """That this runs shows that the event loop does; the lane may still be stuck in a job."""
+        overdue_s = self._lane.overdue_s
+        if overdue_s > 0:
+            _log.error("a computation is %.1f s beyond its limit; no sign of life is given", overdue_s)
+        else:
+            self._notifier.tell(WATCHDOG)
+
+
+def _tell_bug(watch: asyncio.Task[None]) -> None:
+    """Without its watch an agent with a watchdog is restarted; the log says why."""
+    if not watch.cancelled() and watch.exception() is not None:
+        _log.error("the watch over the agent has failed", exc_info=watch.exception())
+
+
+def _status(identity: Identity, role: Role | None, *, draining: bool) -> str:
+    """The line that `systemctl status` shows."""
+    device = pb.Device()
+    if role is not None:
+        role.describe(device)
+    parts = ["draining" if draining else f"listening on {identity.address}"]
+    if role is None or not device.role:
+        parts.append("no role")
+    else:
+        layers = f", layers {device.layer_start} to {device.layer_stop - 1}" if device.layer_stop else ""
+        parts.append(f"{device.role} of {device.model}{layers}{'' if role.ready else ', loading'}")
+        parts.append(f"{role.num_sessions} sessions")
+    return "; ".join(parts)

@@ -1,0 +1,174 @@
+"""The Measure service: what this device can do, and what its links carry."""
+
+# ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import grpc.aio
+
+from flowedge.agent.device_info import Identity
+from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.services.measure_progress import MeasureProgress
+from flowedge.agent.settings import AgentSettings
+from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.live.compute_thread import ComputeLane
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import abort
+from flowedge.profiling.device.device_measurement import measure_here
+from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
+from flowedge.profiling.link_sender import LinkSender
+from flowedge.v1 import measure_pb2 as pb
+from flowedge.v1 import measure_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from flowedge.profiling.measurement import DeviceMeasurement
+
+T = TypeVar("T")
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+MEASURE_S = 1200.0  # all of a device; a small board takes minutes
+PROGRESS_S = 0.2
+TAKING_PART = "taking part in measuring a link"
+
+_log = logging.getLogger(__name__)
+
+
+class MeasureService(rpc.MeasureServicer):
+    """Measures one device, one thing at a time, and only while it has no role."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        roles: RoleHolder,
+        settings: AgentSettings,
+        lane: ComputeLane,
+        limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._identity = identity
+        self._roles = roles
+        self._settings = settings
+        self._lane = lane
+        self._limits = limits
+
+    async def MeasureDevice(self, request: pb.MeasureDeviceRequest, context: Context) -> None:
+        """Time layers, LM head and drafter in the compute lane."""
+
+        async def measure() -> None:
+            _check_version(request.protocol_version)
+            measurement = await self._measure(request, context)
+            await context.write(pb.MeasureDeviceReply(measurement_json=measurement.model_dump_json()))
+
+        await self._alone("being measured", context, measure)
+
+    async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
+        """Send data to another agent, which has to be the one that the caller names."""
+
+        async def measure() -> pb.MeasureLinkReply:
+            _check_version(request.protocol_version)
+            self._limits.check(request.bytes, request.round_trips)
+            sender = LinkSender(request.peer, request.peer_id, self._settings.link, self._limits)
+            measuring = sender.measure(request.bytes, request.round_trips)
+            return await within(
+                2 * self._limits.total_s, measuring, f"the link to {request.peer} was not measured"
+            )
+
+        return await self._alone("measuring a link", context, measure)
+
+    async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
+        """Count what comes after the warm-up, and time it."""
+
+        async def receive() -> pb.SinkReply:
+            await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
+            return await within(self._limits.total_s, self._receive(context), "not all data came")
+
+        return await self._alone(TAKING_PART, context, receive)
+
+    async def Ping(self, requests: AsyncIterator[pb.Probe], context: Context) -> None:
+        """Send probes back."""
+        await self._alone(TAKING_PART, context, lambda: self._answer(context))
+
+    async def _alone(self, purpose: str, context: Context, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that no role may be taken meanwhile for; its error ends the call."""
+        try:
+            with self._roles.kept_idle(purpose):
+                return await work()
+        except FlowEdgeError as error:
+            _log.warning("%s was refused or failed: %s", purpose, error)
+            await abort(context, error)
+
+    async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
+        from flowedge.profiling.measurement import measure_options  # noqa: PLC0415 (an idle agent is small)
+
+        options = measure_options(
+            model=request.model,
+            drafter=request.drafter or "none",
+            quant=request.quant or "none",
+            dtype=request.dtype or "float32",
+            repeats=request.repeats,
+            stack_mib=request.stack_mib,
+            threads=self._settings.threads,
+        )
+        identity, progress = self._identity, MeasureProgress(MEASURE_S)
+        work = asyncio.ensure_future(
+            self._lane.run(
+                lambda: measure_here(options, identity.name, progress.tell, identity.kind),
+                MEASURE_S + self._settings.load_s,  # the last timing sees the time, when it ends
+            )
+        )
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=PROGRESS_S)
+                text = progress.latest()
+                if text is not None:
+                    await context.write(pb.MeasureDeviceReply(progress=text))
+        finally:
+            progress.stop()
+            # The device may be given a role when the last timing has ended, and not before.
+            await within(self._settings.load_s, asyncio.wait({work}), "the last timing did not end")
+            if not work.cancelled():
+                work.exception()  # looked at, so that a caller who went away leaves no complaint
+        return work.result()[0]
+
+    async def _answer(self, context: Context) -> None:
+        limits = self._limits
+        await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
+        for _ in range(limits.warm_up_round_trips + limits.max_round_trips + 1):
+            probe: Any = await within(limits.step_s, context.read(), "no probe came")
+            if not isinstance(probe, pb.Probe):
+                return
+            if len(probe.data) > limits.max_probe_bytes:
+                raise BadRequestError(f"a probe has at most {limits.max_probe_bytes} bytes")
+            await context.write(probe)
+        raise BadRequestError(f"a latency is measured with at most {limits.max_round_trips} round trips")
+
+    async def _receive(self, context: Context) -> pb.SinkReply:
+        limits = self._limits
+        received = counted = 0
+        started = last = time.perf_counter()
+        while True:
+            chunk: Any = await within(limits.step_s, context.read(), "no data came")
+            if not isinstance(chunk, pb.SinkChunk):
+                return pb.SinkReply(bytes=counted, seconds=last - started)
+            last = time.perf_counter()
+            received += len(chunk.data)
+            if received > limits.most_received:
+                raise BadRequestError(f"a link is measured with at most {limits.max_bytes} bytes")
+            if chunk.warm_up:
+                started, counted = last, 0
+            else:
+                counted += len(chunk.data)
+
+
+def _check_version(version: int) -> None:
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the request is of protocol {version}, this device speaks {PROTOCOL_VERSION}; "
+            "install the same version on both"
+        )

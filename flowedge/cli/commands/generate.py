@@ -1,0 +1,136 @@
+"""`flowedge generate`: answers prompts through a pipeline of agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowedge.cli.exits import EXIT_DIFFERENT
+from flowedge.cli.options import BUNDLED, Noise, Quant
+from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+
+
+def generate(
+    model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            help="EAGLE head or small language model: directory or hub id; ngram; none; or several joined "
+            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small, bundled-eagle3."
+        ),
+    ] = None,
+    stages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Start so many stage agents and a draft node here, for this run."),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help="Agents to use, host:port,...: first the draft node, then the stages in layer order."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
+    ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="auto; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
+            "flowspec, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
+        ),
+    ] = "auto",
+    middle: Annotated[
+        str | None,
+        typer.Option(
+            help="Middle models of pipespec, DIR,..., smallest first: language models with the target's "
+            "tokenizer. Each takes an agent; those of --peers come after the stages."
+        ),
+    ] = None,
+    quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Smallest probability mass to draw from; 1 keeps all tokens.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0 keeps all.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws; if not given, one is drawn and shown.")
+    ] = None,
+    noise: Annotated[
+        Noise,
+        typer.Option(
+            help="Above temperature 0, what drafts are ranked by: shared, the noise of the draws as well, or "
+            "plain, how likely tokens are alone. The output is the same."
+        ),
+    ] = Noise.SHARED,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
+    prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help='File, a JSON object a line: "prompt", or "turns", of which the first is used.'),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File to write what came out and what it took to.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
+) -> None:
+    """Answer prompts; the text streams as it is accepted.
+
+    Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
+    2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
+    """
+    from flowedge.cli.answers import answer_all  # noqa: PLC0415
+    from flowedge.cli.options import (  # noqa: PLC0415
+        default_drafter,
+        local_drafter,
+        local_path,
+        middle_models,
+        split_peers,
+    )
+    from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
+    from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
+    from flowedge.cli.report import Report  # noqa: PLC0415
+    from flowedge.cli.screens.answer_screen import Screen  # noqa: PLC0415
+    from flowedge.client.request import GenerateOptions  # noqa: PLC0415
+    from flowedge.core.request import parse_noise  # noqa: PLC0415
+    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
+
+    # What is wrong with the options is found before anything is started.
+    middles = middle_models(middle, make_strategy(strategy, {}))
+    options = GenerateOptions(
+        strategy=strategy,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        noise=parse_noise(noise.value),
+    )
+    questions = read_prompts(prompt, prompts, limit)
+    request = PipelineRequest(
+        model=local_path(model),
+        drafter=local_drafter(default_drafter(model, drafter, strategy)),
+        quant=quant.value,
+        split=split,
+        stages=stages,
+        peers=tuple(split_peers(peers)) if peers is not None else None,
+        middles=middles,
+    )
+    choose_identity(cluster_dir, insecure)
+    screen = Screen()
+    report = Report(request, options, json_file)
+    with (
+        screen.transfers() as transfers,
+        open_pipeline(request, screen.progress, transfers) as address,
+    ):
+        answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
+    if not report.passed:
+        raise typer.Exit(EXIT_DIFFERENT)

@@ -1,0 +1,187 @@
+"""`flowedge inspect`: what a model takes, and what fits where."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowedge.cli.options import Dtype, Quant
+
+if TYPE_CHECKING:
+    from flowedge.models.checkpoint.inspection import ModelSizes
+
+_PIPED_WIDTH = 120  # columns
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="Checkpoint directory, hub id, or bundled.")],
+    quant: Annotated[
+        list[Quant] | None, typer.Option(help="Quantisation of the layers, several times for several; all.")
+    ] = None,
+    dtype: Annotated[
+        Dtype, typer.Option(help="Of what is not quantised, and of keys and values.")
+    ] = Dtype.FLOAT32,
+    devices: Annotated[
+        int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=0.0001, help="GiB of each device that weights and caches may take."),
+    ] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of context to have room for.")] = 4096,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."""
+    import json  # noqa: PLC0415
+
+    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.checkpoint.inspection import inspect_checkpoint  # noqa: PLC0415
+
+    if devices is not None and memory is None:
+        raise BadRequestError("--devices needs --memory, the GiB that each of them has")
+    names = list(dict.fromkeys(item.value for item in quant or []))
+    sizes = inspect_checkpoint(Checkpoint.open(model), dtype.value, names)
+    fits = [] if memory is None else _fits(sizes, context, int(memory * 2**30), devices)
+    if as_json:
+        print(json.dumps(_document(model, sizes, context, memory, fits), indent=2))
+    else:
+        _print(model, sizes, context, memory, fits)
+
+
+def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
+    """For each quantisation, what one device takes and how many are needed."""
+    from flowedge.placement.fit import Demand, least_devices, most_layers, place  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = []
+    kv = sizes.kv_bytes[sizes.dtype] * context
+    for quant, layers in sizes.layer_bytes.items():
+        demand = Demand(
+            [size + kv for size in layers], sizes.embedding_bytes, sizes.norm_bytes, sizes.head_bytes
+        )
+        row: dict[str, Any] = {
+            "quant": quant,
+            "layers_a_device": most_layers(demand, memory),
+            "least_devices": least_devices(demand, memory),
+        }
+        if devices is not None:
+            placement = place(demand, devices, memory)
+            row |= {
+                "devices": devices,
+                "split": None if placement is None else list(placement.split),
+                "stage_bytes": None if placement is None else list(placement.stage_bytes),
+                "fits": placement is not None and placement.fits,
+            }
+        rows.append(row)
+    return rows
+
+
+def _document(
+    model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
+) -> dict[str, Any]:
+    import dataclasses  # noqa: PLC0415
+
+    return {
+        "model": model,
+        **dataclasses.asdict(sizes),
+        "context": context,
+        "memory_gib": memory,
+        "fits": fits,
+    }
+
+
+def _print(
+    model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}"
+    count = sizes.parameters
+    parameters = "" if count is None else f", {count / 1e6:,.1f} million parameters"
+    console.print(f"[bold]{escape(model)}[/bold]: {sizes.model_type}{parameters}{stored}")
+    console.print(
+        f"{sizes.num_layers} layers of width {sizes.hidden_size}, {sizes.vocab_size} tokens, "
+        f"at most {sizes.max_positions} positions"
+    )
+    tied = ", the same tensor" if sizes.tied else ""
+    console.print(
+        f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "
+        f"LM head {_size(sizes.head_bytes)} (draft node){tied}\n"
+    )
+    console.print(_layer_table(sizes))
+    console.print()
+    console.print(_kv_table(sizes, context))
+    if memory is not None:
+        console.print(
+            f"\nWith {memory:g} GiB a device and {context} tokens of context "
+            f"(one device is the draft node; its drafter is not counted):"
+        )
+        console.print(_fit_table(fits))
+
+
+def _layer_table(sizes: ModelSizes) -> Any:
+    table = _table("layers in", "a layer", "all layers", "bits a weight")
+    weights = sum(sizes.layer_bytes["none"]) * 8 / _bits(sizes) if "none" in sizes.layer_bytes else None
+    for quant, layers in sizes.layer_bytes.items():
+        least, most = min(layers), max(layers)
+        layer = _size(most) if least == most else f"{_size(least)} to {_size(most)}"
+        bits = "" if weights is None else f"{sum(layers) * 8 / weights:.2f}"
+        name = sizes.dtype if quant == "none" else quant
+        table.add_row(name, layer, _size(sum(layers)), bits)
+    return table
+
+
+def _bits(sizes: ModelSizes) -> int:
+    return 32 if sizes.dtype == "float32" else 16
+
+
+def _kv_table(sizes: ModelSizes, context: int) -> Any:
+    table = _table("keys and values in", "a token, a layer", "a token", f"{context} tokens")
+    for dtype, size in sizes.kv_bytes.items():
+        table.add_row(
+            dtype, _size(size), _size(size * sizes.num_layers), _size(size * sizes.num_layers * context)
+        )
+    return table
+
+
+def _fit_table(fits: list[dict[str, Any]]) -> Any:
+    table = _table("layers in", "layers a device", "devices needed")
+    asked = fits[0].get("devices") if fits else None
+    if asked is not None:
+        table.add_column(f"split over {asked} devices")
+        table.add_column("largest stage", justify="right")
+        table.add_column("fits")
+    for row in fits:
+        cells = [row["quant"], str(row["layers_a_device"]), str(row["least_devices"] or "does not fit")]
+        if asked is not None:
+            split, sizes = row["split"], row["stage_bytes"]
+            cells += (
+                ["more stages than layers", "", "no"]
+                if split is None
+                else [",".join(map(str, split)), _size(max(sizes)), "yes" if row["fits"] else "no"]
+            )
+        table.add_row(*cells)
+    return table
+
+
+def _table(first: str, *others: str) -> Any:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, header_style="bold")
+    table.add_column(first)
+    for column in others:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"

@@ -1,0 +1,85 @@
+"""How far a training is, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from flowedge.core.errors import DeadlineError, DeviceError
+from flowedge.training.run import Watcher
+from flowedge.training.state import Progress
+
+
+class _Screen(Watcher):
+    def __init__(self, bar: RichProgress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("loading", total=None, detail="")
+        self._what = "loading"
+        self._began: tuple[float, int] | None = (
+            None  # time and tokens trained on before this run's second step
+        )
+        self.kept: int | None = None
+
+    def say(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False)
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        self._show(what, done, total, f"{done}/{total}")
+
+    def step(self, progress: Progress, share: float) -> None:
+        if self._began is None:
+            self._began = (monotonic(), progress.tokens)
+        began, tokens = self._began
+        elapsed = monotonic() - began
+        rate = f"{(progress.tokens - tokens) / elapsed:.0f} tok/s" if elapsed > 0 else ""
+        # EAGLE-3 has no loss of features.
+        losses = f"L1 {progress.feature_loss:.3f}, " if progress.feature_loss else ""
+        losses += f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}"
+        detail = f"step {progress.step}, {losses}, {rate}"
+        self._show("training", share, 1.0, detail)
+
+    def saved(self, step: int) -> None:
+        self.kept = step
+
+    def _show(self, what: str, done: float, total: float, detail: str) -> None:
+        if what != self._what:
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total, detail=detail)
+            self._what = what
+        self._bar.update(self._task, total=total, completed=done, detail=detail)
+
+
+@contextmanager
+def train_screen(out: Path) -> Iterator[Watcher]:
+    """A progress bar with the losses and the time left, on standard error.
+
+    It says what is kept when the training is interrupted or a device is lost.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        TextColumn("{task.fields[detail]}"),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    console = Console(stderr=True)
+    with RichProgress(*columns, console=console) as bar:
+        screen = _Screen(bar)
+        try:
+            yield screen
+        except (KeyboardInterrupt, DeviceError, DeadlineError):
+            kept = (
+                "this run has trained nothing"
+                if screen.kept is None
+                else f"step {screen.kept} is kept in {out}"
+            )
+            screen.say(
+                f"stopped; {kept}. The same command goes on from there, with --restart it begins anew."
+            )
+            raise

@@ -1,0 +1,115 @@
+"""Sampling parameters, position-keyed noise, and the verification walk.
+
+Sampling is the Gumbel-max rule: token(t) = argmax_v(log p_t(v) + g(seed, t, v)). The noise depends on the
+seed, the absolute position and the token id alone, so no way of decoding can change a draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from flowedge.core.errors import BadRequestError
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+MAX_SEED = 2**63 - 1
+MIN_TEMPERATURE = 1e-6  # logits divided by less could leave the range of a float64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn from the target's logits.
+
+    Raises BadRequestError when a value is out of range.
+    """
+
+    temperature: float = 0.0  # 0 takes the most likely token
+    top_k: int = 0  # 0 keeps all tokens
+    top_p: float = 1.0  # 1 keeps all tokens
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < np.inf):
+            raise BadRequestError(
+                f"temperature is {self.temperature}; it must be 0, or finite and {MIN_TEMPERATURE} or more"
+            )
+        if self.top_k < 0:
+            raise BadRequestError(f"top_k is {self.top_k}; it must be 0 (off) or more")
+        if not 0 < self.top_p <= 1:
+            raise BadRequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise BadRequestError(f"seed is {self.seed}; it must be from 0 to {MAX_SEED}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def gumbel_noise_of(seed: int, position: int, tokens: IntArray) -> FloatArray:
+    """Standard Gumbel noise g(seed, position, token) for the given token ids.
+
+    Args:
+        seed: 0 to MAX_SEED.
+        position: absolute index of the token that is drawn (the first token after a prompt of P has P).
+        tokens: int64 [n] token ids.
+
+    Returns:
+        float64 [n], finite, from 53-bit uniforms of a counter-based hash (splitmix64 finaliser).
+    """
+    # Arrays of one element: they wrap around silently where scalars would warn.
+    seeded = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
+    stream = _mix(seeded ^ (np.array([position], dtype=np.uint64) * _MIX_2 + _GOLDEN))
+    bits = _mix(stream + tokens.astype(np.uint64) * _GOLDEN) >> np.uint64(11)
+    uniform = np.maximum(bits, np.uint64(1)).astype(np.float64) * 2.0**-53
+    noise: FloatArray = -np.log(-np.log(uniform))
+    return noise
+
+
+def gumbel_noise(seed: int, position: int, vocab_size: int) -> FloatArray:
+    """`gumbel_noise_of` for every token of a vocabulary: float64 [vocab_size]."""
+    return gumbel_noise_of(seed, position, np.arange(vocab_size, dtype=np.int64))
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Where verification got to: the accepted rows, root first, and the token drawn after the last."""
+
+    accepted: tuple[int, ...]
+    token: int
+
+
+def walk(tokens: Sequence[int], parents: Sequence[int], draw: Callable[[int], int]) -> Walk:
+    """Follow the target's own draws through the returned rows of a draft tree (flowspec, section 3.3).
+
+    Args:
+        tokens: token of each row; row 0 is the root.
+        parents: parent row of each row, smaller than the row itself; -1 for the root.
+        draw: gives the token the target draws after a row; called for the rows on the true path only.
+
+    Returns:
+        The path from the root along rows whose tokens were drawn, and the first token drawn that has no row.
+    """
+    children = {(parent, token): row for row, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    accepted = [0]
+    while True:
+        token = draw(accepted[-1])
+        row = children.get((accepted[-1], token))
+        if row is None:
+            return Walk(tuple(accepted), token)
+        accepted.append(row)

@@ -1,0 +1,356 @@
+"""The state machine of the draft node, D0: it drafts, verifies, and alone changes a session's sequence.
+
+Like the stage it opens no socket, reads no clock and starts no thread. A driver feeds it with `start` and
+`receive`, takes work with `next_job`, messages with `next_outbound` (in-band, to the first stage) and
+`next_express` (to every stage), and what clients get with `next_output`. Middle models of a hierarchy are
+pipelines of one stage each, on routes of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flowedge.core.errors import (
+    BadRequestError,
+    CapacityError,
+    DeviceLostError,
+    FlowEdgeError,
+    ProtocolError,
+    error_from_code,
+)
+from flowedge.core.messages import (
+    Close,
+    Credit,
+    Fault,
+    Heartbeat,
+    Message,
+    Open,
+    Prune,
+    Segment,
+    StageReport,
+)
+from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
+from flowedge.core.sampling import Walk
+from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
+from flowedge.engine.stopping import TextStream
+from flowedge.protocol.outbox import Outgoing
+from flowedge.strategies import base
+from flowedge.strategies.base import TARGET, HierarchicalStrategy, Strategy
+
+__all__ = ["DraftNode", "DraftNodeSpec"]
+
+
+class DraftNode:
+    """All sessions of one pipeline, and the draft node's one compute lane."""
+
+    def __init__(
+        self,
+        device: str,
+        spec: DraftNodeSpec,
+        make_strategy: Callable[[Request], Strategy],
+        make_text: Callable[[], TextStream],
+    ) -> None:
+        self.device = device
+        self.spec = spec
+        self._make_strategy = make_strategy
+        self._make_text = make_text
+        self._sessions: dict[str, DraftSession] = {}
+        self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
+        self._cache_jobs: deque[OpenDraft | DropCache] = deque()
+        self._outgoing = [Outgoing() for _ in self.routes]
+        self._outputs: deque[Output] = deque()
+        self._reports: dict[str, StageReport] = {}
+        self._now = 0.0
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions) + len(self._closing)
+
+    @property
+    def routes(self) -> range:
+        """To the target's pipeline, and to those of middle models."""
+        return range(1 + self.spec.num_middles)
+
+    def start(self, request: Request) -> None:
+        """Open a session and send the first chunk of its prompt.
+
+        Raises BadRequestError or CapacityError, with nothing opened, for a request that cannot be served.
+        """
+        name = request.session
+        if name in self._sessions or name in self._closing:
+            raise BadRequestError(f"session {name} exists already")
+        if self.num_sessions >= self.spec.max_sessions:
+            raise CapacityError(
+                f"{self.spec.max_sessions} sessions are open on device {self.device} already; try later"
+            )
+        strategy = self._make_strategy(request)
+        if strategy.needs_drafter and not self.spec.has_drafter:
+            raise BadRequestError(
+                f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
+            )
+        session = DraftSession(
+            request,
+            strategy,
+            self._make_text(),
+            self.spec.max_positions,
+            keeps_features=self.spec.needs_features,
+            routes=self._middle_routes(strategy),
+            vocab_size=self.spec.vocab_size,
+        )
+        session.tell_time(self._now)
+        self._sessions[name] = session
+        self._reports[name] = StageReport(self.device)
+        if strategy.needs_drafter:
+            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
+        for route in session.routes:
+            self._outgoing[route].put(Open(name, session.capacity))
+            self._send_prompt(session, route)
+
+    def _middle_routes(self, strategy: Strategy) -> range:
+        """Those to the last middle models, as many as the strategy works with."""
+        if not isinstance(strategy, HierarchicalStrategy):
+            return range(0)
+        return self.routes[1:][max(self.spec.num_middles - strategy.max_middles, 0) :]
+
+    def tell_time(self, now: float) -> None:
+        """The time, in seconds, of what the driver does next; any steady clock will do."""
+        self._now = now
+        for session in self._sessions.values():
+            session.tell_time(now)
+
+    def draft_with(self, *, needs_features: bool) -> None:
+        """Sessions that begin from now on can draft: the executor has been given a drafter."""
+        self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
+
+    def cancel(self, name: str) -> None:
+        """End a session without a result; does nothing when it has ended."""
+        if name in self._sessions:
+            self._close(self._sessions[name])
+
+    def fail_session(self, name: str, error: FlowEdgeError) -> None:
+        """End a session with an error; does nothing when it has ended."""
+        session = self._sessions.get(name)
+        if session is not None:
+            self._close(session)
+            self._outputs.append(Failed(name, error))
+        elif name in self._closing:
+            # All tokens are out if it had finished; what is lost is the stages' reports.
+            self._finished(self._closing.pop(name), ())
+
+    def device_lost(self, error: DeviceLostError) -> None:
+        """The pipeline is broken: every session ends with the error."""
+        for name in [*self._sessions, *self._closing]:
+            self.fail_session(name, error)
+        self._closing.clear()
+        self._reports.clear()
+        self._outgoing = [Outgoing() for _ in self.routes]
+
+    def receive(self, message: Message, route: int = TARGET) -> None:
+        """Take in a message from the last stage of a route, a credit from the first, or a fault."""
+        name = getattr(message, "session", "")
+        try:
+            match message:
+                case Segment():
+                    self._receive_result(message, route)
+                case Prune():
+                    if name in self._sessions:
+                        self._sessions[name].flight(route).pass_fence(message.epoch)
+                case Credit():
+                    self._receive_credit(name, route)
+                case Close():
+                    self._receive_close(message, route)
+                case Fault():
+                    self.fail_session(name, error_from_code(message.code, message.device, message.reason))
+                case Open() | Heartbeat():
+                    pass
+        except ProtocolError as error:
+            self.fail_session(name, error)
+
+    def next_job(self) -> DraftJob | None:
+        """The next job for the compute lane, which must be free; verifying goes before drafting."""
+        if self._cache_jobs:
+            return self._cache_jobs.popleft()
+        for take in (DraftSession.next_verify, DraftSession.next_draft):
+            for name, session in self._sessions.items():
+                try:
+                    job = take(session)
+                except ProtocolError as error:
+                    self.fail_session(name, error)
+                    return self.next_job()
+                if job is not None:
+                    self._sessions[name] = self._sessions.pop(name)
+                    return job
+        return None
+
+    def finish(self, job: DraftJob, result: DraftResult) -> None:
+        """Take back a job the lane has run."""
+        session = self._sessions.get(job.session)
+        if session is None:
+            return
+        if isinstance(job, Verify) and isinstance(result, Walk):
+            event = session.verified(job, result, self.spec.num_stages)
+            self._carry_out(session, session.strategy.handle(event))
+            self._report_empty(session)
+            self._grant(session, *session.middles)
+        elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
+            layer = session.grown(job, result)
+            if layer is not None:
+                self._carry_out(session, session.strategy.handle(layer))
+                self._report_empty(session)
+
+    def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
+        """Take back a job the lane could not run: its session ends with the error."""
+        self.fail_session(job.session, error)
+
+    def next_outbound(self, route: int = TARGET) -> Message | None:
+        """The next message for the link to a route's first stage, which must be ready to take it."""
+        return self._outgoing[route].in_band.pop()
+
+    def next_express(self, route: int = TARGET) -> Message | None:
+        """The next message to be sent to every stage of a route at once."""
+        express = self._outgoing[route].express
+        return express.popleft() if express else None
+
+    def next_output(self) -> Output | None:
+        """The next thing a client gets."""
+        return self._outputs.popleft() if self._outputs else None
+
+    def record_busy(self, name: str, seconds: float) -> None:
+        """Count lane time of a session, before its job is finished."""
+        if name in self._sessions:
+            self._sessions[name].job_s = seconds
+        if name in self._reports:
+            report = self._reports[name]
+            self._reports[name] = _added(report, seconds=seconds)
+
+    def record_sent(self, name: str, num_bytes: int) -> None:
+        """Count bytes of a session that went to the first stage."""
+        if name in self._reports:
+            self._reports[name] = _added(self._reports[name], num_bytes=num_bytes)
+
+    def _send_prompt(self, session: DraftSession, route: int) -> None:
+        segment = session.flight(route).next_prompt_segment(self.spec.prefill_rows)
+        if segment is not None:
+            self._outgoing[route].put(segment)
+
+    def _receive_credit(self, name: str, route: int) -> None:
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        session.flight(route).grant()
+        self._send_prompt(session, route)
+        self._grant(session, route)
+
+    def _grant(self, session: DraftSession, *routes: int) -> None:
+        """Tell the strategy of credits it has not heard of, as soon as it decodes."""
+        for route in routes:
+            for _ in range(session.take_grants(route)):
+                if session.name in self._sessions:
+                    self._carry_out(session, session.strategy.handle(base.CreditGranted(route)))
+
+    def _receive_result(self, segment: Segment, route: int) -> None:
+        session = self._sessions.get(segment.session)
+        if session is None:
+            return
+        if route == TARGET:
+            session.take_result(segment, self.spec)
+            if session.request.rows_only:
+                self._put_out_rows(session)
+            else:
+                self._report_empty(session)
+            return
+        predicted = session.middle(route).take_result(segment)
+        if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
+            self._carry_out(session, session.strategy.handle(predicted))
+        self._grant(session, route)
+
+    def _put_out_rows(self, session: DraftSession) -> None:
+        while (rows := session.next_rows()) is not None:
+            self._outputs.append(Rows(session.name, rows))
+        if session.all_rows_returned:
+            session.finish_reason = "rows"
+            self._close(session)
+
+    def _report_empty(self, session: DraftSession) -> None:
+        """Tell the strategy of segments that came back without live rows, each when its turn has come."""
+        while session.name in self._sessions and session.take_empty():
+            self._carry_out(session, session.strategy.handle(base.Returned()))
+
+    def _receive_close(self, close: Close, route: int) -> None:
+        session = self._closing.get(close.session)
+        if session is None:
+            return
+        session.reports[route] = close.reports
+        if len(session.reports) == len(session.routes):
+            del self._closing[close.session]
+            middles = tuple(report for route in session.middles for report in session.reports[route])
+            self._finished(session, session.reports[TARGET], middles)
+
+    def _finished(
+        self,
+        session: DraftSession,
+        reports: tuple[StageReport, ...],
+        middles: tuple[StageReport, ...] = (),
+    ) -> None:
+        """Put out the end of a session that was closed; one that was cancelled or failed has none."""
+        own = self._reports.pop(session.name, StageReport(self.device))
+        if session.finish_reason is not None:
+            counters = session.counters()
+            finished = Finished(session.name, session.finish_reason, "", counters, (own, *reports), middles)
+            self._outputs.append(finished)
+
+    def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
+        for command in commands:
+            match command:
+                case base.Emit():
+                    if self._emit(session, command):
+                        return
+                case base.Prune():
+                    self._outgoing[TARGET].prune(session.prune(command))
+                case base.Send():
+                    self._outgoing[TARGET].put(session.draft_segment(command))
+                case base.Append():
+                    self._outgoing[TARGET].put(session.committed_segment((command.token,)))
+                case base.SendTo():
+                    self._outgoing[command.route].put(session.middle(command.route).segment(command))
+                case base.Keep():
+                    kept = session.middle(command.route).keep(command)
+                    if kept is not None:
+                        self._outgoing[command.route].prune(kept)
+                case base.Grow():
+                    session.grow(command)
+                case base.Cancel():
+                    session.grow(None)
+        session.note_rollbacks()
+
+    def _emit(self, session: DraftSession, emit: base.Emit) -> bool:
+        """Put out certain tokens; says whether the generation ends with them."""
+        accepted = session.output.push(emit.tokens)
+        session.count_emitted(len(accepted.tokens))
+        self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text))
+        if accepted.reason is None:
+            return False
+        session.finish_reason = accepted.reason
+        self._close(session)
+        return True
+
+    def _close(self, session: DraftSession) -> None:
+        name = session.name
+        self._closing[name] = self._sessions.pop(name)
+        for route in session.routes:
+            self._outgoing[route].close(name)
+        if session.strategy.needs_drafter:
+            self._cache_jobs.append(DropCache(name))
+
+
+def _added(report: StageReport, seconds: float = 0.0, num_bytes: int = 0) -> StageReport:
+    return StageReport(
+        device=report.device,
+        busy_s=report.busy_s + seconds,
+        bytes_sent=report.bytes_sent + num_bytes,
+    )

@@ -1,0 +1,140 @@
+"""Runs the jobs of the state machines on real models."""
+
+from __future__ import annotations
+
+import torch
+
+from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import Walk, walk
+from flowedge.drafting.drafter import Drafter
+from flowedge.engine.jobs import (
+    DraftJob,
+    DraftResult,
+    DropCache,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    OpenCache,
+    OpenDraft,
+    StageJob,
+    Verify,
+)
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.sampler import TokenSampler
+from flowedge.models.layers.taps import Taps, row_width, taps_within
+from flowedge.models.layers.tensors import to_payload, to_tensor
+
+
+class BlockExecutor:
+    """A StageExecutor over a block of layers, with the caches of all its sessions."""
+
+    def __init__(self, block: LayerBlock, taps: Taps = ()) -> None:
+        """taps: of the whole pipeline."""
+        self.block = block
+        self.row_width = row_width(block.hidden_size, taps, block.start)  # of the rows it takes
+        self.added_width = row_width(block.hidden_size, taps, block.stop) - self.row_width
+        self._taps = taps_within(taps, block.start, block.stop)
+        self._caches: dict[str, SessionCache] = {}
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights it holds."""
+        return self.block.weight_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of all caches allocated now."""
+        # A copy first: the lane's thread may open a session meanwhile.
+        return sum(cache.nbytes for cache in list(self._caches.values()))
+
+    def close(self) -> None:
+        """Let go of all weights and caches, whoever may still hold this; nothing can be run any more."""
+        self._caches.clear()
+        del self.block
+
+    def run(self, job: StageJob) -> Payload | None:
+        """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
+        match job:
+            case OpenCache():
+                self._caches[job.session] = self.block.new_cache(job.capacity)
+            case DropCache():
+                self._caches.pop(job.session, None)
+            case Forward():
+                return self._forward(job)
+        return None
+
+    def _forward(self, job: Forward) -> Payload | None:
+        cache = self._caches.get(job.session)
+        if cache is None:
+            raise ProtocolError(f"session {job.session} has no cache here")
+        cache.gather(job.settled, job.slots)
+        inputs, width = to_tensor(job.payload), self.block.hidden_size
+        carries = self.row_width > width  # what earlier stages have tapped
+        output = self.block.forward(
+            inputs[:, :width].contiguous() if carries else inputs,
+            job.positions,
+            cache,
+            job.cached,
+            job.context,
+            job.tail_parents,
+            lambda: job.dead,
+            self._taps,
+        )
+        if output is None:
+            return None
+        if carries:
+            carried = inputs[:, width:].to(output.device)
+            output = torch.cat((output[:, :width], carried, output[:, width:]), dim=-1)
+        return to_payload(output)
+
+
+class HeadExecutor:
+    """A DraftExecutor: the LM head, the sampler, and the drafter where there is one."""
+
+    def __init__(self, head: LMHead, drafter: Drafter | None) -> None:
+        self.head = head
+        self.drafter = drafter
+
+    def close(self) -> None:
+        """Let go of all weights, whoever may still hold this; nothing can be run any more."""
+        self.drafter = None
+        del self.head
+
+    def run(self, job: DraftJob) -> DraftResult:
+        """Run one job. Raises FlowEdgeError."""
+        match job:
+            case Verify():
+                return self._verify(job)
+            case OpenDraft():
+                if self.drafter is not None:
+                    self.drafter.open(job.session, job.capacity, job.first_token, job.noise)
+            case DropCache():
+                if self.drafter is not None:
+                    self.drafter.close(job.session)
+            case ExtendDraft():
+                self._drafter().extend(job.session, job.features, job.next_tokens)
+            case GrowDraft():
+                drafter = self._drafter()
+                if job.next_tokens is not None:
+                    drafter.extend(job.session, job.features, job.next_tokens)
+                nodes, parents, tokens = job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist()
+                return drafter.grow(job.session, job.growth, nodes, parents, tokens, job.width)
+        return None
+
+    @torch.inference_mode()
+    def _verify(self, job: Verify) -> Walk:
+        logits = self.head.logits(to_tensor(job.hidden[:, : self.head.hidden_size]))
+        sampler = TokenSampler(job.sampling, logits.shape[-1])
+
+        def draw(row: int) -> int:
+            return sampler.draw(logits[row], int(job.positions[row]) + 1)
+
+        return walk(job.tokens.tolist(), job.parents.tolist(), draw)
+
+    def _drafter(self) -> Drafter:
+        if self.drafter is None:
+            raise BadRequestError("this draft node has no drafter; only autoregressive decoding works")
+        return self.drafter

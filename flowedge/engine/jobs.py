@@ -1,0 +1,140 @@
+"""Work for a compute lane: what a state machine wants computed, and what comes back.
+
+A lane runs one job at a time, like one GPU. Drivers take jobs from a machine with `next_job()`, have an
+executor run them, and hand the result back with `finish(job, result)` or `fail(job, error)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import IntArray, SamplingParams, Walk
+from flowedge.drafting.drafter import DraftLayer
+
+
+@dataclass(frozen=True)
+class OpenCache:
+    """Allocate the KV cache of a session, `capacity` rows. Result: None."""
+
+    session: str
+    capacity: int
+
+
+@dataclass(frozen=True)
+class OpenDraft:
+    """Begin a session of the drafter (see Drafter.open). Result: None."""
+
+    session: str
+    capacity: int
+    first_token: int
+    noise: SamplingParams | None = None
+
+
+@dataclass(frozen=True)
+class DropCache:
+    """Free the KV cache, or the drafter's state, of a session. Result: None."""
+
+    session: str
+
+
+@dataclass(eq=False)
+class Forward:
+    """Compute n rows through a stage's layers. Result: [n, width] payload, or None when aborted.
+
+    Attributes:
+        settled: before computing, cache row settled + i must receive cache row slots[i] (the pending gather).
+        slots: int64, strictly ascending, each at least settled + its index.
+        context: rows below this are seen by every row.
+        cached: cache row of the first computed row; equals settled + len(slots).
+        tail_parents: int64, parent row of rows context .. cached + n, CONTEXT where it is the context.
+        positions: int64 [n]; payload: int32 [n] token ids or [n, width]; widths as in StageSpec.
+        dead: set when no row is wanted any more; to be read between layers.
+    """
+
+    session: str
+    settled: int
+    slots: IntArray
+    context: int
+    cached: int
+    tail_parents: IntArray
+    positions: IntArray
+    payload: Payload
+    committed: bool = False
+    dead: bool = field(default=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Verify:
+    """Draw the target's tokens along the draft rows that came back. Result: sampling.Walk.
+
+    Attributes:
+        hidden: [n, width], each row the final hidden state and what was tapped; row 0 is the root.
+        tokens: int64 [n]; parents: int64 [n] offsets into these rows, -1 for the root.
+        positions: int64 [n] absolute; the token drawn after row i has position positions[i] + 1.
+    """
+
+    session: str
+    sampling: SamplingParams
+    hidden: Payload
+    tokens: IntArray
+    parents: IntArray
+    positions: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class ExtendDraft:
+    """Give the drafter true rows (see Drafter.extend). Result: None.
+
+    Attributes:
+        features: None where the drafter needs none.
+    """
+
+    session: str
+    features: Payload | None
+    next_tokens: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class GrowDraft:
+    """One layer of a draft tree. Result: DraftLayer.
+
+    Attributes:
+        growth: number of the growth; a new number discards the scratch of the one before.
+        nodes: int64 [f] the caller's names of the frontier nodes; 0 is the root, alone in the first layer.
+        parents: int64 [f] names of their parents, -1 for the root; tokens: int64 [f].
+        width: how many children each node gets.
+        features, next_tokens: true rows to extend the drafter by first (see ExtendDraft), the last of which
+            leads to the root; next_tokens is None where there are none.
+    """
+
+    session: str
+    growth: int
+    nodes: IntArray
+    parents: IntArray
+    tokens: IntArray
+    width: int
+    features: Payload | None
+    next_tokens: IntArray | None
+
+
+StageJob: TypeAlias = OpenCache | DropCache | Forward
+DraftJob: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
+DraftResult: TypeAlias = Walk | DraftLayer | None
+
+
+class StageExecutor(Protocol):
+    """Runs a stage's jobs; called from one thread at a time."""
+
+    def run(self, job: StageJob) -> Payload | None: ...
+
+
+class DraftExecutor(Protocol):
+    """Runs a draft node's jobs; called from one thread at a time."""
+
+    def run(self, job: DraftJob) -> DraftResult: ...

@@ -1,0 +1,78 @@
+"""One session as the draft node holds it towards a middle model, which has a pipeline of its own."""
+
+from __future__ import annotations
+
+from flowedge.core.errors import ProtocolError
+from flowedge.core.messages import CONTEXT, Prune, Segment
+from flowedge.protocol.pipeline_ledger import Flight
+from flowedge.strategies import base
+
+TOKEN_DTYPE = "int32"  # numpy name of what a middle model answers each row with
+
+
+class MiddleSession:
+    """A chain of rows, prompt first, so that a row is its position; each comes back as a predicted token.
+
+    Nothing is sent beyond the prompt, and nothing pruned, before all of the prompt has come back.
+
+    Attributes:
+        flight: what is under way; ready: whether the prompt has come back.
+    """
+
+    def __init__(
+        self, session: str, route: int, prompt: tuple[int, ...], capacity: int, vocab_size: int
+    ) -> None:
+        """capacity: cache rows; vocab_size: the target's number of token ids."""
+        self.flight = Flight(session, prompt)
+        self._route = route
+        self._prompt_rows = len(prompt)
+        self._capacity = capacity
+        self._vocab_size = vocab_size
+        self._returned = 0  # rows that have come back and live
+
+    @property
+    def ready(self) -> bool:
+        return self._returned >= self._prompt_rows
+
+    def segment(self, command: base.SendTo) -> Segment:
+        """The next tokens of the chain. ValueError when they do not follow what there is, or do not fit."""
+        sequence, count = self.flight.sequence, len(command.tokens)
+        first = sequence.length
+        if command.position != first or first + count > self._capacity or not self.ready:
+            raise ValueError(
+                f"{count} tokens from position {command.position} on for a middle model that has {first} "
+                f"and room for {self._capacity}"
+            )
+        rows = range(first, first + count)
+        parents = tuple(row - 1 if row > sequence.context else CONTEXT for row in rows)
+        return self.flight.append(command.tokens, parents)
+
+    def keep(self, command: base.Keep) -> Prune | None:
+        """Change the sequence; None when nothing changes."""
+        sequence = self.flight.sequence
+        end = min(command.end, sequence.length)
+        self._returned = min(self._returned, max(end, sequence.context))
+        context = max(min(command.context, self._returned), sequence.context)
+        if end >= sequence.length and context == sequence.context:
+            return None
+        prune = sequence.keep(end, context)
+        self.flight.prune(prune)
+        return prune
+
+    def take_result(self, segment: Segment) -> base.Predicted | None:
+        """What a returned segment tells the strategy; nothing where no draft row lives.
+
+        Raises ProtocolError when it does not fit the session.
+        """
+        segment = self.flight.take_back(segment, (), TOKEN_DTYPE)
+        if not segment.num_rows:
+            return None
+        tokens = segment.payload
+        if not (tokens.min() >= 0 and tokens.max() < self._vocab_size):
+            raise ProtocolError(
+                f"segment {segment.number} came back with a token id outside 0..{self._vocab_size - 1}"
+            )
+        self._returned = segment.first_row + segment.num_rows
+        if segment.committed:
+            return None
+        return base.Predicted(self._route, segment.first_row, tuple(tokens.tolist()))

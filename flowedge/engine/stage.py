@@ -1,0 +1,413 @@
+"""The state machine of one pipeline stage: messages in, jobs and messages out.
+
+It opens no socket, reads no clock and starts no thread. A driver feeds it with `receive`, takes work with
+`next_job`, and takes messages with `next_outbound` (in-band, downstream) and `next_upstream` (credits).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.messages import (
+    Close,
+    Credit,
+    Fault,
+    Heartbeat,
+    Message,
+    Open,
+    Payload,
+    Prune,
+    Segment,
+    StageReport,
+    no_rows,
+)
+from flowedge.core.sampling import IntArray
+from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
+from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
+from flowedge.protocol.cached_rows import Tail
+from flowedge.protocol.epochs import check_prune, map_segment
+from flowedge.protocol.outbox import Outbox
+
+MAX_HELD_PRUNES = 1024
+MAX_LATE_CLOSES = 1024  # ended sessions remembered, so that a late express close is known as late
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What a stage accepts.
+
+    Attributes:
+        is_first: takes token ids and grants credits; the others take hidden states.
+        width: size of the rows of hidden states that it takes; added_width: by how much wider those are that
+            it hands on (see models/layers/taps.py). The first takes none and hands on width + added_width.
+        vocab_size: bound of token ids; dtype: numpy name of hidden states.
+        max_rows: most rows of one segment; max_capacity: most cache rows of one session.
+        max_sessions: most sessions open at once; max_queue: most segments that wait for the lane.
+        padding_per_row: bytes sent along with each row, for emulated models.
+        answers: gives a token id for each row, int32 [n], in place of a hidden state.
+    """
+
+    is_first: bool
+    width: int
+    vocab_size: int
+    dtype: str = "float32"
+    max_rows: int = 4096
+    max_capacity: int = 1 << 20
+    max_sessions: int = 64
+    max_queue: int = 4096
+    padding_per_row: int = 0
+    added_width: int = 0
+    answers: bool = False
+
+
+@dataclass
+class _Computing:
+    """The segment in the compute lane: its job, its live rows and their offsets in the job."""
+
+    job: Forward
+    segment: Segment
+    kept: IntArray
+
+
+@dataclass
+class _Session:
+    capacity: int
+    work: Counter[str]  # of all sessions
+    tail: Tail = field(default_factory=Tail)
+    epoch: int = 0
+    fence: int = 0  # the last prune that came in-band
+    maps: dict[int, Prune] = field(default_factory=dict)  # applied prunes beyond the fence
+    held: dict[int, Prune] = field(default_factory=dict)  # prunes whose turn has not come
+    counted: dict[str, Any] = field(default_factory=dict)  # what the report says, by the name of its field
+
+    def count(self, **changes: float) -> None:
+        for name, value in changes.items():
+            self.counted[name] = self.counted.get(name, 0) + value
+            if isinstance(value, int):
+                self.work[name] += value
+
+    @property
+    def report(self) -> StageReport:
+        return StageReport(**self.counted)
+
+
+class Stage:
+    """All sessions of one stage, and its one compute lane."""
+
+    def __init__(self, device: str, spec: StageSpec) -> None:
+        self.device = device
+        self.spec = spec
+        self._sessions: dict[str, _Session] = {}
+        self._closed: dict[str, StageReport] = {}  # tombstones, until the in-band close has passed
+        self._passed: deque[str] = deque(maxlen=MAX_LATE_CLOSES)
+        self._inbox: deque[Segment] = deque()
+        self._cache_jobs: deque[OpenCache | DropCache] = deque()
+        self._computing: _Computing | None = None
+        self._outbox = Outbox()
+        self._upstream: deque[Message] = deque()
+        self._refusing: FlowEdgeError | None = None
+        self._counts = WorkCounts()
+
+    @property
+    def queue_length(self) -> int:
+        """Segments that wait for the compute lane."""
+        return len(self._inbox)
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no session is open, and none has ended whose close is still to pass here."""
+        return not (self._sessions or self._closed or self._outbox)
+
+    def refuse_sessions(self, error: FlowEdgeError) -> None:
+        """Answer every session that is to be opened from now on with an error; those that are open go on."""
+        self._refusing = error
+
+    def hand_back(self, error: FlowEdgeError) -> None:
+        """End every session with an error, which reaches the draft node as a Fault."""
+        for name in list(self._sessions):
+            self._fail_session(name, error)
+
+    def receive(self, message: Message, express: bool) -> None:
+        """Take in a message from the in-band link or the express lane.
+
+        A message that breaks the protocol ends the session it names, with a Fault, and nothing else.
+        """
+        try:
+            match message:
+                case Open() if not express:
+                    self._open(message)
+                case Segment() if not express:
+                    self._receive_segment(message)
+                case Prune():
+                    self._receive_prune(message, express)
+                case Close():
+                    self._receive_close(message, express)
+                case Fault() if not express:
+                    self._outbox.put(message)
+                case Heartbeat():
+                    pass
+                case _:
+                    lane = "express" if express else "in-band"
+                    raise ProtocolError(f"a {type(message).__name__} does not belong on the {lane} lane")
+        except ProtocolError as error:
+            self._fail_session(getattr(message, "session", ""), error)
+
+    def next_job(self) -> StageJob | None:
+        """The next job for the compute lane, which must be free."""
+        if self._cache_jobs:
+            return self._cache_jobs.popleft()
+        while self._inbox and self._computing is None:
+            segment = self._inbox.popleft()
+            if self.spec.is_first:
+                self._upstream.append(Credit(segment.session))
+            try:
+                job = self._start(segment)
+            except ProtocolError as error:
+                self._fail_session(segment.session, error)
+                continue
+            if job is not None:
+                return job
+        return None
+
+    def finish(self, job: StageJob, output: Payload | None) -> None:
+        """Take back a job the lane has run."""
+        computing = self._computing
+        if not isinstance(job, Forward) or computing is None or computing.job is not job:
+            return
+        self._computing = None
+        session = self._sessions.get(job.session)
+        if session is None:
+            return
+        segment = computing.segment
+        if output is None:
+            session.count(segments=1, aborted=1)
+            self._outbox.put(self._output(no_rows(segment), self._no_output()))
+            return
+        wasted = job.num_rows - segment.num_rows
+        session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
+        self._outbox.put(self._output(segment, output[computing.kept]))
+
+    def fail(self, job: StageJob, error: FlowEdgeError) -> None:
+        """Take back a job the lane could not run: its session ends with a Fault."""
+        if self._computing is not None and self._computing.job is job:
+            self._computing = None
+        self._fail_session(job.session, error)
+
+    def next_outbound(self) -> Message | None:
+        """The next message for the in-band link, which must be ready to take it."""
+        return self._outbox.pop()
+
+    def next_upstream(self) -> Message | None:
+        """The next message for the upstream device."""
+        return self._upstream.popleft() if self._upstream else None
+
+    def take_counts(self) -> WorkCounts:
+        """What was done since this was last called."""
+        return self._counts.take()
+
+    def record_busy(self, session: str, seconds: float) -> None:
+        """Count lane time of a session."""
+        if session in self._sessions:
+            self._sessions[session].count(busy_s=seconds)
+
+    def record_sent(self, session: str, num_bytes: int) -> None:
+        """Count bytes of a session that went downstream."""
+        if session in self._sessions:
+            self._sessions[session].count(bytes_sent=num_bytes)
+
+    def drop_all(self) -> None:
+        """Forget every session: the pipeline this stage belonged to is gone."""
+        for name in list(self._sessions):
+            self._end(name, PIPELINE_ENDED)
+        self._closed.clear()
+        self._outbox = Outbox()
+        self._upstream.clear()
+
+    def _open(self, message: Open) -> None:
+        if message.session in self._closed:
+            self._outbox.put(message)
+            return
+        if message.session in self._sessions:
+            raise ProtocolError(f"session {message.session} is open already")
+        refusal = self._refusal(message)
+        if refusal is not None:
+            # One fault, and a tombstone for what is still to come of the session.
+            self._closed[message.session] = StageReport(self.device)
+            self._outbox.put(self._fault(message.session, refusal))
+            return
+        self._counts.opened += 1
+        self._sessions[message.session] = _Session(
+            message.capacity, self._counts.work, counted={"device": self.device}
+        )
+        self._cache_jobs.append(OpenCache(message.session, message.capacity))
+        self._outbox.put(message)
+
+    def _refusal(self, message: Open) -> FlowEdgeError | None:
+        """Why a session cannot be held here, if it cannot."""
+        if self._refusing is not None:
+            return self._refusing
+        if message.capacity < 1:
+            return ProtocolError(f"session {message.session} asks for {message.capacity} cache rows")
+        if message.capacity > self.spec.max_capacity:
+            return CapacityError(
+                f"session {message.session} asks for {message.capacity} cache rows; "
+                f"this stage has room for {self.spec.max_capacity}"
+            )
+        if len(self._sessions) >= self.spec.max_sessions:
+            return CapacityError(f"{self.spec.max_sessions} sessions are open here already")
+        return None
+
+    def _receive_segment(self, segment: Segment) -> None:
+        if segment.session in self._closed:
+            return
+        session = self._session(segment.session)
+        self._check_payload(segment)
+        if len(self._inbox) >= self.spec.max_queue:
+            raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
+        if segment.epoch != session.fence:
+            relation = "newer" if segment.epoch > session.fence else "older"
+            raise ProtocolError(
+                f"segment {segment.number} is of epoch {segment.epoch}, "
+                f"{relation} than the link's {session.fence}"
+            )
+        if segment.first_row < 0 or segment.first_row + segment.num_rows > session.capacity:
+            raise ProtocolError(f"segment {segment.number} goes beyond the session's {session.capacity} rows")
+        for epoch in range(segment.epoch + 1, session.epoch + 1):
+            before = segment.num_rows
+            segment, _ = map_segment(segment, session.maps[epoch])
+            session.count(rows_trimmed=before - segment.num_rows)
+        self._inbox.append(segment)
+
+    def _check_payload(self, segment: Segment) -> None:
+        spec, payload, rows = self.spec, segment.payload, segment.num_rows
+        wanted: tuple[int, ...] = (rows,) if spec.is_first else (rows, spec.width)
+        dtype = "int32" if spec.is_first else spec.dtype
+        if rows > spec.max_rows or len(segment.parents) != rows:
+            raise ProtocolError(
+                f"segment {segment.number} has {rows} rows and {len(segment.parents)} parents"
+            )
+        if payload.shape != wanted or payload.dtype.name != dtype:
+            raise ProtocolError(
+                f"segment {segment.number} carries {payload.dtype.name} {list(payload.shape)}, "
+                f"this stage takes {dtype} {list(wanted)}"
+            )
+        if spec.is_first and rows and not (payload.min() >= 0 and payload.max() < spec.vocab_size):
+            raise ProtocolError(f"segment {segment.number} has a token id outside 0..{spec.vocab_size - 1}")
+
+    def _receive_prune(self, prune: Prune, express: bool) -> None:
+        if prune.session in self._closed or (express and prune.session not in self._sessions):
+            return
+        session = self._session(prune.session)
+        if not express and prune.epoch != session.fence + 1:
+            raise ProtocolError(f"prune {prune.epoch} follows {session.fence} on the in-band link")
+        if prune.epoch > session.epoch:
+            if len(session.held) >= MAX_HELD_PRUNES:
+                raise ProtocolError(f"{MAX_HELD_PRUNES} prunes are held already")
+            session.held[prune.epoch] = prune
+        while session.epoch + 1 in session.held:
+            self._apply(session, session.held.pop(session.epoch + 1))
+        if not express:
+            session.fence = prune.epoch
+            session.maps.pop(prune.epoch, None)
+
+    def _apply(self, session: _Session, prune: Prune) -> None:
+        check_prune(prune, session.tail.context, session.tail.cached)
+        session.tail.apply(prune)
+        session.epoch = prune.epoch
+        session.maps[prune.epoch] = prune
+        inbox: deque[Segment] = deque()
+        for segment in self._inbox:
+            if segment.session == prune.session:
+                mapped, _ = map_segment(segment, prune)
+                session.count(rows_trimmed=segment.num_rows - mapped.num_rows)
+                inbox.append(mapped)
+            else:
+                inbox.append(segment)
+        self._inbox = inbox
+        computing = self._computing
+        if computing is not None and computing.job.session == prune.session:
+            computing.segment, kept = map_segment(computing.segment, prune)
+            computing.kept = computing.kept[kept]
+            computing.job.dead = computing.segment.num_rows == 0
+        session.count(rows_wasted=self._outbox.prune(prune))
+
+    def _start(self, segment: Segment) -> Forward | None:
+        session = self._session(segment.session)
+        if segment.num_rows == 0:
+            session.count(segments=1)
+            self._outbox.put(self._output(segment, self._no_output()))
+            return None
+        tail = session.tail
+        tail.check_next(segment)
+        job = Forward(
+            session=segment.session,
+            settled=tail.settled,
+            slots=tail.slots,
+            context=tail.context,
+            cached=tail.cached,
+            tail_parents=tail.forward_parents(segment),
+            positions=segment.positions,
+            payload=segment.payload,
+            committed=segment.committed,
+        )
+        tail.append(segment)
+        header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
+        self._computing = _Computing(job, header, np.arange(segment.num_rows))
+        return job
+
+    def _output(self, segment: Segment, payload: Payload) -> Segment:
+        """What goes on in place of a segment that came in; padding is of this stage's own making."""
+        return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
+
+    def _no_output(self) -> Payload:
+        if self.spec.answers:
+            return np.zeros(0, dtype=np.int32)
+        return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
+
+    def _receive_close(self, close: Close, express: bool) -> None:
+        name = close.session
+        if name in self._sessions:
+            self._closed[name] = self._sessions[name].report
+            self._end(name, CLOSED)
+        elif express and name not in self._passed and len(self._closed) < MAX_LATE_CLOSES:
+            # The close has overtaken the open; both are still to come in-band.
+            self._closed.setdefault(name, StageReport(self.device))
+        if not express:
+            report = self._closed.pop(name, None)
+            self._passed.append(name)
+            self._outbox.put(replace(close, reports=(*close.reports, report or StageReport(self.device))))
+
+    def _end(self, name: str, reason: str) -> None:
+        self._sessions.pop(name)
+        self._counts.ended[reason] += 1
+        self._inbox = deque(s for s in self._inbox if s.session != name)
+        self._outbox.drop_segments(name)
+        if self._computing is not None and self._computing.job.session == name:
+            self._computing.job.dead = True
+        self._cache_jobs.append(DropCache(name))
+
+    def _session(self, name: str) -> _Session:
+        if name not in self._sessions:
+            raise ProtocolError(f"session {name} is not open here")
+        return self._sessions[name]
+
+    def _fail_session(self, name: str, error: FlowEdgeError) -> None:
+        if name in self._sessions:
+            self._closed[name] = self._sessions[name].report
+            self._end(name, error.code)
+        self._outbox.put(self._fault(name, error))
+
+    def _fault(self, session: str, error: FlowEdgeError) -> Fault:
+        # A DeviceError's text begins with the device, which the fault names apart.
+        own = isinstance(error, DeviceError) and error.device == self.device
+        reason = error.reason if isinstance(error, DeviceError) and own else str(error)
+        return Fault(session, self.device, error.code, reason)

@@ -1,0 +1,108 @@
+"""What one request took, as measured by the draft node that served it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from flowedge.core.messages import StageReport
+from flowedge.core.request import DecodeCounters
+
+
+@dataclass(frozen=True)
+class StageUse:
+    """One device's part: its report, and the share of the request's time that its lane was busy."""
+
+    report: StageReport
+    use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end
+
+
+@dataclass(frozen=True)
+class RequestStatistics:
+    """The statistics of one request; times in seconds.
+
+    Attributes:
+        ttft_s: from the arrival of the request to its first token.
+        decode_s: from the first token to the last; tokens_per_s: tokens after the first over that time.
+        total_s: from the arrival of the request until every stage had closed the session.
+        itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
+        draft_node, stages: what each device did, stages in pipeline order.
+        link_bytes: bytes sent on each in-band link, by its sender, and "express" for all of that lane.
+        middles: what the devices of middle models did, the smallest model's first.
+    """
+
+    session: str
+    strategy: str
+    seed: int
+    finish_reason: str
+    prompt_tokens: int
+    new_tokens: int
+    ttft_s: float
+    decode_s: float
+    total_s: float
+    tokens_per_s: float
+    itl_s: tuple[float, ...]
+    counters: DecodeCounters
+    draft_node: StageUse
+    stages: tuple[StageUse, ...]
+    link_bytes: dict[str, int]
+    middles: tuple[StageUse, ...] = ()
+
+    def to_json(self) -> str:
+        """The JSON that the client gets."""
+        return json.dumps(asdict(self))
+
+
+class RequestClock:
+    """Collects the times of one request; all of them on one monotonic clock, in seconds."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._times: list[float] = []
+
+    def count(self, tokens: int, now: float) -> None:
+        """Tokens have come out."""
+        self._times.extend([now] * tokens)
+
+    def statistics(
+        self,
+        now: float,
+        *,
+        session: str,
+        strategy: str,
+        seed: int,
+        finish_reason: str,
+        prompt_tokens: int,
+        counters: DecodeCounters,
+        reports: Sequence[StageReport],
+        express_bytes: int,
+        middle_reports: Sequence[StageReport] = (),
+    ) -> RequestStatistics:
+        """The statistics at the end of the request; `reports` has the draft node's first."""
+        times = self._times
+        total_s = now - self._started
+        decode_s = times[-1] - times[0] if times else 0.0
+        every = [*reports, *middle_reports]
+        use = tuple(
+            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in every
+        )
+        return RequestStatistics(
+            session=session,
+            strategy=strategy,
+            seed=seed,
+            finish_reason=finish_reason,
+            prompt_tokens=prompt_tokens,
+            new_tokens=len(times),
+            ttft_s=times[0] - self._started if times else total_s,
+            decode_s=decode_s,
+            total_s=total_s,
+            tokens_per_s=(len(times) - 1) / decode_s if decode_s > 0 else 0.0,
+            itl_s=tuple(after - before for before, after in pairwise(times)),
+            counters=counters,
+            draft_node=use[0],
+            stages=use[1 : len(reports)],
+            link_bytes={report.device: report.bytes_sent for report in every} | {"express": express_bytes},
+            middles=use[len(reports) :],
+        )

@@ -1,0 +1,85 @@
+"""Where a generation ends: end-of-sequence ids, stop strings and the token limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from flowedge.core.request import Request
+
+
+class TextStream(Protocol):
+    """Turns tokens into text as they come; text that is not complete yet is held back."""
+
+    def push(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Tokens up to the end of the generation, the text they complete, and why it ends, if it does."""
+
+    tokens: tuple[int, ...]
+    text: str
+    reason: str | None
+
+
+class OutputText:
+    """Checks every token, in order, for the end of the generation.
+
+    Text that could be the start of a stop string is held back until it is known not to be one.
+    """
+
+    def __init__(self, request: Request, stream: TextStream) -> None:
+        self._eos = request.eos
+        self._stop = tuple(s for s in request.stop if s)
+        self._room = request.max_new_tokens
+        self._stream = stream
+        self._held = ""
+
+    def push(self, tokens: tuple[int, ...]) -> Accepted:
+        """Take in certain tokens; those after the end are left out."""
+        text = ""
+        for count, token in enumerate(tokens, start=1):
+            self._room -= 1
+            if token in self._eos:
+                return Accepted(tokens[:count], text + self._rest(), "eos")
+            self._held += self._stream.push(token)
+            stopped = self._cut()
+            text += self._release()
+            if stopped:
+                return Accepted(tokens[:count], text, "stop")
+            if self._room == 0:
+                return Accepted(tokens[:count], text + self._rest(), "length")
+        return Accepted(tokens, text, None)
+
+    def _rest(self) -> str:
+        self._held += self._stream.flush()
+        self._cut()
+        rest, self._held = self._held, ""
+        return rest
+
+    def _cut(self) -> bool:
+        """Cut the held text at the first stop string; says whether there was one."""
+        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
+        if not found:
+            return False
+        self._held = self._held[: min(found)]
+        self._stop = ()
+        return True
+
+    def _release(self) -> str:
+        """The held text without an end that a stop string could begin with."""
+        keep = max(
+            (
+                size
+                for stop in self._stop
+                for size in range(1, min(len(stop), len(self._held) + 1))
+                if self._held.endswith(stop[:size])
+            ),
+            default=0,
+        )
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text

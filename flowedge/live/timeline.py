@@ -1,0 +1,73 @@
+"""What a device did lately, kept in a bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MAX_EVENTS = 20_000  # of all sessions together
+MAX_SESSIONS = 64
+
+
+class Event(NamedTuple):
+    """A stretch of time, or a moment where `start` is `end`, in seconds of one monotonic clock.
+
+    Attributes:
+        kind: a word of engine/activity.py.
+        rows: rows computed or sent.
+    """
+
+    kind: str
+    start: float
+    end: float
+    rows: int
+
+
+@dataclass
+class _Session:
+    events: deque[Event] = field(default_factory=deque)
+    dropped: int = 0
+
+
+class Timeline:
+    """The events of the last few sessions; what is too much is dropped from the oldest session on.
+
+    Adding takes constant time and memory stays within the limits, so a device records always.
+    """
+
+    def __init__(self, max_events: int = MAX_EVENTS, max_sessions: int = MAX_SESSIONS) -> None:
+        self._max_events = max_events
+        self._max_sessions = max_sessions
+        self._sessions: dict[str, _Session] = {}  # the oldest first
+        self._held = 0
+
+    def add(self, session: str, kind: str, start: float, end: float, rows: int = 0) -> None:
+        """Something a session had this device do."""
+        known = self._sessions.get(session)
+        if known is None:
+            known = self._open(session)
+        known.events.append(Event(kind, start, end, rows))
+        self._held += 1
+        if self._held > self._max_events:
+            self._drop_one()
+
+    def of(self, session: str) -> tuple[list[Event], int]:
+        """What is remembered of a session, in the order it ended, and how many older events were dropped."""
+        known = self._sessions.get(session)
+        return ([], 0) if known is None else (list(known.events), known.dropped)
+
+    def _open(self, session: str) -> _Session:
+        while len(self._sessions) >= self._max_sessions:
+            oldest = next(iter(self._sessions))
+            self._held -= len(self._sessions.pop(oldest).events)
+        made = self._sessions[session] = _Session()
+        return made
+
+    def _drop_one(self) -> None:
+        for known in self._sessions.values():
+            if known.events:
+                known.events.popleft()
+                known.dropped += 1
+                self._held -= 1
+                return

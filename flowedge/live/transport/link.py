@@ -1,0 +1,246 @@
+"""The sending end of a link: one stream to one device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import DeadlineError, DeviceLostError, ProtocolError
+from flowedge.core.messages import Fault, Heartbeat, Message
+from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import from_status
+from flowedge.net.link_settings import LinkSettings
+from flowedge.protocol import wire
+from flowedge.security.tls.channels import open_channel
+
+SERVICE = "flowedge.v1.Pipeline"
+PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: which pipeline the stream belongs to
+DEVICE_KEY = "flowedge-device-bin"  # metadata both ways: the name of the device, UTF-8
+ROUTE_KEY = "flowedge-route"  # metadata of the caller towards the draft node: the route it is the end of
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
+
+_log = logging.getLogger(__name__)
+
+
+class Lane(str, Enum):
+    """The two ways a message can take; the values are the methods of the Pipeline service."""
+
+    IN_BAND = "InBand"
+    EXPRESS = "Express"
+
+    @property
+    def label(self) -> str:
+        """The name that metrics have for it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class LinkEvents:
+    """What a link tells its owner, on the event loop."""
+
+    on_message: Callable[[Message], None]
+    on_lost: Callable[[DeviceLostError], None]  # at most once, never after close()
+
+
+class OutLink:
+    """An open stream to a device, on a connection of its own.
+
+    `peer` is the device's name, as it gave it when the stream was accepted.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        call: Call,
+        peer: str,
+        events: LinkEvents,
+        settings: LinkSettings,
+        lane: Lane,
+        observer: Observer,
+    ) -> None:
+        self.peer = peer
+        self._lane = lane.label
+        self._observer = observer
+        self._channel = channel
+        self._call = call
+        self._events = events
+        self._settings = settings
+        self._writing = asyncio.Lock()
+        self._heard = time.monotonic()
+        self._sending_since: float | None = None
+        self._ended: DeviceLostError | None = None
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        lane: Lane,
+        *,
+        pipeline: str,
+        device: str,
+        events: LinkEvents,
+        settings: LinkSettings,
+        route: int = 0,
+        observer: Observer = UNOBSERVED,
+    ) -> OutLink:
+        """Connect to `address` as the device named `device`.
+
+        route: towards the draft node, 0 from the target's last stage, the number of a middle model from that.
+
+        Raises DeviceLostError when nobody answers within `connect_s`, or the FlowEdgeError that the other
+        side refuses the stream with.
+        """
+        channel = await open_channel(address, settings.channel_options)
+        metadata = grpc.aio.Metadata(
+            (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
+        )
+        # Without a serialiser, frames stay bytes.
+        call: Call = channel.stream_stream(f"/{SERVICE}/{lane.value}")(metadata=metadata)
+        try:
+            accepted = await within(settings.connect_s, call.initial_metadata(), "no answer")
+            peer = _device_name(accepted)
+            if peer is None:  # the call was refused; its status says why
+                raise await _refusal(call, address, settings)
+        except DeadlineError as error:
+            await channel.close()
+            raise DeviceLostError(address, str(error)) from error
+        except grpc.aio.AioRpcError as error:
+            await channel.close()
+            raise from_status(error, address) from error
+        except BaseException:
+            await channel.close()
+            raise
+        return cls(channel, call, peer, events, settings, lane, observer)
+
+    async def send(self, message: Message, departed: float = 0.0) -> int:
+        """Send a message; returns its bytes when the transport has taken it.
+
+        departed: when it was due to have left, for a receiver that emulates a device (see wire.encode).
+
+        Raises DeviceLostError when the link is lost, or closed, before that.
+        """
+        data = wire.encode(message, departed)
+        async with self._writing:
+            self._sending_since = time.monotonic()
+            try:
+                if self._ended is not None:
+                    raise self._ended
+                await self._call.write(data)
+            except asyncio.CancelledError:
+                # gRPC also raises this when it was the call that was cancelled, and not this task.
+                if self._ended is None:
+                    raise
+                raise self._ended from None
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+                self._lose(_reason(error))
+                raise self._ended or DeviceLostError(self.peer, _reason(error)) from error
+            finally:
+                self._sending_since = None
+        self._observer.sent(self._lane, len(data))
+        return len(data)
+
+    async def close(self) -> None:
+        """End the stream and the connection; the owner hears nothing of it."""
+        if self._ended is None:
+            self._ended = DeviceLostError(self.peer, "the link was closed by this side")
+        for task in self._tasks:
+            task.cancel()
+        self._call.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                data = await self._call.read()
+                if not isinstance(data, bytes):  # end of the stream
+                    self._lose("it closed the connection")
+                    return
+                self._heard = time.monotonic()
+                self._observer.received(self._lane, len(data))
+                self._take(data)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._lose(_reason(error))
+
+    def _take(self, data: bytes) -> None:
+        try:
+            message = wire.decode(data)
+        except wire.FrameError as error:
+            _log.warning("%s sent a reply that cannot be read: %s", self.peer, error)
+            if not error.session:
+                return
+            message = Fault(error.session, self.peer, ProtocolError.code, str(error))
+        if not isinstance(message, Heartbeat):
+            self._events.on_message(message)
+
+    async def _beat(self) -> None:
+        """Sends heartbeats, and watches that the peer is heard and takes what it is sent."""
+        settings = self._settings
+        sequence = 0
+        while self._ended is None:
+            await asyncio.sleep(settings.heartbeat_s)
+            now = time.monotonic()
+            if now - self._heard > settings.silence_s:
+                self._lose(f"no sign of life for {settings.silence_s:g} s")
+            elif self._sending_since is not None:
+                if now - self._sending_since > settings.send_s:
+                    self._lose(f"it took no data for {settings.send_s:g} s")
+            else:
+                sequence += 1
+                await self._send_heartbeat(sequence)
+
+    async def _send_heartbeat(self, sequence: int) -> None:
+        # With a deadline, so that a peer that stopped reading does not stop the watch as well.
+        sending = asyncio.ensure_future(self.send(Heartbeat(sequence)))
+        try:
+            done, _ = await asyncio.wait({sending}, timeout=self._settings.silence_s)
+        except asyncio.CancelledError:
+            # The link is being closed: what the sending ends with is nobody's any more.
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            raise
+        if not done:
+            self._lose(f"it took no heartbeat for {self._settings.silence_s:g} s")
+        with contextlib.suppress(DeviceLostError):  # _lose has told the owner
+            await sending
+
+    def _lose(self, reason: str) -> None:
+        if self._ended is not None:
+            return
+        self._ended = DeviceLostError(self.peer, reason)
+        self._call.cancel()
+        self._events.on_lost(self._ended)
+
+
+async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exception:
+    """Why a call without the agent's metadata has ended."""
+    try:
+        await within(settings.connect_s, call.read(), "no status")
+    except grpc.aio.AioRpcError as error:
+        return from_status(error, address)
+    return ProtocolError(f"{address} is no FlowEdge agent")
+
+
+def _device_name(metadata: Any) -> str | None:
+    for key, value in metadata or ():
+        if key == DEVICE_KEY:
+            return bytes(value).decode("utf-8", "replace")[: wire.MAX_TEXT]
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"the connection failed: {error.details() or error.code().name}"
+    return f"the connection failed: {error}"

@@ -1,0 +1,205 @@
+"""The receiving end of links: streams that other devices have opened to this one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.log_fields import about
+from flowedge.core.messages import Fault, Heartbeat, Message
+from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
+from flowedge.net.grpc_status import abort
+from flowedge.net.link_settings import LinkSettings
+from flowedge.protocol import wire
+from flowedge.security.tls.guard import certified_name
+
+_log = logging.getLogger(__name__)
+
+
+class InStream:
+    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode).
+
+    `route` is what the peer says that it is the end of (see OutLink.open).
+    """
+
+    def __init__(self, lane: Lane, peer: str, max_replies: int, route: int = 0) -> None:
+        self.lane = lane
+        self.peer = peer
+        self.route = route
+        self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
+        self.ended: str | None = None
+        self.departed = 0.0
+
+    def end(self, reason: str) -> None:
+        """Have the stream ended soon, after what waits to be sent."""
+        self.ended = self.ended or reason
+
+    def reply(self, message: Message) -> None:
+        """Have a message sent back on the stream; never waits. A peer that reads no replies is dropped."""
+        try:
+            self.replies.put_nowait(message)
+        except asyncio.QueueFull:
+            self.end("the other side reads no replies")
+
+
+class StreamOwner(Protocol):
+    """What takes the streams of one pipeline; called on the event loop."""
+
+    def opened(self, stream: InStream) -> None:
+        """A peer asks for a stream; raise a FlowEdgeError to refuse it."""
+
+    def received(self, stream: InStream, message: Message) -> None:
+        """A message has come; nothing may be raised."""
+
+    def malformed(self, stream: InStream, error: wire.FrameError) -> None:
+        """A frame has come that cannot be read; the peer has been sent a Fault already."""
+
+    def closed(self, stream: InStream, reason: str) -> None:
+        """The stream is over."""
+
+
+class StreamServer:
+    """Serves the Pipeline service of one device.
+
+    A frame that cannot be read is answered with a Fault for the session it names; it never ends the stream.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        find: Callable[[str], StreamOwner],
+        settings: LinkSettings,
+        observer: Observer = UNOBSERVED,
+    ) -> None:
+        """`find` gives the owner of a pipeline's streams, or raises a FlowEdgeError."""
+        self._device = device
+        self._find = find
+        self._settings = settings
+        self._observer = observer
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
+        methods: dict[str, Any] = {
+            lane.value: grpc.stream_stream_rpc_method_handler(self._serve(lane)) for lane in Lane
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _serve(self, lane: Lane) -> Callable[..., Any]:
+        async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+            claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
+            peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
+            route = str(metadata.get(ROUTE_KEY) or "0")
+            pipeline = str(metadata.get(PIPELINE_KEY) or "")
+            stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
+            try:
+                owner = self._find(pipeline)
+                owner.opened(stream)
+            except FlowEdgeError as error:
+                fields = about(
+                    event="stream_refused", pipeline=pipeline, peer=peer, lane=lane.value, code=error.code
+                )
+                # A device whose next one is still loading asks again and again.
+                _log.debug("a stream was refused: %s", error, extra=fields)
+                await abort(context, error)
+            await self._run(stream, owner, context)
+
+        return serve
+
+    async def _run(
+        self, stream: InStream, owner: StreamOwner, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> None:
+        reason = "the connection was closed"
+        session = _Serving(stream, owner, context, self._device, self._settings, self._observer)
+        tasks: list[asyncio.Task[str]] = []
+        try:
+            await context.send_initial_metadata(((DEVICE_KEY, self._device.encode()),))
+            tasks = [asyncio.create_task(part) for part in (session.read(), session.write(), session.watch())]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            reason = next((task.result() for task in done if not task.cancelled()), reason)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            owner.closed(stream, reason)
+        fields = about(event="stream_ended", peer=stream.peer, lane=stream.lane.value, reason=reason)
+        _log.info("a stream has ended", extra=fields)
+        if not context.done():
+            await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
+
+
+class _Serving:
+    """The three things that go on while a stream is open; each returns why it has ended."""
+
+    def __init__(
+        self,
+        stream: InStream,
+        owner: StreamOwner,
+        context: grpc.aio.ServicerContext[bytes, bytes],
+        device: str,
+        settings: LinkSettings,
+        observer: Observer,
+    ) -> None:
+        self._stream = stream
+        self._observer = observer
+        self._owner = owner
+        self._context = context
+        self._device = device
+        self._settings = settings
+        self._heard = time.monotonic()
+        self._unreadable = 0
+
+    async def read(self) -> str:
+        while True:
+            data: object = await self._context.read()
+            if not isinstance(data, bytes):
+                return "the other side closed it"
+            self._heard = time.monotonic()
+            self._observer.received(self._stream.lane.label, len(data))
+            try:
+                message, self._stream.departed = wire.read(data)
+            except wire.FrameError as error:
+                self._log_unreadable(error)
+                self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))
+                self._owner.malformed(self._stream, error)
+                continue
+            if not isinstance(message, Heartbeat):
+                self._owner.received(self._stream, message)
+
+    def _log_unreadable(self, error: wire.FrameError) -> None:
+        """The 1st, 10th, 100th and so on: a peer must not fill the log."""
+        self._unreadable += 1
+        if str(self._unreadable).strip("0") == "1":
+            fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
+            _log.warning(
+                "a frame cannot be read, the stream's number %d: %s", self._unreadable, error, extra=fields
+            )
+
+    async def write(self) -> str:
+        while True:
+            message = await self._stream.replies.get()
+            data = wire.encode(message)
+            await self._context.write(data)
+            self._observer.sent(self._stream.lane.label, len(data))
+
+    async def watch(self) -> str:
+        settings, lane = self._settings, self._stream.lane
+        silence = settings.silence_s if lane is Lane.EXPRESS else settings.upstream_silence_s
+        sequence = 0
+        while self._stream.ended is None:
+            await asyncio.sleep(settings.heartbeat_s)
+            if time.monotonic() - self._heard > silence:
+                return f"no sign of life for {silence:g} s"
+            if self._stream.replies.empty():
+                sequence += 1
+                self._stream.reply(Heartbeat(sequence))
+        await asyncio.sleep(settings.heartbeat_s)  # for the replies that are on their way
+        return self._stream.ended

@@ -1,0 +1,160 @@
+"""The model families FlowEdge can split: which transformers classes make up each one, and what is special."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from flowedge.core.errors import CheckpointError
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+LM_HEAD = "lm_head.weight"
+LM_HEAD_BIAS = "lm_head.bias"
+
+
+def layer_prefix(index: int) -> str:
+    """The prefix of the tensor names of decoder layer `index`, with its trailing dot."""
+    return f"model.layers.{index}."
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family: its transformers classes, by name, and what its model does outside of the layers.
+
+    Attributes:
+        module: of transformers.models; prefix: of the class names there.
+        text_prefix: of the config's and the causal LM's names, where it is another one.
+        multimodal: whether a checkpoint holds the decoder among other models; those are never read.
+        windows: which layers the config's `sliding_window` is for.
+        renames: pattern and replacement of stored tensor names that are not those of the modules.
+        embedding_multiplier: (config, dtype of the embedding) -> what embedded tokens are multiplied by.
+        logits_divisor, logits_softcap: (config) -> what is done to the product of the LM head.
+    """
+
+    module: str
+    prefix: str
+    text_prefix: str = ""
+    multimodal: bool = False
+    windows: Literal["none", "every layer", "by layer type"] = "none"
+    renames: tuple[tuple[str, str], ...] = ()
+    embedding_multiplier: Callable[[Any, torch.dtype], float] = lambda _config, _dtype: 1.0
+    logits_divisor: Callable[[Any], float] = lambda _config: 1.0
+    logits_softcap: Callable[[Any], float | None] = lambda _config: None
+
+    @property
+    def config(self) -> Any:
+        """The config class of the decoder."""
+        return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
+
+    @property
+    def decoder_layer(self) -> Any:
+        """(config, layer_index) -> module."""
+        return _class(self.module, "modeling", f"{self.prefix}DecoderLayer")
+
+    @property
+    def norm(self) -> Any:
+        """(hidden_size, eps) -> module."""
+        return _class(self.module, "modeling", f"{self.prefix}RMSNorm")
+
+    @property
+    def rotary(self) -> Any:
+        """(config) -> module giving (cos, sin) of positions."""
+        return _class(self.module, "modeling", f"{self.prefix}RotaryEmbedding")
+
+    @property
+    def causal_lm(self) -> Any:
+        """The whole model, for the reference."""
+        return _class(self.module, "modeling", f"{self.prefix}ForCausalLM")
+
+    def module_name(self, stored: str) -> str:
+        """The name that the family's modules have for a stored tensor."""
+        for pattern, replacement in self.renames:
+            stored = re.sub(pattern, replacement, stored)
+        return stored
+
+
+@functools.cache
+def _class(module: str, kind: str, name: str) -> Any:
+    # Imported when a checkpoint asks for it: each family's module takes its time to import.
+    return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
+
+
+def _root_of_width(config: Any, dtype: torch.dtype) -> float:
+    """Gemma's multiplier, rounded to the dtype as the model was trained."""
+    return float(torch.tensor(config.hidden_size**0.5).to(dtype))
+
+
+def _final_softcap(config: Any) -> float | None:
+    cap: float | None = config.final_logit_softcapping
+    return cap
+
+
+_GEMMA3 = Family(
+    "gemma3",
+    "Gemma3",
+    text_prefix="Gemma3Text",
+    windows="by layer type",
+    embedding_multiplier=_root_of_width,
+    logits_softcap=_final_softcap,
+)
+
+# By the `model_type` of config.json.
+FAMILIES: dict[str, Family] = {
+    "gemma2": Family(
+        "gemma2",
+        "Gemma2",
+        windows="by layer type",
+        embedding_multiplier=_root_of_width,
+        logits_softcap=_final_softcap,
+    ),
+    "gemma3": replace(
+        _GEMMA3,
+        multimodal=True,
+        renames=(
+            (r"^language_model\.model\.", "model."),
+            (r"^model\.language_model\.", "model."),
+            (r"^language_model\.lm_head\.", "lm_head."),
+        ),
+    ),
+    "gemma3_text": _GEMMA3,
+    "granite": Family(
+        "granite",
+        "Granite",
+        embedding_multiplier=lambda config, _dtype: float(config.embedding_multiplier),
+        logits_divisor=lambda config: float(config.logits_scaling),
+    ),
+    "llama": Family("llama", "Llama"),
+    "mistral": Family("mistral", "Mistral", windows="every layer"),
+    "mixtral": Family(
+        "mixtral",
+        "Mixtral",
+        windows="every layer",
+        renames=(
+            (r"\.block_sparse_moe\.", ".mlp."),
+            (r"(\.experts\.\d+)\.w1\.", r"\1.gate_proj."),
+            (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
+            (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
+        ),
+    ),
+    "phi3": Family("phi3", "Phi3", windows="every layer"),
+    "qwen2": Family("qwen2", "Qwen2", windows="by layer type"),
+    "qwen3": Family("qwen3", "Qwen3", windows="by layer type"),
+    "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", windows="every layer"),
+    "smollm3": Family("smollm3", "SmolLM3", windows="by layer type"),
+}
+
+
+def family_of(model_type: str) -> Family:
+    """The family registered for a config's `model_type`; CheckpointError names the supported ones."""
+    family = FAMILIES.get(model_type)
+    if family is None:
+        supported = ", ".join(sorted(FAMILIES))
+        raise CheckpointError(f"model type {model_type!r} is not supported; supported types: {supported}")
+    return family

@@ -1,0 +1,72 @@
+"""Where a checkpoint keeps each tensor of the model: under its own name, another, or inside a stack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flowedge.models.checkpoint.weight_file import WeightSlice
+
+_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored tensor, or rows of one expert of it.
+
+    Attributes:
+        name: in the file.
+        expert: index on its first axis, when it is a stack of experts; rows: of that expert.
+    """
+
+    name: str
+    expert: int | None = None
+    rows: tuple[int, int] = (0, 0)
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of this part of a tensor of shape `whole`."""
+        return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
+
+    def take(self, whole: WeightSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+        """Rows of this part, or all of it; `whole` is a tensor, or reads what it is indexed with alone."""
+        if self.expert is not None:
+            span = range(*self.rows)[rows or slice(None)]
+            index: Any = self.expert, slice(span.start, span.stop)
+        else:
+            index = ... if rows is None else rows
+        return whole[index]
+
+    def __str__(self) -> str:
+        """Tells every part of every tensor of a file apart."""
+        if self.expert is None:
+            return self.name
+        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
+
+
+def is_stack(name: str) -> bool:
+    """Whether a tensor of this name holds the weights of all experts of a layer."""
+    return _STACK.fullmatch(name) is not None
+
+
+def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, Stored]:
+    """The experts' own tensors, by name, in a stack `name` that is stored as `stored`.
+
+    shape: [experts, rows, columns]; the rows of gate_up_proj are the gate's, then the up projection's.
+    """
+    match = _STACK.fullmatch(name)
+    if match is None or len(shape) != 3:
+        return {name: Stored(stored)}
+    experts, part = match.groups()
+    rows = shape[1]
+    parts = {"down_proj": (0, rows)}
+    if part == "gate_up_proj":
+        parts = {"gate_proj": (0, rows // 2), "up_proj": (rows // 2, rows)}
+    return {
+        f"{experts}.{expert}.{projection}.weight": Stored(stored, expert, span)
+        for expert in range(shape[0])
+        for projection, span in parts.items()
+    }

@@ -1,0 +1,105 @@
+"""Attention over views of the session's cache: no copy of the keys and values, no rebuilt mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from flowedge.core.errors import CheckpointError
+
+NAME = "flowedge"
+# What transformers' layers pass that changes nothing here: the mask holds the window and the positions.
+_WITHOUT_EFFECT = frozenset({"sliding_window", "position_ids", "use_cache"})
+
+
+def attend(
+    _module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention call.
+
+    query: [1, heads, rows, head_size]; key and value: [1, kv_heads, context, head_size], views of any stride;
+    attention_mask: additive, [1, 1, rows, context], of the query's dtype; softcap: the bound that tanh keeps
+    scores within. Returns [1, rows, heads, head_size]. CheckpointError for an argument that would change the
+    result and is not supported.
+    """
+    unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
+    if unsupported or dropout:
+        names = ", ".join(sorted(unsupported | ({"dropout"} if dropout else set())))
+        raise CheckpointError(f"the model's attention has what is not supported: {names}")
+    if softcap is not None:
+        output = attend_capped(query, key, value, attention_mask, scaling, softcap)
+    elif query.device.type == "cpu" or query.shape[1] == key.shape[1]:
+        output = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=attention_mask,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+    else:
+        output = attend_packed(query, key, value, attention_mask, scaling)
+    return output.transpose(1, 2), None
+
+
+def attend_packed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Grouped-query attention with the heads that share a key folded into rows; shapes as in `attend`.
+
+    Off the CPU, torch's kernels that take a mask want as many key heads as query heads, and enable_gqa
+    falls back to one that copies the keys and values. Returns [1, heads, rows, head_size].
+    """
+    _, heads, rows, size = query.shape
+    kv_heads = key.shape[1]
+    group = heads // kv_heads
+    if attention_mask is not None:
+        attention_mask = attention_mask.repeat(1, 1, group, 1)
+    folded = query.reshape(1, kv_heads, group * rows, size)
+    output = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
+    return output.reshape(1, heads, rows, size)
+
+
+def attend_capped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float,
+) -> torch.Tensor:
+    """Attention with soft-capped scores, for which torch has no kernel; shapes as in `attend`.
+
+    Heads that share a key are folded into rows, so that keys and values are not repeated. Returns [1, heads,
+    rows, head_size].
+    """
+    _, heads, rows, size = query.shape
+    kv_heads = key.shape[1]
+    group = heads // kv_heads
+    folded = query.reshape(1, kv_heads, group * rows, size)
+    scale = size**-0.5 if scaling is None else scaling
+    scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale / softcap).tanh_().mul_(softcap)
+    scores = scores.view(1, kv_heads, group, rows, -1)
+    if attention_mask is not None:
+        scores.add_(attention_mask[:, None])
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    output = torch.matmul(weights.view(1, kv_heads, group * rows, -1), value)
+    return output.reshape(1, heads, rows, size)
+
+
+AttentionInterface.register(NAME, attend)

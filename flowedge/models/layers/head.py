@@ -1,0 +1,92 @@
+"""What turns tokens into vectors and final hidden states into logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.families import LM_HEAD_BIAS
+from flowedge.models.layers.loading import load_parameter
+
+
+class LMHead:
+    """The output projection, tied to the embedding or not, and what follows it; never quantised."""
+
+    def __init__(
+        self, weight: nn.Parameter, tensor_name: str, *, divisor: float = 1.0, softcap: float | None = None
+    ) -> None:
+        """divisor: of the product; softcap: the bound that tanh then keeps the logits within."""
+        self.weight = weight  # [vocab, hidden]
+        self.tensor_name = tensor_name
+        self._divisor = divisor
+        self._softcap = softcap
+
+    @classmethod
+    def load(
+        cls, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> LMHead:
+        """Reads the head's tensor (the embedding's when tied); CheckpointError when there is none."""
+        config, name = checkpoint.config, checkpoint.head_name
+        if checkpoint.has(LM_HEAD_BIAS):
+            raise CheckpointError(
+                f"{checkpoint.directory}: tensor {LM_HEAD_BIAS} is a bias that "
+                f"transformers' {checkpoint.family.prefix} models do not have"
+            )
+        shape = (config.vocab_size, config.hidden_size)
+        return cls(
+            load_parameter(checkpoint, name, shape, dtype, torch.device(device)),
+            name,
+            divisor=checkpoint.family.logits_divisor(config),
+            softcap=checkpoint.family.logits_softcap(config),
+        )
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
+        return self.differentiable_logits(hidden)
+
+    def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same, with gradients for `hidden` where it asks for them."""
+        logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
+        if self._divisor != 1:
+            logits = logits / self._divisor
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of logits of a row."""
+        return int(self.weight.shape[0])
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of a final hidden state."""
+        return int(self.weight.shape[1])
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of its weight."""
+        return int(self.weight.nbytes)
+
+
+def load_embedding(
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    shared_with: LMHead | None = None,
+) -> nn.Embedding:
+    """The token embedding [vocab, hidden], frozen; with `shared_with` a tied head's memory is used again."""
+    config, name = checkpoint.config, checkpoint.embedding_name
+    if shared_with is not None and shared_with.tensor_name == name and shared_with.weight.dtype == dtype:
+        weight = shared_with.weight
+    else:
+        shape = (config.vocab_size, config.hidden_size)
+        weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+    embedding = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, device="meta")
+    embedding.weight = weight
+    return embedding

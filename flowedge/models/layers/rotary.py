@@ -1,0 +1,45 @@
+"""Rotary angles of rows, each a function of the row's own position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from flowedge.models.checkpoint.families import Family
+from flowedge.models.checkpoint.features import fixed_rope_length, rope_by_layer_type
+
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cos and sin, [1, rows, rotated size]
+
+
+class Rotary:
+    """transformers' rotary embedding of a family, asked in a way that no row changes another's angles."""
+
+    def __init__(self, family: Family, config: Any, layers: range, device: torch.device) -> None:
+        """`layers` are those whose rotations are asked for."""
+        self._make: Callable[[], nn.Module] = lambda: family.rotary(config).to(device)
+        self._module = self._make()
+        self._fixed_length = fixed_rope_length(config)
+        shared = None in rope_by_layer_type(config)
+        self._kinds = [None if shared else config.layer_types[index] for index in layers]
+
+    def __call__(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> Sequence[Rotation]:
+        """The rotation of each layer, in the dtype of `hidden`.
+
+        position_ids: int64 [1, rows].
+        """
+        by_kind = {kind: self._rotate(hidden, position_ids, kind) for kind in dict.fromkeys(self._kinds)}
+        return [by_kind[kind] for kind in self._kinds]
+
+    def _rotate(self, hidden: torch.Tensor, position_ids: torch.Tensor, kind: str | None) -> Rotation:
+        arguments = () if kind is None else (kind,)
+        length = self._fixed_length
+        if length is None or int(position_ids.max()) < length:
+            rotation: Rotation = self._module(hidden, position_ids, *arguments)
+            return rotation
+        # Past that length one call gives all its rows the frequencies of its longest, and the module keeps
+        # them: each row gets a call and a module of its own.
+        alone = [self._make()(hidden, ids, *arguments) for ids in torch.split(position_ids, 1, dim=1)]
+        return torch.cat([cos for cos, _ in alone], dim=1), torch.cat([sin for _, sin in alone], dim=1)

@@ -1,0 +1,43 @@
+"""Taps: layers whose inputs a drafter is given, and how wide they make the rows between stages.
+
+A row that leaves the layers [0, layer) is [hidden * (1 + t)]: the hidden state, then the inputs of the t taps
+below `layer`, in layer order. What is pruned from a segment is pruned from all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from flowedge.core.errors import BadRequestError
+
+Taps = tuple[int, ...]  # layer indices, ascending; empty where no drafter asks for any
+
+LEAST_LAYERS = 7  # below which EAGLE-3's three taps are not three layers in order
+
+
+def eagle3_taps(num_layers: int) -> Taps:
+    """The layers whose inputs an EAGLE-3 head is made for. BadRequestError for a model with too few."""
+    if num_layers < LEAST_LAYERS:
+        raise BadRequestError(
+            f"an EAGLE-3 head drafts from three layers of a model of {LEAST_LAYERS} layers or more; "
+            f"this one has {num_layers}"
+        )
+    return 2, num_layers // 2, num_layers - 3
+
+
+def check_taps(taps: Sequence[int], num_layers: int) -> Taps:
+    """The same as a tuple. BadRequestError unless they ascend within [0, num_layers)."""
+    if any(a >= b for a, b in pairwise(taps)) or not all(0 <= tap < num_layers for tap in taps):
+        raise BadRequestError(f"taps {list(taps)} do not ascend within the model's {num_layers} layers")
+    return tuple(taps)
+
+
+def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
+    """Those of the layers [start, stop)."""
+    return tuple(tap for tap in taps if start <= tap < stop)
+
+
+def row_width(hidden: int, taps: Sequence[int], layer: int) -> int:
+    """The width of the rows that leave the layers [0, layer)."""
+    return hidden * (1 + len(taps_within(taps, 0, layer)))

@@ -1,0 +1,93 @@
+"""FlowEdge errors as gRPC statuses, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import (
+    AccessError,
+    BadRequestError,
+    CapacityError,
+    CheckpointError,
+    DeadlineError,
+    DeviceError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+    ProtocolError,
+    error_from_code,
+)
+
+ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason
+
+_STATUS = {
+    FlowEdgeError.code: grpc.StatusCode.INTERNAL,
+    AccessError.code: grpc.StatusCode.PERMISSION_DENIED,
+    BadRequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
+    CapacityError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    CheckpointError.code: grpc.StatusCode.FAILED_PRECONDITION,
+    ProtocolError.code: grpc.StatusCode.INVALID_ARGUMENT,
+    DeviceError.code: grpc.StatusCode.FAILED_PRECONDITION,
+    DeviceLostError.code: grpc.StatusCode.UNAVAILABLE,
+    DrainingError.code: grpc.StatusCode.UNAVAILABLE,
+    DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+_TLS_HINT = "; when the device there is of a cluster, this machine has to be as well (flowedge join TOKEN)"
+
+
+def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """The status code, details and trailing metadata that carry an error to a client."""
+    device = error.device if isinstance(error, DeviceError) else ""
+    reason = error.reason if isinstance(error, DeviceError) else str(error)
+    content = json.dumps({"code": error.code, "device": device, "reason": reason}).encode()
+    status = _STATUS.get(error.code, grpc.StatusCode.INTERNAL)
+    return status, str(error), ((ERROR_KEY, content),)
+
+
+def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowEdgeError:
+    """The error that a failed call to `peer`, a device's name or address, stands for."""
+    carried = _carried(error)
+    if carried is not None:
+        return error_from_code(*carried)
+    call = error if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
+    code = call.code() if call is not None else None
+    details = (call.details() if call is not None else None) or str(error)
+    match code:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
+            hint = _TLS_HINT if "Socket closed" in details else ""
+            return DeviceLostError(peer, f"the connection failed: {details}{hint}")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineError(f"device {peer} did not answer in time")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return CapacityError(f"device {peer}: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return ProtocolError(f"{peer} is no FlowEdge agent, or one of another version: {details}")
+        case _:
+            return DeviceError(peer, f"the call failed: {details}")
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
+    """End a call with an error."""
+    status, details, metadata = to_status(error)
+    await context.abort(status, details, metadata)
+    raise AssertionError("abort returned")
+
+
+def _carried(error: Any) -> tuple[str, str, str] | None:
+    """Code, device and reason from the trailing metadata, when a FlowEdge agent put them there."""
+    read = getattr(error, "trailing_metadata", None)
+    metadata: Iterable[tuple[str, Any]] = (read() if read is not None else None) or ()
+    for key, value in metadata:
+        if key == ERROR_KEY:
+            try:
+                content = json.loads(value)
+                return str(content["code"]), str(content["device"]), str(content["reason"])
+            except (ValueError, KeyError, TypeError):
+                return None
+    return None

@@ -1,0 +1,71 @@
+"""Which layers each stage holds."""
+
+from __future__ import annotations
+
+from flowedge.core.errors import BadRequestError
+
+
+def even_split(layers: int, stages: int) -> list[int]:
+    """Layers per stage, as even as possible.
+
+    The first stage also holds the embedding and the last the final norm, so layers left over go to the stages
+    between them first.
+    """
+    _check_counts(layers, stages)
+    counts = [layers // stages] * stages
+    middle_first = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
+    for stage in middle_first[: layers % stages]:
+        counts[stage] += 1
+    return counts
+
+
+def parse_split(text: str, layers: int, stages: int) -> list[int]:
+    """Layers per stage from "2,3,3"; BadRequestError says what does not add up."""
+    _check_counts(layers, stages)
+    return check_split(split_counts(text), layers, stages)
+
+
+def split_counts(text: str) -> list[int]:
+    """The numbers of "2,3,3", for when the model is not known here; BadRequestError when they are none."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadRequestError(f"the split is {text!r}; give the layers of each stage, such as 2,3,3")
+    return [int(part) for part in parts]
+
+
+def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
+    """The counts themselves when each stage has a layer and the layers add up; BadRequestError otherwise."""
+    if len(counts) != stages:
+        raise BadRequestError(
+            f"the split {_shown(counts)} is for {len(counts)} stages, but there are {stages}"
+        )
+    if min(counts) < 1:
+        raise BadRequestError(f"the split {_shown(counts)} leaves a stage without a layer")
+    if sum(counts) != layers:
+        raise BadRequestError(
+            f"the split {_shown(counts)} adds up to {sum(counts)} layers, but the model has {layers}"
+        )
+    return counts
+
+
+def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
+    """The half-open range of layers of each stage."""
+    ranges = []
+    start = 0
+    for count in counts:
+        ranges.append((start, start + count))
+        start += count
+    return ranges
+
+
+def _check_counts(layers: int, stages: int) -> None:
+    if stages < 1:
+        raise BadRequestError(f"there are {stages} stages; at least one is needed")
+    if layers < stages:
+        raise BadRequestError(
+            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
+        )
+
+
+def _shown(counts: list[int]) -> str:
+    return ",".join(map(str, counts))

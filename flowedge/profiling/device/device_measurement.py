@@ -1,0 +1,30 @@
+"""A device measured in the compute lane of its agent, or of a command. Imports torch when it is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowedge.system.device_kind import device_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flowedge.engine.executors import HeadExecutor
+    from flowedge.models.checkpoint.checkpoint import Checkpoint
+    from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+
+
+def measure_here(
+    options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
+) -> DeviceMeasurement:
+    """See profiler.profile_device; blocks until all is measured."""
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+
+    import_libraries()
+    from flowedge.agent.roles.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415
+
+    def load_head(checkpoint: Checkpoint) -> HeadExecutor:
+        return DraftModels.load(checkpoint, options.drafter, options.dtype).executor
+
+    return profile_device(options, name, kind or device_kind(), load_head, tell)

@@ -1,0 +1,93 @@
+"""The time of a draft node's jobs. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import torch
+
+from flowedge.core.errors import BadRequestError
+from flowedge.core.messages import Payload
+from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
+from flowedge.models.layers.tensors import to_payload, to_tensor
+from flowedge.profiling.device.timing import median_s
+from flowedge.profiling.measurement import DraftTimes
+
+GROWN = (1, 2, 5, 10, 20)  # frontier nodes of a layer
+EXTENDED = (1, 2, 4, 8, 16, 32, 64, 128)  # true rows
+VERIFIED = (1, 4, 8, 16, 32, 64, 128)
+WIDTH = 10  # children of a node, as EAGLE-2 grows them
+ACCEPTED = 3  # rows that the sampling walk accepts, where there are as many
+
+_SESSION = "measure"
+
+
+def verify_times(executor: HeadExecutor, repeats: int) -> dict[int, float]:
+    """Seconds of verifying a segment by rows, at temperature 0, when ACCEPTED rows below the root hold."""
+    return {rows: _verify_s(executor, rows, repeats) for rows in VERIFIED}
+
+
+def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes:
+    """The drafter's jobs, after `cached` true rows. BadRequestError when it is no EAGLE-1/2 head."""
+    drafter = executor.drafter
+    if not isinstance(drafter, EagleDrafter):
+        raise BadRequestError("only a drafter that is an EAGLE-1/2 head can be measured; give --drafter none")
+    executor.run(OpenDraft(_SESSION, cached + max(EXTENDED), 0))
+    executor.run(_extend(executor, cached))
+
+    def extended_s(rows: int) -> float:
+        job = _extend(executor, rows)
+        return median_s(lambda: executor.run(job), repeats, prepare=lambda: drafter.rewind(_SESSION, cached))
+
+    extend = {rows: extended_s(rows) for rows in EXTENDED}
+    drafter.rewind(_SESSION, cached)
+    executor.run(_extend(executor, 1))  # a growth starts at the row that was added last
+    growths = count(1)
+    root = median_s(lambda: executor.run(_grow(next(growths), [0], [-1])), repeats)
+
+    def grown_s(nodes: int) -> float:
+        growth = 0
+
+        def grow_root() -> None:
+            nonlocal growth
+            growth = next(growths)
+            executor.run(_grow(growth, [0], [-1]))
+
+        names = list(range(1, nodes + 1))
+        return median_s(lambda: executor.run(_grow(growth, names, [0] * nodes)), repeats, prepare=grow_root)
+
+    grow = {nodes: grown_s(nodes) for nodes in GROWN}
+    executor.run(DropCache(_SESSION))
+    return DraftTimes(extend=extend, grow=grow, root=root)
+
+
+def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
+    hidden = _features(executor, rows)
+    drawn = executor.head.logits(to_tensor(hidden))
+    tokens = np.zeros(rows, dtype=np.int64)
+    tokens[1:] = drawn.argmax(dim=-1).numpy()[:-1]
+    if rows > ACCEPTED + 1:  # the walk ends at a node that was not drawn
+        tokens[ACCEPTED + 1] = (tokens[ACCEPTED + 1] + 1) % executor.head.vocab_size
+    positions: IntArray = np.arange(rows, dtype=np.int64)
+    job = Verify(_SESSION, SamplingParams(seed=0), hidden, tokens, positions - 1, positions)
+    return median_s(lambda: executor.run(job), repeats)
+
+
+def _extend(executor: HeadExecutor, rows: int) -> ExtendDraft:
+    return ExtendDraft(_SESSION, _features(executor, rows), np.arange(rows, dtype=np.int64) % 16)
+
+
+def _grow(growth: int, nodes: Sequence[int], parents: Sequence[int]) -> GrowDraft:
+    names, above = np.array(nodes, dtype=np.int64), np.array(parents, dtype=np.int64)
+    return GrowDraft(_SESSION, growth, names, above, names % 16, WIDTH, None, None)
+
+
+def _features(executor: HeadExecutor, rows: int) -> Payload:
+    weight = executor.head.weight
+    generator = torch.Generator().manual_seed(rows)
+    return to_payload(torch.randn((rows, weight.shape[1]), generator=generator).to(weight.dtype))

@@ -1,0 +1,206 @@
+"""Measures a device: the layers of a model, what a draft node does with it, and layers of other sizes.
+
+Imports torch. Everything is measured as agents compute it, by the same executors and with as many threads.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.engine.executors import HeadExecutor
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import head_size
+from flowedge.models.layers.loading import checkpoint_quant
+from flowedge.models.layers.tensors import torch_dtype
+from flowedge.profiling.device.draft_timing import draft_times, verify_times
+from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
+from flowedge.profiling.device.layer_timing import layer_times
+from flowedge.profiling.measurement import (
+    DeviceMeasurement,
+    LayerSizes,
+    LayerTime,
+    MeasureOptions,
+    ModelTimes,
+)
+from flowedge.system.memory_room import read_cuda_room, read_room
+from flowedge.version import VERSION
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+CACHED_ROWS = 256
+TIMED_LAYERS = 4  # so that a block's own work is shared out as in a stage of several layers
+FOUR_BIT_ROWS = (2, 16, 64)  # one row is multiplied without unpacking the weights
+FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
+PROCESSOR_NAMES = Path("/proc/cpuinfo")
+
+Tell = Callable[[str], None]
+
+
+def profile_device(
+    options: MeasureOptions, name: str, kind: str, load_head: Callable[[Checkpoint], HeadExecutor], tell: Tell
+) -> DeviceMeasurement:
+    """Everything there is to measure on this device; takes from seconds to minutes.
+
+    Args:
+        load_head: the LM head of a checkpoint, with the drafter if there is one.
+        tell: told what is done next, before each timing; what it raises ends the measurement.
+
+    Raises BadRequestError, CheckpointError, and CapacityError when not one layer of the model fits.
+    """
+    torch.set_num_threads(options.threads)
+    if options.compute == "cuda" and not torch.cuda.is_available():
+        raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
+    device, available = torch.device(options.compute), _available(options.compute)
+    tell(f"opening {options.model}")
+    checkpoint = Checkpoint.open(options.model)
+    model = _model_times(options, checkpoint, device, load_head, available, tell)
+    four_bit, problem = _four_bit_times(options, device, tell)
+    return DeviceMeasurement(
+        name=name,
+        kind=kind,
+        processor=_processor(device),
+        version=VERSION,
+        torch_version=str(torch.__version__),
+        dtype=options.dtype,
+        threads=options.threads,
+        repeats=options.repeats,
+        memory_available=available,
+        model=model,
+        layers=_generic_times(options, device, available, tell),
+        four_bit=four_bit,
+        four_bit_problem=problem,
+    )
+
+
+def _model_times(
+    options: MeasureOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    load_head: Callable[[Checkpoint], HeadExecutor],
+    available: int,
+    tell: Tell,
+) -> ModelTimes:
+    config = checkpoint.config
+    sizes = _sizes(checkpoint)
+    cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
+    block = _load_layers(options, checkpoint, device, available)
+    timed = block.num_layers
+    layer = layer_times(
+        block, ROWS, cached, options.repeats, lambda rows: tell(f"a layer of {options.model}, {rows} rows")
+    )
+    del block
+    tell("the LM head")
+    executor = load_head(checkpoint)
+    verify = verify_times(executor, options.repeats)
+    draft = None
+    if executor.drafter is not None:
+        tell("the drafter")
+        draft = draft_times(executor, cached, options.repeats)
+    return ModelTimes(
+        model=options.model,
+        sizes=sizes,
+        num_layers=int(config.num_hidden_layers),
+        timed_layers=timed,
+        vocab=int(config.vocab_size),
+        tied_embedding=bool(config.tie_word_embeddings),
+        quant=checkpoint_quant(checkpoint, options.quant),
+        cached=cached,
+        layer=layer,
+        verify=verify,
+        draft=draft,
+    )
+
+
+def _sizes(checkpoint: Checkpoint) -> LayerSizes:
+    config = checkpoint.config
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    if head_size(config) * heads != hidden:
+        raise BadRequestError(
+            f"{checkpoint.directory}: {heads} heads of {head_size(config)} are not its hidden size {hidden}; "
+            "a profile cannot describe such a model"
+        )
+    return LayerSizes(
+        hidden=hidden,
+        intermediate=int(config.intermediate_size),
+        heads=heads,
+        kv_heads=int(config.num_key_value_heads),
+    )
+
+
+def _load_layers(
+    options: MeasureOptions, checkpoint: Checkpoint, device: torch.device, available: int
+) -> LayerBlock:
+    """As many layers as fit in half the memory, TIMED_LAYERS at most, from the middle of the model."""
+    dtype, quant = torch_dtype(options.dtype), options.quant
+    total = int(checkpoint.config.num_hidden_layers)
+    one = LayerBlock.required_bytes(checkpoint, total // 2, total // 2 + 1, quant=quant, dtype=dtype)
+    if one > available:
+        raise CapacityError(
+            f"one layer of {options.model} takes {one / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free"
+        )
+    count = max(1, min(TIMED_LAYERS, total - 2, available // (2 * one)))
+    start = (total - count) // 2
+    return LayerBlock.load(checkpoint, start, start + count, quant=quant, dtype=dtype, device=device)
+
+
+def _generic_times(
+    options: MeasureOptions, device: torch.device, available: int, tell: Tell
+) -> tuple[LayerTime, ...]:
+    dtype = torch_dtype(options.dtype)
+    stack_bytes = min(options.stack_mib << 20, available // 4)
+    found: list[LayerTime] = []
+    for sizes, count in shapes_within(stack_bytes, dtype.itemsize):
+        tell(f"making {count} layers of width {sizes.hidden}")
+        block = generic_block(sizes, count, dtype, device)
+        found += _timed(block, sizes, ROWS, options.repeats, tell)
+    return tuple(found)
+
+
+def _four_bit_times(
+    options: MeasureOptions, device: torch.device, tell: Tell
+) -> tuple[tuple[LayerTime, ...], str]:
+    """Layers in nf4, or none and why; a device need not run quantised weights."""
+    sizes = llama_like(FOUR_BIT_HIDDEN)
+    tell("layers in 4 bits")
+    try:
+        block = generic_block(sizes, FOUR_BIT_LAYERS, torch_dtype(options.dtype), device, "nf4")
+        return tuple(_timed(block, sizes, FOUR_BIT_ROWS, min(options.repeats, 5), tell)), ""
+    except (ImportError, RuntimeError, AttributeError, OSError) as error:
+        return (), f"{type(error).__name__}: {error}"[:500]
+
+
+def _timed(
+    block: LayerBlock, sizes: LayerSizes, rows: tuple[int, ...], repeats: int, tell: Tell
+) -> list[LayerTime]:
+    times = layer_times(
+        block,
+        rows,
+        CACHED_ROWS,
+        repeats,
+        lambda count: tell(f"a layer of width {sizes.hidden}, {count} rows"),
+    )
+    return [
+        LayerTime(sizes=sizes, rows=count, cached=CACHED_ROWS, seconds=seconds)
+        for count, seconds in times.items()
+    ]
+
+
+def _available(compute: str) -> int:
+    return (read_cuda_room() if compute == "cuda" else read_room()).available
+
+
+def _processor(device: torch.device) -> str:
+    """The name of what computes, as far as it is known."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))[:255]
+    try:
+        lines = PROCESSOR_NAMES.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names[0] if names else platform.processor() or platform.machine())[:255]

@@ -1,0 +1,152 @@
+"""The size of an emulated model and of its drafters; the tokens come from the real pair."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from flowedge.profiling.documents.document import Document
+
+STORED_BYTES = 2  # of an fp16 weight, a KV element and a hidden state element
+
+StoredDtype = Literal["float16", "bfloat16", "float32"]
+DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
+
+Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4"]
+UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # whose weights are unpacked for every product
+
+WEIGHT_BYTES: dict[str, float] = {
+    "none": STORED_BYTES,
+    "int8": 1.0,  # and one scale a row, which is too little to count
+    "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
+    "fp4": 0.5 + 4 / 64,
+    "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them
+    "fp4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,
+    "int4": 0.5 + 4 / 64,  # 4 bits, and a scale and a zero in bf16 for 64 weights
+}
+
+
+def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
+    """Bytes of one weight of a layer; `stored_bytes` are those of a weight that is not quantised."""
+    return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
+
+
+class EagleSize(Document):
+    """An EAGLE-1/2 head: fc over [embedding, hidden] and one decoder layer; it shares the LM head."""
+
+    kind: Literal["eagle"]
+
+
+class Eagle3Size(Document):
+    """An EAGLE-3 head: fc over three hidden states, one decoder layer, and an LM head of its own.
+
+    Attributes:
+        draft_vocab: tokens that it can propose.
+    """
+
+    kind: Literal["eagle3"]
+    draft_vocab: int = Field(ge=1)
+
+
+class SmallModelSize(Document):
+    """A small language model that drafts, with an LM head of its own."""
+
+    kind: Literal["small_lm"]
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=1)
+    intermediate: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    vocab: int = Field(ge=2)
+
+
+class NGramSize(Document):
+    """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
+
+    kind: Literal["ngram"]
+
+
+class RecallSize(Document):
+    """The errors of an EAGLE head in a session, which are read for each forward of the head."""
+
+    kind: Literal["recall"]
+
+
+DrafterSize = EagleSize | Eagle3Size | SmallModelSize
+DraftingSize = DrafterSize | NGramSize | RecallSize
+
+
+class ModelProfile(Document):
+    """A Llama-architecture model by its sizes.
+
+    Attributes:
+        dtype: of weights that are not quantised, of KV rows and of hidden states on the wire.
+        drafters: the drafters it is run with, by name; the first is the default.
+    """
+
+    title: str
+    source: str
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=1)
+    intermediate: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    vocab: int = Field(ge=2)
+    tied_embedding: bool = False
+    dtype: StoredDtype = "float16"
+    drafters: dict[str, DrafterSize] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelProfile:
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"hidden {self.hidden}, heads {self.heads} and kv_heads {self.kv_heads} do not divide"
+            )
+        return self
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a weight that is not quantised, of a KV element and of a hidden state element."""
+        return DTYPE_BYTES[self.dtype]
+
+
+class LayerSize(Document):
+    """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile.
+
+    Attributes:
+        attended: vectors as wide as `hidden` that q, k and v are made from; an EAGLE-3 head's layer has two.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    stored_bytes: int = STORED_BYTES
+    attended: int = 1
+
+    @classmethod
+    def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
+        """The sizes of a layer; a drafter's elements take `stored_bytes`, a model's what its dtype takes."""
+        own = sizes.stored_bytes if isinstance(sizes, ModelProfile) else STORED_BYTES
+        return cls(
+            hidden=sizes.hidden,
+            intermediate=sizes.intermediate,
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            stored_bytes=own if stored_bytes is None else stored_bytes,
+        )
+
+    @property
+    def kv_width(self) -> int:
+        return self.hidden // self.heads * self.kv_heads
+
+    @property
+    def weights(self) -> int:
+        """Weights of q, k, v, o and of the three MLP matrices."""
+        inputs = self.attended * self.hidden * (self.hidden + 2 * self.kv_width)
+        return inputs + self.hidden * self.hidden + 3 * self.hidden * self.intermediate
+
+    @property
+    def kv_bytes_per_row(self) -> int:
+        return 2 * self.kv_width * self.stored_bytes

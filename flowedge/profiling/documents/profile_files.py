@@ -1,0 +1,78 @@
+"""The files of measured profiles: their names, and writing them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flowedge.core.errors import BadRequestError, FlowEdgeError
+
+SCENARIO = "scenario.yaml"
+WIDTH = 110  # columns of a line
+
+
+@dataclass(frozen=True)
+class ProfileFiles:
+    """File names: of each device, of the link that leaves each, if links are measured, and of the model."""
+
+    devices: tuple[str, ...]
+    links: tuple[str, ...]
+    model: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.devices, *self.links, self.model, SCENARIO)
+
+
+def profile_files(device_names: Sequence[str], model: str, *, with_links: bool) -> ProfileFiles:
+    """The names of everything that is written for devices in ring order.
+
+    What a file name should not have is replaced, and names that would be the same are told apart by a number.
+    """
+    taken = {Path(SCENARIO).stem}
+    stems: list[str] = []
+    for name in device_names:
+        stem, number = file_stem(name), 2
+        while stem in taken or stem.startswith(("link-", "model-")):
+            stem, number = (
+                f"{file_stem(name).removeprefix('link-').removeprefix('model-')}-{number}",
+                number + 1,
+            )
+        taken.add(stem)
+        stems.append(stem)
+    followers = [*stems[1:], stems[0]]
+    links = [f"link-{a}-{b}.yaml" for a, b in zip(stems, followers, strict=True)] if with_links else []
+    model_file = f"model-{file_stem(Path(model).name)}.yaml"
+    return ProfileFiles(tuple(f"{stem}.yaml" for stem in stems), tuple(links), model_file)
+
+
+def file_stem(name: str) -> str:
+    """A name without what does not belong into a file name; "device" when nothing is left."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:100] or "device"
+
+
+def require_free(directory: Path, names: Sequence[str], *, force: bool) -> None:
+    """BadRequestError when a file is there already, and `force` does not say that it may be replaced."""
+    if directory.exists() and not directory.is_dir():
+        raise BadRequestError(f"--out {directory} is a file; give a directory")
+    there = [name for name in names if (directory / name).exists()]
+    if there and not force:
+        raise BadRequestError(f"{directory} already has {', '.join(there)}; --force replaces what is there")
+
+
+def write_documents(directory: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write YAML files by name. FlowEdgeError when the directory cannot be written to."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in documents.items():
+            text = yaml.safe_dump(dict(content), sort_keys=False, width=WIDTH, allow_unicode=True)
+            part = directory / f"{name}.part"
+            part.write_text(text, encoding="utf-8")
+            part.replace(directory / name)
+    except OSError as error:
+        raise FlowEdgeError(f"{directory}: the profiles cannot be written: {error}") from error

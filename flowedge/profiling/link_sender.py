@@ -1,0 +1,110 @@
+"""Measures the link to another agent by sending it data."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from flowedge.core.errors import BadRequestError, DeviceLostError, ProtocolError
+from flowedge.net.address import split_address
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import from_status
+from flowedge.net.link_settings import LinkSettings
+from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
+from flowedge.security.tls.channels import open_channel
+from flowedge.v1 import agent_pb2, agent_pb2_grpc, measure_pb2_grpc
+from flowedge.v1 import measure_pb2 as pb
+
+
+@dataclass(frozen=True)
+class LinkSender:
+    """One measurement; `peer_id` is what the agent at `peer` has to call itself."""
+
+    peer: str
+    peer_id: str
+    settings: LinkSettings
+    limits: LinkLimits
+
+    async def measure(self, num_bytes: int, round_trips: int) -> pb.MeasureLinkReply:
+        """Round trips first, then the rate.
+
+        Raises BadRequestError for a peer that is no address or is another agent, DeviceLostError or
+        DeadlineError when it does not answer, or the error it refuses with.
+        """
+        split_address(self.peer)
+        try:
+            async with await open_channel(self.peer, self.settings.channel_options) as channel:
+                await self._check_peer(channel)
+                times = await self._round_trips(channel, round_trips)
+                received = await self._send(channel, num_bytes)
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, self.peer) from error
+        if not received.bytes or received.seconds <= 0:
+            raise ProtocolError(
+                f"{self.peer} received nothing after the warm-up; the link is too slow to measure"
+            )
+        return pb.MeasureLinkReply(bytes=received.bytes, seconds=received.seconds, round_trips_s=times)
+
+    async def _check_peer(self, channel: grpc.aio.Channel) -> None:
+        """No one is sent data but the agent that the caller means."""
+        described = await agent_pb2_grpc.AgentStub(channel).Describe(
+            agent_pb2.DescribeRequest(), timeout=self.settings.connect_s
+        )
+        if described.id != self.peer_id:
+            raise BadRequestError(
+                f"the agent at {self.peer} is {described.name}, not the one that was meant; was it started "
+                "again, or does the address mean another device there?"
+            )
+
+    async def _accepted(self, call: Any, result: Callable[[], Awaitable[Any]]) -> None:
+        """Wait until the peer takes part; what it refuses with is raised by `result`."""
+        metadata = await within(self.limits.step_s, call.initial_metadata(), f"{self.peer} did not answer")
+        if ACCEPTED_KEY not in dict(metadata or ()):
+            await within(self.limits.step_s, result(), f"{self.peer} did not say why it refuses")
+            raise ProtocolError(f"{self.peer} is no FlowEdge agent that measures links")
+
+    async def _round_trips(self, channel: grpc.aio.Channel, count: int) -> list[float]:
+        limits = self.limits
+        call = measure_pb2_grpc.MeasureStub(channel).Ping(timeout=limits.total_s)
+        await self._accepted(call, call.read)
+        probe = pb.Probe(data=bytes(limits.probe_bytes))
+        times = []
+        for number in range(limits.warm_up_round_trips + count):
+            started = time.perf_counter()
+            with contextlib.suppress(asyncio.InvalidStateError):  # it has ended the call: reading tells why
+                await within(limits.step_s, call.write(probe), f"{self.peer} took no probe")
+            answer: Any = await within(limits.step_s, call.read(), f"{self.peer} sent no probe back")
+            if not isinstance(answer, pb.Probe):
+                raise DeviceLostError(self.peer, "it ended the round trips early")
+            if number >= limits.warm_up_round_trips:
+                times.append(time.perf_counter() - started)
+        await call.done_writing()
+        await within(limits.step_s, call.read(), f"{self.peer} did not end the round trips")
+        return times
+
+    async def _send(self, channel: grpc.aio.Channel, num_bytes: int) -> pb.SinkReply:
+        limits = self.limits
+        call = measure_pb2_grpc.MeasureStub(channel).Sink(timeout=limits.total_s)
+        await self._accepted(call, lambda: call)
+        with contextlib.suppress(asyncio.InvalidStateError):  # it has ended the call: its status says why
+            await self._chunks(call, num_bytes // limits.warm_up_share, limits.warm_up_s, warm_up=True)
+            await self._chunks(call, num_bytes, limits.send_s, warm_up=False)
+            await call.done_writing()
+        reply: pb.SinkReply = await within(limits.step_s, call, f"{self.peer} did not say what it received")
+        return reply
+
+    async def _chunks(self, call: Any, num_bytes: int, seconds: float, *, warm_up: bool) -> None:
+        """Send so many bytes, rounded up to chunks, for so many seconds at most; one chunk at least."""
+        limits = self.limits
+        chunk = pb.SinkChunk(data=bytes(limits.chunk_bytes), warm_up=warm_up)
+        deadline = time.monotonic() + seconds
+        for _ in range(max(1, -(-num_bytes // limits.chunk_bytes))):
+            await within(limits.step_s, call.write(chunk), f"{self.peer} took no data")
+            if time.monotonic() > deadline:
+                return

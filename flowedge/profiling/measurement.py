@@ -1,0 +1,167 @@
+"""What was measured on a device, checked as it comes off a link. Times are seconds."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flowedge.core.errors import BadRequestError, ProtocolError
+
+MAX_REPEATS = 100
+MAX_STACK_MIB = 1 << 16
+MIN_STACK_MIB = 4
+MAX_JSON = 1 << 20  # characters
+
+Text = Annotated[str, Field(max_length=255)]
+Size = Annotated[int, Field(ge=1, le=1 << 20)]
+Seconds = Annotated[float, Field(gt=0, lt=3600)]
+Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
+
+
+class Checked(BaseModel):
+    """Base of what crosses a link as JSON: frozen, and nothing unknown is taken."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+class MeasureOptions(Checked):
+    """What is to be measured, and how carefully.
+
+    Attributes:
+        drafter: as a draft node takes it; "none" measures none.
+        dtype: of weights and hidden states; agents compute in float32.
+        repeats: timings of which the median counts; stack_mib: see profiler.generic_layers.
+        compute: torch device.
+    """
+
+    model: Annotated[str, Field(min_length=1, max_length=4096)]
+    drafter: Annotated[str, Field(max_length=4096)] = "none"
+    quant: Text = "none"
+    dtype: Text = "float32"
+    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
+    stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
+
+
+class LayerSizes(Checked):
+    """A Llama decoder layer."""
+
+    hidden: Size
+    intermediate: Size
+    heads: Size
+    kv_heads: Size
+
+
+class LayerTime(Checked):
+    """One decoder layer over `rows` rows that see `cached` rows before them."""
+
+    sizes: LayerSizes
+    rows: Size
+    cached: Annotated[int, Field(ge=0, le=1 << 20)]
+    seconds: Seconds
+
+
+class DraftTimes(Checked):
+    """Jobs of a draft node with a drafter; see DraftTimes in flowedge/profiling/documents/measured.py."""
+
+    extend: Table
+    grow: Table
+    root: Seconds
+
+
+class ModelTimes(Checked):
+    """One model on the device.
+
+    Attributes:
+        num_layers: of the whole model; timed_layers: of the block that was timed.
+        layer: one layer with its share of what a stage does once a segment, after `cached` rows.
+        verify: LM head and sampling walk.
+    """
+
+    model: Annotated[str, Field(max_length=4096)]
+    sizes: LayerSizes
+    num_layers: Size
+    timed_layers: Size
+    vocab: Annotated[int, Field(ge=2, le=1 << 24)]
+    tied_embedding: bool
+    quant: Text
+    cached: Annotated[int, Field(ge=0, le=1 << 20)]
+    layer: Table
+    verify: Table
+    draft: DraftTimes | None
+
+
+class DeviceMeasurement(Checked):
+    """A device, and every time that was taken on it.
+
+    Attributes:
+        processor: as torch or the operating system names it; dtype: of all that is not quantised.
+        memory_available: bytes, before anything was loaded.
+        layers: generic layers in the dtype, to fit a roofline to.
+        four_bit: generic layers in nf4; empty when `four_bit_problem` says why there are none.
+    """
+
+    name: Text
+    kind: Text
+    processor: Text
+    version: Text
+    torch_version: Text
+    dtype: Text
+    threads: Size
+    repeats: Size
+    memory_available: Annotated[int, Field(ge=1)]
+    model: ModelTimes
+    layers: Annotated[tuple[LayerTime, ...], Field(max_length=256)]
+    four_bit: Annotated[tuple[LayerTime, ...], Field(max_length=256)]
+    four_bit_problem: str = Field(default="", max_length=4096)
+
+
+class LinkMeasurement(Checked):
+    """One direction of a link, as its sender and its receiver measured it.
+
+    Attributes:
+        bytes, seconds: what arrived after the warm-up, and in what time; round_trips: of small messages.
+    """
+
+    bytes: Annotated[int, Field(ge=1)]
+    seconds: Seconds
+    round_trips: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=1000)]
+
+    @property
+    def bits_per_s(self) -> float:
+        return 8 * self.bytes / self.seconds
+
+
+C = TypeVar("C", bound=Checked)
+
+
+def measure_options(**given: object) -> MeasureOptions:
+    """The options as checked; BadRequestError says which is out of range."""
+    try:
+        return MeasureOptions.model_validate(given)
+    except ValidationError as error:
+        raise BadRequestError(f"the measurement cannot be asked for: {_reasons(error)}") from error
+
+
+def read_measurement(text: str, device: str) -> DeviceMeasurement:
+    """What a device has sent; ProtocolError when it is no measurement."""
+    if len(text) > MAX_JSON:
+        raise ProtocolError(f"{device} sent a measurement of {len(text)} characters; {MAX_JSON} are taken")
+    try:
+        return DeviceMeasurement.model_validate_json(text)
+    except ValidationError as error:
+        raise ProtocolError(f"{device} sent no measurement that can be read: {_reasons(error)}") from error
+
+
+def link_measurement(device: str, **given: object) -> LinkMeasurement:
+    """What a device has sent of a link; ProtocolError when it is no measurement."""
+    try:
+        return LinkMeasurement.model_validate(given)
+    except ValidationError as error:
+        raise ProtocolError(f"{device} sent no measurement of a link: {_reasons(error)}") from error
+
+
+def _reasons(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5])

@@ -1,0 +1,163 @@
+"""`flowedge profile`: measures devices and links, and writes profiles and a scenario that runs on them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.client import Client, Device
+from flowedge.client.device import IDLE
+from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.placement.split import even_split
+from flowedge.profiling.device.device_measurement import measure_here
+from flowedge.profiling.documents.link import LinkProfile
+from flowedge.profiling.documents.model import ModelProfile
+from flowedge.profiling.documents.profile_documents import (
+    FittedDevice,
+    device_profile,
+    link_profile,
+    model_profile,
+    scenario_content,
+)
+from flowedge.profiling.documents.profile_files import (
+    SCENARIO,
+    ProfileFiles,
+    profile_files,
+    require_free,
+    write_documents,
+)
+from flowedge.profiling.measure import measure_device, measure_link
+from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+from flowedge_testbed.scenario import Scenario
+
+LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
+ASSUMED_LINK = "gigabit"  # between such devices
+BUNDLED = "bundled"
+NO_DRAFTER = "none"
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """The command line.
+
+    Attributes:
+        hosts: agents in ring order, the draft node first; none for this machine.
+        link_bytes, round_trips: what each link is measured with.
+    """
+
+    out: Path
+    measure: MeasureOptions
+    hosts: tuple[str, ...] = ()
+    link_bytes: int = 32 << 20
+    round_trips: int = 100
+    force: bool = False
+
+
+class Progress:
+    """Told what is being measured; does nothing by itself."""
+
+    def say(self, device: str, text: str) -> None:
+        """What is measured next, and where."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What was written: devices and links in ring order, and the scenario's path."""
+
+    devices: tuple[FittedDevice, ...]
+    links: tuple[LinkProfile, ...]
+    scenario: Path
+
+
+def run_profile(options: ProfileOptions, progress: Progress) -> Profiled:
+    """Measure, fit and write.
+
+    Before anything is measured, raises BadRequestError for hosts that make no ring or files that are there
+    already; then the errors of flowedge.profiling.measure.
+    """
+    repeated = sorted({host for host in options.hosts if options.hosts.count(host) > 1})
+    if repeated:
+        raise BadRequestError(f"{', '.join(repeated)} is named twice; a device is measured once")
+    agents = [_describe(host) for host in options.hosts]
+    names = [agent.name for agent in agents] or [platform.node() or "device"]
+    files = profile_files(names, options.measure.model, with_links=len(names) > 1)
+    require_free(options.out, files.names, force=options.force)
+    found = [_measure(options, index, name, progress) for index, name in enumerate(names)]
+    links = _measure_links(options, agents, progress) if files.links else []
+    devices = [device_profile(one) for one in found]
+    model = model_profile(found[0].model, found[0].dtype)
+    documents: dict[str, dict[str, Any]] = {
+        **{name: _content(one.profile) for name, one in zip(files.devices, devices, strict=True)},
+        **{name: _content(one) for name, one in zip(files.links, links, strict=True)},
+        files.model: _content(model),
+        SCENARIO: _scenario(options, files, model, found[0].model.quant),
+    }
+    write_documents(options.out, documents)
+    return Profiled(tuple(devices), tuple(links), options.out / SCENARIO)
+
+
+def _describe(host: str) -> Device:
+    with Client(host) as client:
+        device = client.describe()
+    if device.role != IDLE:
+        raise DeviceError(
+            device.name,
+            f"it is a {device.role}, and only idle agents are measured; flowedge release {host} frees it",
+        )
+    return device
+
+
+def _measure(options: ProfileOptions, index: int, name: str, progress: Progress) -> DeviceMeasurement:
+    if options.hosts:
+        return measure_device(options.hosts[index], options.measure, lambda text: progress.say(name, text))
+    return measure_here(options.measure, name, lambda text: progress.say(name, text))
+
+
+def _measure_links(
+    options: ProfileOptions, agents: Sequence[Device], progress: Progress
+) -> list[LinkProfile]:
+    links = []
+    for index, agent in enumerate(agents):
+        following = (index + 1) % len(agents)
+        peer = agents[following]
+        progress.say(agent.name, f"the link to {peer.name}")
+        found = measure_link(
+            options.hosts[index],
+            options.hosts[following],
+            peer.id,
+            num_bytes=options.link_bytes,
+            round_trips=options.round_trips,
+        )
+        links.append(link_profile(agent.name, peer.name, found))
+    return links
+
+
+def _scenario(
+    options: ProfileOptions, files: ProfileFiles, model: ModelProfile, quant: str
+) -> dict[str, Any]:
+    measure = options.measure
+    has_drafter = measure.drafter != NO_DRAFTER
+    devices, links = files.devices, files.links
+    if not links:
+        stages = min(LOCAL_STAGES, model.layers)
+        devices, links = (devices[0],) * (1 + stages), (ASSUMED_LINK,) * (1 + stages)
+    content = scenario_content(
+        # Without a drafter of its own, the model is emulated on the tokens of the bundled pair.
+        pair=(measure.model, measure.drafter) if has_drafter else (BUNDLED, BUNDLED),
+        model_file=files.model,
+        quant=quant,
+        split=even_split(model.layers, len(devices) - 1),
+        devices=devices,
+        links=links,
+        hosts=options.hosts if files.links else (),
+    )
+    Scenario.checked(content, SCENARIO)
+    return content
+
+
+def _content(document: Any) -> dict[str, Any]:
+    content: dict[str, Any] = document.model_dump(exclude_none=True)
+    return content

@@ -1,0 +1,99 @@
+"""The draft node's own record of a session's sequence; it alone changes it (rule R2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.messages import CONTEXT, Prune
+from flowedge.core.sampling import IntArray
+from flowedge.protocol.epochs import renumbered_parents
+
+_EMPTY = np.zeros(0, dtype=np.int64)
+
+
+class Sequence:
+    """Context rows, then the draft rows that were sent, in the numbering of `epoch`.
+
+    Attributes:
+        epoch: number of the last change; context: committed rows (l_glo).
+        tokens, parents, positions: int64 [d] of the draft rows context .. length.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self.epoch = 0
+        self.context = 0
+        self.tokens: IntArray = _EMPTY
+        self.parents: IntArray = _EMPTY
+        self.positions: IntArray = _EMPTY
+
+    @property
+    def length(self) -> int:
+        return self.context + len(self.tokens)
+
+    def commit(self, count: int) -> IntArray:
+        """Append committed rows; returns their rows, which are their positions: int64 [count]."""
+        if len(self.tokens):
+            raise ValueError("rows cannot be committed while draft rows are in flight")
+        rows = np.arange(self.context, self.context + count)
+        self.context += count
+        return rows
+
+    def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
+        """Append draft rows; a parent is a draft row, earlier in the sequence, or CONTEXT.
+
+        Returns the row of the first. Raises ValueError for a parent that is not an earlier draft row.
+        """
+        first = self.length
+        positions = self.positions.tolist()
+        for row, parent in enumerate(parents, start=first):
+            if parent != CONTEXT and not self.context <= parent < row:
+                raise ValueError(f"row {row} cannot have parent {parent}")
+            positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
+        if len(tokens) != len(parents):
+            raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
+        self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
+        self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
+        self.positions = np.array(positions, dtype=np.int64)
+        return first
+
+    def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
+        """Make the accepted rows context and keep the subtree of `root`, if it was sent.
+
+        Returns the message that has every stage do the same.
+        """
+        subtree = _EMPTY if root is None else self._subtree(root)
+        return self._retain(np.array(accepted, dtype=np.int64), subtree)
+
+    def keep(self, end: int, context: int) -> Prune:
+        """Forget the draft rows from `end` on, and make those before `context` context; they are a chain.
+
+        Returns the message that has the stage do the same.
+        """
+        return self._retain(np.arange(self.context, context), np.arange(context, end))
+
+    def _retain(self, accepted: IntArray, draft: IntArray) -> Prune:
+        """Make accepted rows context and keep these draft rows, whose parents are kept or accepted."""
+        prune = Prune(
+            session=self._session,
+            epoch=self.epoch + 1,
+            source_len=self.length,
+            context=self.context,
+            accepted=len(accepted),
+            retained=np.concatenate([accepted, draft]),
+        )
+        offsets = draft - self.context
+        self.tokens = self.tokens[offsets]
+        self.positions = self.positions[offsets]
+        self.parents = renumbered_parents(prune, self.parents[offsets])
+        self.epoch += 1
+        self.context += len(accepted)
+        return prune
+
+    def _subtree(self, root: int) -> IntArray:
+        inside = np.zeros(len(self.tokens), dtype=np.bool_)
+        inside[root - self.context] = True
+        for offset in range(root - self.context + 1, len(inside)):
+            parent = self.parents[offset]
+            inside[offset] = parent != CONTEXT and inside[parent - self.context]
+        return np.flatnonzero(inside) + self.context

@@ -1,0 +1,161 @@
+"""The enrolment service of the CA's host: `flowedge cluster serve`."""
+
+# ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.net.address import join_address
+from flowedge.security.authority.authority import Authority, Signed
+from flowedge.security.credentials.certificates import pem_of
+from flowedge.security.credentials.renewal_time import renewal_time
+from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.guard import Guard, caller_of, refuse
+from flowedge.security.tls.serving import renewed_credentials
+from flowedge.v1 import cluster_pb2 as pb
+from flowedge.v1 import cluster_pb2_grpc as rpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_MAX_REQUEST_BYTES = 16 << 10
+_MAX_CALLS = 32  # at the same time
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
+    ("grpc.so_reuseport", 0),
+]
+_STOP_GRACE_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class EnrolmentService(rpc.EnrolmentServicer):
+    """For those who have no certificate yet."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    async def Authority(self, request: pb.AuthorityRequest, context: Context) -> pb.AuthorityReply:
+        """The CA's certificate, which is no secret."""
+        return pb.AuthorityReply(certificate=pem_of(self._authority.certificate))
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.Membership:
+        """Signs a new member's certificate."""
+        try:
+            signed = self._authority.join(
+                request.secret,
+                request.name,
+                request.signing_request,
+                _now(),
+                default_name=request.default_name,
+            )
+        except FlowEdgeError as error:
+            await refuse(context, "flowedge.v1.Enrolment/Join", error)
+        _log.info("%s joined from %s until %s", signed.holder.member, context.peer(), signed.holder.not_after)
+        return _membership(self._authority, signed)
+
+    async def Revoked(self, request: pb.RevokedRequest, context: Context) -> pb.RevokedReply:
+        """The list, which is public and signed."""
+        return pb.RevokedReply(revocation_list=self._authority.revocation_list(_now()))
+
+
+class RenewalService(rpc.RenewalServicer):
+    """For members."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Membership:
+        """Signs a new certificate for the caller."""
+        try:
+            signed = self._authority.renew(caller_of(context), request.signing_request, _now())
+        except FlowEdgeError as error:
+            await refuse(context, "flowedge.v1.Renewal/Renew", error)
+        _log.info("%s renewed its certificate until %s", signed.holder.member, signed.holder.not_after)
+        return _membership(self._authority, signed)
+
+
+def serve_authority(authority: Authority, host: str, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until the process is told to stop (SIGTERM or SIGINT). DeviceError when it cannot listen.
+
+    ready: called when devices can join.
+    """
+    asyncio.run(_serve(authority, host, ready))
+
+
+async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    enrolment, renewal = _servers(authority)
+    certificate = _ServiceCertificate(authority)
+    for server, port, members_only in (
+        (enrolment, authority.port, False),
+        (renewal, authority.port + 1, True),
+    ):
+        address = join_address(host, port)
+        credentials = renewed_credentials(certificate.configuration, require_client=members_only)
+        try:
+            bound = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise DeviceError("the cluster's CA", f"cannot listen on {address}: {error}") from error
+        if bound == 0:
+            raise DeviceError("the cluster's CA", f"cannot listen on {address}")
+        await server.start()
+    print(
+        f"cluster {authority.name} ({authority.id}) listening on {join_address(host, authority.port)}",
+        flush=True,
+    )
+    ready()
+    try:
+        await stop.wait()
+    finally:
+        await asyncio.gather(enrolment.stop(_STOP_GRACE_S), renewal.stop(_STOP_GRACE_S))
+
+
+def _servers(authority: Authority) -> tuple[grpc.aio.Server, grpc.aio.Server]:
+    """For anyone, and for members."""
+    enrolment = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+    rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
+    guard = Guard(lambda: read_list(authority.revocation_list(_now()), authority.certificate))
+    renewal = grpc.aio.server(options=_OPTIONS, interceptors=(guard,), maximum_concurrent_rpcs=_MAX_CALLS)
+    rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
+    return enrolment, renewal
+
+
+class _ServiceCertificate:
+    """The service's own certificate, which it signs itself whenever it needs a new one."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._key, self._certificate, self._holder = authority.service_identity(_now())
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        if _now() >= renewal_time(self._holder):
+            self._key, self._certificate, self._holder = self._authority.service_identity(_now())
+        return grpc.ssl_server_certificate_configuration(
+            [(self._key, self._certificate)], root_certificates=pem_of(self._authority.certificate)
+        )
+
+
+def _membership(authority: Authority, signed: Signed) -> pb.Membership:
+    return pb.Membership(
+        certificate=signed.certificate,
+        revocation_list=signed.revocation_list,
+        renewal_port=authority.port + 1,
+        cluster_name=authority.name,
+    )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)

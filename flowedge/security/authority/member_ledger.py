@@ -1,0 +1,157 @@
+"""What the CA remembers: tokens, certificates and settings, in one SQLite file."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowedge.core.errors import AccessError
+from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.member import Holder
+
+_WAIT_S = 10.0  # for another process that is writing
+_SCHEMA = """
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE tokens (hash TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL,
+    expires REAL NOT NULL, used REAL);
+CREATE TABLE certificates (serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL,
+    issued REAL NOT NULL, expires REAL NOT NULL, revoked REAL);
+"""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that was issued; times are UTC, `revoked` when it was."""
+
+    serial: int
+    role: Role
+    name: str
+    issued: datetime.datetime
+    expires: datetime.datetime
+    revoked: datetime.datetime | None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a token allows; an empty name leaves it to the device."""
+
+    role: Role
+    name: str
+
+
+class Ledger:
+    """The open file; every change is made by one transaction that no other overlaps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def create(cls, path: Path, settings: dict[str, str]) -> Ledger:
+        """Makes the file, mode 0600. FileExistsError when it is there."""
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        ledger = cls(path)
+        with closing(ledger._connect()) as connection:
+            connection.executescript(_SCHEMA)
+            with connection:
+                connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+        return ledger
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """All changes made with it, or none when an error leaves the context."""
+        with closing(self._connect()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield Transaction(connection)
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self._path.is_file():
+            raise AccessError(f"{self._path} is missing; restore it from a copy of the CA's directory")
+        return sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
+
+
+class Transaction:
+    """Reading and changing the ledger."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def setting(self, key: str) -> str:
+        """A setting that was made when the cluster was."""
+        row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise AccessError(f"the CA's ledger has no {key}")
+        return str(row[0])
+
+    def set(self, key: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+
+    def add_token(self, secret_hash: str, grant: Grant, expires: datetime.datetime) -> None:
+        """Remembers a token; of its secret, the hash alone."""
+        self._connection.execute(
+            "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL)",
+            (secret_hash, grant.role.value, grant.name, expires.timestamp()),
+        )
+
+    def use_token(self, secret_hash: str, now: datetime.datetime) -> Grant:
+        """What the token allows, which uses it up. AccessError when it is unknown, used or expired."""
+        row = self._connection.execute(
+            "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
+        ).fetchone()
+        if row is None:
+            raise AccessError("the join token is not known to this cluster")
+        role, name, expires, used = row
+        if used is not None:
+            raise AccessError(f"the join token was used already, on {_time(used):%Y-%m-%d %H:%M:%S} UTC")
+        if now.timestamp() >= expires:
+            raise AccessError(f"the join token expired on {_time(expires):%Y-%m-%d %H:%M:%S} UTC")
+        self._connection.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now.timestamp(), secret_hash))
+        return Grant(Role(role), name)
+
+    def add(self, holder: Holder, now: datetime.datetime) -> None:
+        """Remembers a certificate that is about to be handed out."""
+        self._connection.execute(
+            "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, NULL)",
+            (
+                f"{holder.serial:x}",
+                holder.member.role.value,
+                holder.member.name,
+                now.timestamp(),
+                holder.not_after.timestamp(),
+            ),
+        )
+
+    def revoke(self, serial: int, now: datetime.datetime) -> None:
+        self._connection.execute(
+            "UPDATE certificates SET revoked = ? WHERE serial = ?", (now.timestamp(), f"{serial:x}")
+        )
+
+    def certificates(self) -> list[Issued]:
+        """All that were issued, the oldest first."""
+        rows = self._connection.execute(
+            "SELECT serial, role, name, issued, expires, revoked FROM certificates ORDER BY issued, serial"
+        )
+        return [
+            Issued(
+                int(serial, 16),
+                Role(role),
+                name,
+                _time(issued),
+                _time(expires),
+                None if revoked is None else _time(revoked),
+            )
+            for serial, role, name, issued, expires, revoked in rows
+        ]
+
+
+def _time(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)

@@ -1,0 +1,118 @@
+"""Who a certificate says that someone is."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from flowedge.core.errors import AccessError, BadRequestError
+from flowedge.security.credentials.certificate_role import Role
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_ID_DIGITS = 16  # of the fingerprint, for people and for names; nothing is trusted for it
+_DOMAIN = "flowedge.internal"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device, person or program of a cluster, as a certificate names it.
+
+    Attributes:
+        cluster: the cluster's id (see `cluster_id`).
+    """
+
+    cluster: str
+    role: Role
+    name: str
+
+    @property
+    def uri(self) -> str:
+        return f"flowedge://{self.cluster}/{self.role.value}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.role.value})"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A member with what is particular to one of its certificates; times are UTC."""
+
+    member: Member
+    serial: int
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+
+    @property
+    def dns_name(self) -> str:
+        """The name that this one certificate has in the cluster, for TLS to ask for."""
+        return serial_name(self.serial, self.member.cluster)
+
+
+def check_name(name: str) -> str:
+    """The name itself; BadRequestError when a certificate cannot carry it."""
+    if not _NAME.fullmatch(name):
+        raise BadRequestError(
+            f"{name!r} cannot be a name in a cluster; use letters, digits, dots, hyphens and underscores, "
+            "48 at most"
+        )
+    return name
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of a certificate, 64 hexadecimal digits."""
+    return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def cluster_id(authority: x509.Certificate) -> str:
+    """What a cluster is called where its name could be another's: the start of its CA's fingerprint."""
+    return fingerprint(authority)[:_ID_DIGITS]
+
+
+def serial_name(serial: int, cluster: str) -> str:
+    """The DNS name of the certificate with a serial number."""
+    return f"s{serial:x}.{cluster}.{_DOMAIN}"
+
+
+def authority_name(cluster: str) -> str:
+    """The DNS name of a cluster's enrolment service, which no other member's certificate has."""
+    return f"authority.{cluster}.{_DOMAIN}"
+
+
+def dns_names(member: Member, serial: int) -> list[str]:
+    """All DNS names of a certificate."""
+    names = [serial_name(serial, member.cluster)]
+    return names if member.role is not Role.AUTHORITY else [*names, authority_name(member.cluster)]
+
+
+def holder_of(certificate: x509.Certificate) -> Holder:
+    """What a certificate says. AccessError when it is none of FlowEdge's."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+        raise AccessError(
+            "the certificate was not issued by a FlowEdge cluster: it names no member"
+        ) from error
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return Holder(
+        _member(uris),
+        certificate.serial_number,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+    )
+
+
+def _member(uris: list[str]) -> Member:
+    parts = uris[0].removeprefix("flowedge://").split("/") if len(uris) == 1 else []
+    if len(parts) != 3 or not uris[0].startswith("flowedge://") or not _NAME.fullmatch(parts[2]):
+        raise AccessError(f"the certificate was not issued by a FlowEdge cluster: it names {uris!r}")
+    try:
+        return Member(parts[0], Role(parts[1]), parts[2])
+    except ValueError as error:
+        raise AccessError(
+            f"the certificate of {parts[2]} is for the role {parts[1]!r}, which is none"
+        ) from error

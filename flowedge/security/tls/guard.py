@@ -1,0 +1,167 @@
+"""Checks the caller of every RPC before its handler runs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import AccessError, FlowEdgeError
+from flowedge.core.log_fields import about
+from flowedge.net.grpc_handlers import wrapped
+from flowedge.net.grpc_status import to_status
+from flowedge.security.credentials.certificate_role import may_call
+from flowedge.security.credentials.certificates import check_time, read_certificate
+from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.member import Holder, holder_of
+from flowedge.security.credentials.revocation import RevocationList
+
+_CERTIFICATE = "x509_pem_cert"  # key of gRPC's auth context
+
+_log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(eq=False)
+class _OpenCall:
+    holder: Holder
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    ended: AccessError | None = None
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
+
+    TLS has verified the certificate itself when the connection was made. `revoked` gives the latest list.
+    Calls that are going on are ended when `end_revoked` finds their caller revoked.
+    """
+
+    def __init__(self, revoked: Callable[[], RevocationList]) -> None:
+        self._revoked = revoked
+        self._open: set[_OpenCall] = set()
+
+    @classmethod
+    def of(cls, store: IdentityStore) -> Guard:
+        """The guard of an agent."""
+        return cls(lambda: store.revoked)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler of a call, which checks the caller first."""
+        handler = await continuation(details)
+        return None if handler is None else self._guarded(handler, str(details.method))
+
+    def end_revoked(self) -> None:
+        """Ends the calls of those who have been revoked since they began."""
+        for call in list(self._open):
+            try:
+                self._revoked().check(call.holder)
+            except AccessError as error:
+                call.ended = error
+                if call.task is not None:
+                    call.task.cancel()
+
+    def _guarded(self, handler: Any, method: str) -> Any:
+        def guarded(serve: Callable[..., Any]) -> Callable[..., Any]:
+            if inspect.isasyncgenfunction(serve):
+                return functools.partial(self._iterate, method, serve)
+            if inspect.iscoroutinefunction(serve):
+                return functools.partial(self._await, method, serve)
+            raise TypeError(f"{method} is served by a function that is not async")
+
+        return wrapped(handler, guarded)
+
+    async def _await(
+        self, method: str, serve: Callable[..., Awaitable[Any]], request: Any, context: Context
+    ) -> Any:
+        call = await self._admit(method, context)
+        with self._listed(call):
+            try:
+                return await serve(request, context)
+            except asyncio.CancelledError:
+                await self._end(call, method, context)
+                raise
+
+    async def _iterate(
+        self, method: str, serve: Callable[..., AsyncGenerator[Any, None]], request: Any, context: Context
+    ) -> AsyncIterator[Any]:
+        call = await self._admit(method, context)
+        with self._listed(call):
+            try:
+                async with aclosing(serve(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
+            except asyncio.CancelledError:
+                await self._end(call, method, context)
+                raise
+
+    async def _admit(self, method: str, context: Context) -> _OpenCall:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        try:
+            holder = caller_of(context)
+            judge_caller(holder, method, self._revoked(), now)
+        except AccessError as error:
+            await refuse(context, method, error)
+        return _OpenCall(holder)
+
+    @contextmanager
+    def _listed(self, call: _OpenCall) -> Iterator[None]:
+        self._open.add(call)
+        try:
+            yield
+        finally:
+            self._open.discard(call)
+
+    async def _end(self, call: _OpenCall, method: str, context: Context) -> None:
+        if call.ended is not None and not context.done():
+            await refuse(context, method, call.ended)
+
+
+def judge_caller(holder: Holder, method: str, revoked: RevocationList, now: datetime.datetime) -> None:
+    """AccessError when this caller may not make this call now."""
+    revoked.check(holder)
+    check_time(holder, now)
+    if not may_call(method, holder.member.role):
+        raise AccessError(
+            f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+        )
+
+
+def caller_of(context: Context) -> Holder:
+    """Who calls, by the certificate that TLS has verified. AccessError when there is none."""
+    shown = context.auth_context().get(_CERTIFICATE)
+    if not shown:
+        raise AccessError("the caller showed no certificate")
+    return _holder(next(iter(shown)))
+
+
+def certified_name(context: Context) -> str | None:
+    """What the caller's certificate calls it; None in plaintext."""
+    return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
+
+
+async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
+    """Ends a call, and says so in the log."""
+    called, peer = method.removeprefix("/"), context.peer()
+    fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
+    _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
+    await context.abort(*to_status(error))
+    raise AssertionError("abort returned")
+
+
+@functools.lru_cache(maxsize=256)
+def _holder(pem: bytes) -> Holder:
+    return holder_of(read_certificate(pem))

@@ -1,0 +1,74 @@
+"""How likely a proposed token is to be the one that is drawn, learnt from the tokens that are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.sampling import FloatArray
+
+# Classes of proposals, by the drafter's probability of the token: their bounds, and what stands for each.
+_BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9]))
+_CENTRES = np.log(np.array([0.0005, 0.0017, 0.0055, 0.017, 0.055, 0.17, 0.42, 0.74, 0.96]))
+_LEAST = 1e-4  # share of a class, so that none ever is beyond hope
+
+
+class Acceptance:
+    """The share of proposals that come true, by what the drafter says of them.
+
+    Proposals below a token of the true path are counted in classes of their log-probability, the likeliest of
+    a node apart from the others: it comes true more often than another token of the same probability. Each
+    class starts with the drafter's own word, worth `prior` proposals. In between, the logarithm of the share
+    is linear in the log-probability; it never falls as that rises.
+    """
+
+    def __init__(self, prior: float) -> None:
+        self._likeliest = _Curve(prior)
+        self._others = _Curve(prior)
+
+    def observe(self, log_probs: FloatArray, accepted: int | None) -> None:
+        """Count the proposals [c] below one token; the one at index `accepted` was drawn."""
+        first = int(np.argmax(log_probs))
+        is_first = np.arange(len(log_probs)) == first
+        for curve, mine in ((self._likeliest, is_first), (self._others, ~is_first)):
+            drawn = accepted is not None and bool(mine[accepted])
+            curve.observe(log_probs[mine], float(log_probs[accepted]) if drawn else None)
+
+    def log_share(self, log_probs: FloatArray) -> FloatArray:
+        """Log of the probability that each proposal is drawn, if its parent was.
+
+        Args:
+            log_probs: float64 [f, c], -inf where there is no proposal.
+
+        Returns:
+            float64 [f, c].
+        """
+        shares = self._others.share(log_probs)
+        if log_probs.shape[1]:
+            first = np.argmax(log_probs, axis=1, keepdims=True)
+            likeliest = self._likeliest.share(np.take_along_axis(log_probs, first, axis=1))
+            np.put_along_axis(shares, first, likeliest, axis=1)
+        logs: FloatArray = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+        return logs
+
+
+class _Curve:
+    """Shares by log-probability."""
+
+    def __init__(self, prior: float) -> None:
+        self._proposed: FloatArray = np.full(len(_CENTRES), prior)
+        self._accepted: FloatArray = prior * np.exp(_CENTRES)
+        self._log_share: FloatArray = _CENTRES.copy()
+
+    def observe(self, proposed: FloatArray, accepted: float | None) -> None:
+        np.add.at(self._proposed, np.digitize(proposed, _BOUNDS), 1.0)
+        if accepted is not None:
+            self._accepted[np.digitize(accepted, _BOUNDS)] += 1.0
+        share = np.clip(self._accepted / self._proposed, _LEAST, 1.0)
+        self._log_share = np.log(np.maximum.accumulate(share))
+
+    def share(self, log_probs: FloatArray) -> FloatArray:
+        known = np.append(self._log_share, 0.0)  # certainty is certain
+        share: FloatArray = np.interp(log_probs, np.append(_CENTRES, 0.0), known)
+        below = np.minimum(log_probs - _CENTRES[0], 0.0)
+        shares: FloatArray = np.exp(share + below)
+        return shares

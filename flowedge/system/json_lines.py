@@ -1,0 +1,35 @@
+"""Files with a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flowedge.core.errors import BadRequestError
+
+
+def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, object) of each line that is not empty, in order; where is "file:number", for errors.
+
+    BadRequestError when the file cannot be read, or names the line that is no JSON object.
+    """
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    where = f"{file}:{number}"
+                    yield where, _object(line, where)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"{file}: cannot be read: {error}") from error
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise BadRequestError(f"{where}: not JSON: {error}") from error
+    if not isinstance(entry, dict):
+        raise BadRequestError(f"{where}: not a JSON object")
+    return entry

@@ -1,0 +1,84 @@
+"""How much memory there is for the work of an agent, read without NVML, which a Jetson does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flowedge.system.cgroup import cgroup_memory
+from flowedge.system.memory_sums import GIB
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """How much memory an agent takes for its work."""
+
+    limit_gib: float | None = None  # that this process may hold; None: all that the device has
+    reserve_gib: float = 0.25  # left free for activations, buffers and the rest of the device
+    kv_tokens: int = 2048  # for which the KV cache has to fit beside the weights
+
+    @property
+    def limit_bytes(self) -> int | None:
+        return None if self.limit_gib is None else int(self.limit_gib * GIB)
+
+    @property
+    def reserve_bytes(self) -> int:
+        return int(self.reserve_gib * GIB)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes of memory there are and that can still be had; `bound` is what sets the latter."""
+
+    total: int
+    available: int
+    bound: str
+
+
+def read_room(settings: MemorySettings | None = None, root: Path = Path("/")) -> Room:
+    """Memory of the device, of the control groups of this process, and by its own limit: the least of them.
+
+    root: where /proc and /sys are found.
+    """
+    rooms = [_device_room(root)]
+    for group in cgroup_memory(root):
+        left = max(group.limit - group.used, 0)
+        rooms.append(Room(group.limit, left, f"the limit of cgroup {group.path}"))
+    limit = settings.limit_bytes if settings is not None else None
+    if limit is not None:
+        rooms.append(Room(limit, max(limit - resident_bytes(), 0), "the setting memory.limit_gib"))
+    tightest = min(rooms, key=lambda room: room.available)
+    return Room(min(room.total for room in rooms), tightest.available, tightest.bound)
+
+
+def read_cuda_room() -> Room:
+    """Memory of the GPU that computes. It imports torch, and CUDA has to be available.
+
+    A GPU that shares the device's memory says what is free of it, and files that are kept for being read
+    again are not: what the device says of itself counts there.
+    """
+    import torch  # noqa: PLC0415
+
+    if torch.cuda.get_device_properties(torch.cuda.current_device()).is_integrated:
+        return read_room()
+    free, total = torch.cuda.mem_get_info()
+    return Room(int(total), int(free), "the GPU's memory")
+
+
+def resident_bytes() -> int:
+    """Bytes of memory this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def _device_room(root: Path) -> Room:
+    bound = "the device's memory"
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        memory = psutil.virtual_memory()
+        return Room(int(memory.total), int(memory.available), bound)
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return Room(total, available, bound)

@@ -1,0 +1,29 @@
+"""Where a device keeps what has to outlive a restart: its id, its keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from flowedge.core.errors import DeviceError
+
+_DEFAULT = Path("~/.local/state/flowedge")
+
+
+def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """The directory, which may not exist yet.
+
+    FLOWEDGE_STATE_DIR, else the first of systemd's STATE_DIRECTORY, else ~/.local/state/flowedge.
+    DeviceError when none of them is set and there is no home directory.
+    """
+    for named in (
+        environment.get("FLOWEDGE_STATE_DIR"),
+        environment.get("STATE_DIRECTORY", "").split(":")[0],
+    ):
+        if named:
+            return Path(named)
+    try:
+        return _DEFAULT.expanduser()
+    except RuntimeError as error:
+        raise DeviceError("this one", "has no home directory: set FLOWEDGE_STATE_DIR") from error

@@ -1,0 +1,147 @@
+"""Training texts as tokens, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowedge.core.errors import BadRequestError
+from flowedge.models.checkpoint.tokenizer import encode_messages
+from flowedge.training.data.examples import Example, Message
+
+TEXT_PROMPT_TOKENS = 64  # of a plain text, what the target is given to go on from
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text.
+
+    Attributes:
+        tokens: int32 [length].
+        counted: bool [length], the tokens that the assistant wrote: those the head learns to foresee.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    counted: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def rows(self) -> npt.NDArray[np.bool_]:
+        """bool [length - 1], the head's rows that count: row t decides token t + 2."""
+        return np.append(self.counted[2:], False)
+
+    @property
+    def is_useful(self) -> bool:
+        return bool(self.counted[2:].any())
+
+    def cut(self, limit: int) -> Document:
+        """The first `limit` tokens."""
+        return Document(self.tokens[:limit], self.counted[:limit])
+
+
+def document_of(tokenizer: Any, example: Example) -> Document:
+    """The tokens of an example by the model's chat template; all of a plain text counts.
+
+    BadRequestError for messages that the template refuses.
+    """
+    if example.text:
+        tokens = [*tokenizer.encode(example.text), *_eos(tokenizer)]
+        return Document(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
+    tokens = _encode(tokenizer, example.messages)
+    counted = np.zeros(len(tokens), dtype=np.bool_)
+    for index, message in enumerate(example.messages):
+        if message.role == "assistant":
+            before = _encode_prompt(tokenizer, example.messages[:index])
+            through = _encode(tokenizer, example.messages[: index + 1])
+            counted[_shared(before, tokens) : _shared(through, tokens)] = True
+    return Document(np.array(tokens, dtype=np.int32), counted)
+
+
+def answered(prompt: Sequence[int], answer: Sequence[int]) -> Document:
+    """A prompt and the answer that the target gave to it, as tokens."""
+    tokens = np.array([*prompt, *answer], dtype=np.int32)
+    return Document(tokens, np.arange(len(tokens)) >= len(prompt))
+
+
+def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:
+    """What the target is to answer, or of a plain text to go on from. Errors as in document_of."""
+    if example.text:
+        ids = [int(token) for token in tokenizer.encode(example.text)]
+        return ids[: max(1, min(TEXT_PROMPT_TOKENS, len(ids) // 2))]
+    return _encode_prompt(tokenizer, example.opening)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The indices of its documents; is_last says whether the epoch ends with it."""
+
+    documents: list[int]
+    is_last: bool
+
+
+def updates_from(
+    lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int, batch: int
+) -> Iterator[Update]:
+    """The updates from a place on, epoch after epoch, without end; each epoch is shuffled anew.
+
+    One has at most `batch_tokens` tokens, or one document. They depend on the arguments alone, so
+    that an interrupted training can be gone on with.
+    """
+    while True:
+        batches = epoch_batches(lengths, batch_tokens, seed, epoch)
+        for index in range(batch, len(batches)):
+            yield Update(batches[index], index + 1 == len(batches))
+        epoch, batch = epoch + 1, 0
+
+
+def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """The documents' indices in the batches of one epoch; see updates_from."""
+    batches: list[list[int]] = []
+    room = 0
+    for index in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():
+        if lengths[index] > room:
+            batches.append([])
+            room = batch_tokens
+        batches[-1].append(index)
+        room -= lengths[index]
+    return batches
+
+
+def _encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    return encode_messages(tokenizer, [_as_dict(message) for message in messages])
+
+
+def _encode(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """A whole conversation that ends with its last message."""
+    if not getattr(tokenizer, "chat_template", None):
+        return [*_encode_prompt(tokenizer, messages), *_eos(tokenizer)]
+    try:
+        ids = tokenizer.apply_chat_template(
+            [_as_dict(message) for message in messages], tokenize=True, return_dict=False
+        )
+    # A template is the checkpoint's own program; what it raises is of any kind.
+    except Exception as error:
+        raise BadRequestError(f"the model's chat template refuses the messages: {error}") from error
+    return [int(token) for token in ids]
+
+
+def _as_dict(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
+
+
+def _eos(tokenizer: Any) -> list[int]:
+    return [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+
+
+def _shared(left: Sequence[int], right: Sequence[int]) -> int:
+    """The length of the common start: templates may write an earlier turn unlike the last one."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,80 @@
+"""`flowedge bench`: runs a scenario of the testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowedge.cli.options import DraftNoise
+
+
+def bench(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", help="What to run, on what.")],
+    out: Annotated[Path, typer.Option(help="Directory of the results; finished runs in it are kept.")],
+    clock: Annotated[
+        str | None,
+        typer.Option(help="virtual (all is computed), replay (each true path once), paced or real."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few prompts and tokens: under three minutes on two cores.")
+    ] = False,
+    strategies: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Names of the scenario's datasets, separated by commas.")
+    ] = None,
+    temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
+    noise: Annotated[
+        DraftNoise | None,
+        typer.Option(help="Drafting above temperature 0, as in generate; both, one beside the other."),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
+    middle: Annotated[
+        str | None, typer.Option(help="Middle models of pipespec, DIR,..., smallest first.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
+) -> None:
+    """Run a scenario; write results.json, run.json, report.md and plots.
+
+    Options replace what the scenario says. An interrupted benchmark goes on where it was when started again.
+    """
+    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
+    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
+
+    import_libraries()
+    from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
+
+    def words(text: str | None) -> tuple[str, ...] | None:
+        return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+    try:
+        degrees = None if temperatures is None else tuple(float(word) for word in words(temperatures) or ())
+    except ValueError as error:
+        raise BadRequestError(f"--temperatures {temperatures}: not numbers separated by commas") from error
+    options = BenchOptions(
+        scenario=scenario,
+        out=out,
+        clock=clock,
+        quick=quick,
+        strategies=words(strategies),
+        datasets=words(datasets),
+        temperatures=degrees,
+        noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
+        samples=samples,
+        model=model,
+        drafter=drafter,
+        middles=words(middle),
+        data=data,
+        processes=processes,
+    )
+    with bench_progress() as progress:
+        report = run_bench(options, progress)
+    print(f"{report}")

@@ -1,0 +1,138 @@
+"""An emulated pipeline: which model, on which devices, over which links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flowedge.core.errors import BadRequestError
+from flowedge.models.layers.taps import Taps, eagle3_taps, row_width
+from flowedge.profiling.documents.device import DeviceProfile, Watts
+from flowedge.profiling.documents.link import LinkProfile
+from flowedge.profiling.documents.model import (
+    DrafterSize,
+    DraftingSize,
+    Eagle3Size,
+    ModelProfile,
+    Quantisation,
+    SmallModelSize,
+)
+
+
+@dataclass(frozen=True)
+class EmulatedMiddle:
+    """A middle model of a hierarchy, whole on a device; `link` leaves that device."""
+
+    size: SmallModelSize
+    device: DeviceProfile
+    link: LinkProfile
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Everything that time and memory depend on.
+
+    Attributes:
+        drafter: the model that drafts.
+        drafting: what drafts instead, where that is not `drafter` alone: its parts, or lookups.
+        split: layers of each stage; stages: their devices.
+        links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
+        middles: models between the drafter and `model`, in the order of their routes.
+    """
+
+    model: ModelProfile
+    quant: Quantisation
+    drafter: DrafterSize
+    draft_node: DeviceProfile
+    stages: tuple[DeviceProfile, ...]
+    links: tuple[LinkProfile, ...]
+    split: tuple[int, ...]
+    drafting: tuple[DraftingSize, ...] = ()
+    middles: tuple[EmulatedMiddle, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.split) != len(self.stages):
+            raise BadRequestError(f"a split for {len(self.split)} stages, but there are {len(self.stages)}")
+        if sum(self.split) != self.model.layers or min(self.split) < 1:
+            raise BadRequestError(
+                f"the split {list(self.split)} is not the {self.model.layers} layers of {self.model.title}, "
+                "at least one a stage"
+            )
+        if len(self.links) != len(self.stages) + 1:
+            raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
+        for device in (self.draft_node, *self.stages):
+            if self.quant not in ("none", "int4") and device.dequantise_gweights_s is None:
+                raise BadRequestError(
+                    f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
+                )
+
+    @property
+    def title(self) -> str:
+        """The model."""
+        return self.model.title
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def drafters(self) -> tuple[DraftingSize, ...]:
+        """All that draft."""
+        return self.drafting or (self.drafter,)
+
+    @property
+    def taps(self) -> Taps:
+        """Layers of the model whose inputs ride along with its rows, for a drafter that needs them.
+
+        BadRequestError for a model that is too small for that drafter.
+        """
+        tapping = any(isinstance(size, Eagle3Size) for size in self.drafters)
+        return eagle3_taps(self.model.layers) if tapping else ()
+
+    def row_width(self, stage: int) -> int:
+        """Width of the rows that leave a stage: the hidden state, then what was tapped so far."""
+        return row_width(self.model.hidden, self.taps, sum(self.split[: stage + 1]))
+
+    @property
+    def mbps(self) -> float | None:
+        """The rate of the slowest link."""
+        return min(link.mbps for link in (*self.links, *(middle.link for middle in self.middles)))
+
+    @property
+    def watts(self) -> tuple[Watts | None, ...]:
+        """Power of the draft node, then of the stages, then of the middle models' devices."""
+        middles = (middle.device for middle in self.middles)
+        return tuple(device.watts for device in (self.draft_node, *self.stages, *middles))
+
+    def sizes(self) -> dict[str, Any]:
+        """All its numbers without names, so that models of the same size share their runs."""
+        prose = {"title", "source", "drafters"}
+        parts = ("size", "device", "link")
+        middles = [
+            {part: getattr(middle, part).model_dump(exclude=prose) for part in parts}
+            for middle in self.middles
+        ]
+        return {
+            "model": self.model.model_dump(exclude=prose),
+            "quant": self.quant,
+            "drafter": self.drafter.model_dump(),
+            "drafting": [size.model_dump() for size in self.drafting],
+            "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
+            "links": [link.model_dump(exclude=prose) for link in self.links],
+            "split": list(self.split),
+            **({"middles": middles} if middles else {}),
+        }
+
+    @property
+    def format_name(self) -> str:
+        """What the weights of a layer are stored in: fp16, bf16, fp32, or the quantisation."""
+        short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+        return short[self.model.dtype] if self.quant == "none" else self.quant
+
+
+def even_split(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as even as they go; the first ones get those left over."""
+    if not 1 <= stages <= layers:
+        raise BadRequestError(f"{layers} layers cannot be split over {stages} stages")
+    share, left = divmod(layers, stages)
+    return tuple(share + (index < left) for index in range(stages))

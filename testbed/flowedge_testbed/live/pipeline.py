@@ -1,0 +1,120 @@
+"""A pipeline of agents on a network, as a scenario's `hosts` name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.agent.roles.draft_models import PREFILL_ROWS
+from flowedge.client.assembly import PipelineSpec
+from flowedge.core.errors import BadRequestError
+from flowedge.profiling.documents.device import Watts
+from flowedge.profiling.documents.model import Quantisation
+from flowedge_testbed.profiles import library
+from flowedge_testbed.scenario import OPTION, Devices, Scenario
+
+
+@dataclass(frozen=True)
+class RealPipeline:
+    """Agents and what they are to serve.
+
+    Attributes:
+        devices: what the draft node and each stage are, in words, with their addresses.
+        watts: their power, the draft node's first, None where no profile says.
+    """
+
+    spec: PipelineSpec
+    quant: Quantisation
+    devices: tuple[str, ...]
+    watts: tuple[Watts | None, ...]
+
+    @property
+    def title(self) -> str:
+        """The model."""
+        return self.spec.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def name(self) -> str:
+        """The model in the precision of its layers."""
+        return f"{self.title}-{'fp32' if self.quant == 'none' else self.quant}"
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.spec.stages)
+
+    @property
+    def mbps(self) -> float | None:
+        """The rate of the slowest link: nobody says."""
+        return None
+
+    def sizes(self) -> dict[str, Any]:
+        """Everything that a run on it depends on, as far as this side knows."""
+        return {
+            "hosts": [self.spec.draft_node, *self.spec.stages],
+            "model": self.spec.model,
+            "drafter": self.spec.drafter,
+            "quant": self.quant,
+            "split": list(self.spec.split),
+            "watts": [None if watts is None else watts.model_dump() for watts in self.watts],
+        }
+
+
+def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
+    """The pipeline of a scenario for the real clock; `beside` is what .yaml profiles are relative to.
+
+    Raises BadRequestError for a scenario that real hosts cannot carry out.
+    """
+    hosts = scenario.hosts
+    if hosts is None:
+        raise BadRequestError(
+            f"scenario {scenario.name} names no hosts; --clock real runs on agents: give the addresses of "
+            "the draft node and the stages under hosts (see scenarios/lan-template.yaml)"
+        )
+    emulation = sorted(axis for axis in scenario.sweep if not axis.startswith(OPTION))
+    if emulation:
+        raise BadRequestError(
+            f"sweep: {', '.join(emulation)} cannot be varied on real hosts; the real clock sweeps "
+            f"{OPTION}NAME only"
+        )
+    if len(scenario.emulated) > 1:
+        raise BadRequestError(
+            f"emulated: the scenario has {', '.join(entry.model for entry in scenario.emulated)}; real hosts "
+            "run one model, that of --model: leave one or none"
+        )
+    if scenario.prefill_rows != PREFILL_ROWS:
+        raise BadRequestError(
+            f"prefill_rows is {scenario.prefill_rows}; agents prefill in chunks of {PREFILL_ROWS} rows"
+        )
+    if hosts.split is not None and len(hosts.split) != len(hosts.stages):
+        raise BadRequestError(
+            f"hosts.split is for {len(hosts.split)} stages, but hosts.stages has {len(hosts.stages)}"
+        )
+    spec = PipelineSpec(
+        draft_node=hosts.draft_node,
+        stages=tuple(hosts.stages),
+        model=scenario.pair.model,
+        drafter=scenario.pair.drafter,
+        quant=hosts.quant,
+        split=tuple(hosts.split or ()),
+    )
+    titles, watts = _profiled(scenario.devices, spec, beside)
+    return RealPipeline(spec, hosts.quant, titles, watts)
+
+
+def _profiled(
+    devices: Devices | None, spec: PipelineSpec, beside: Path
+) -> tuple[tuple[str, ...], tuple[Watts | None, ...]]:
+    """What profiles say of the hosts, where there are profiles: titles and power."""
+    addresses = (spec.draft_node, *spec.stages)
+    if devices is None:
+        return addresses, tuple(None for _ in addresses)
+    names = [devices.draft_node, *devices.names(None)]
+    if len(names) != len(addresses):
+        raise BadRequestError(
+            f"devices has {len(names) - 1} stages, but hosts.stages has {len(spec.stages)}; give a profile "
+            "for each host, or no devices"
+        )
+    profiles = [library.device(name, beside) for name in names]
+    titles = tuple(f"{profile.title} ({at})" for profile, at in zip(profiles, addresses, strict=True))
+    return titles, tuple(profile.watts for profile in profiles)

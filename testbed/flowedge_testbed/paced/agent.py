@@ -1,0 +1,44 @@
+"""`python -m flowedge_testbed.paced.agent`: the product's agent, held to the time of an emulated device.
+
+The file of the emulated pipeline is read again whenever the agent takes a role.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flowedge.agent.main import AgentSettings, serve
+from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.net.address import is_loopback, join_address
+from flowedge.security.settings import SecuritySettings
+from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
+from flowedge_testbed.paced.timings import TimingLog
+
+
+def main() -> None:
+    """Serve until told to stop, or until standard input closes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--place", type=int, required=True, help="-1 for the draft node, stages from 0 on")
+    parser.add_argument("--pipeline", type=Path, required=True, help="file of the emulated pipeline")
+    parser.add_argument("--timings", type=Path, required=True, help="file to log each job's times in")
+    arguments = parser.parse_args()
+    stop_when_input_closes()
+    log = TimingLog(arguments.timings)
+
+    def pacing() -> DevicePacing:
+        return DevicePacing(PacedPipeline.read(arguments.pipeline), arguments.place, log)
+
+    # A namespace of its own is a network that only this run's agents are on.
+    security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
+    serve(
+        AgentSettings(
+            host=arguments.host, name=arguments.name, advertise=False, pacing=pacing, security=security
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

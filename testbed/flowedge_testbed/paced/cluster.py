@@ -1,0 +1,109 @@
+"""The agents of paced pipelines: in network namespaces where these can be made, on loopback otherwise."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from flowedge.agent.local_cluster import LocalAgent, LocalCluster
+from flowedge.core.errors import BadRequestError
+from flowedge.live.pacing import JobTiming
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.paced.namespaces import Namespaces
+from flowedge_testbed.paced.pacing import PacedPipeline
+from flowedge_testbed.paced.timings import TimingReader
+
+
+class PacedCluster:
+    """A draft node and `stages` stage agents; a context manager that leaves no process and no interface.
+
+    What is emulated is said with `emulate`, before a pipeline is assembled of the agents.
+    """
+
+    def __init__(self, stages: int, *, namespaces: bool) -> None:
+        """namespaces: each agent has a network of its own, which takes root; else they share loopback."""
+        self._network = Namespaces(stages + 1) if namespaces else None
+        self._agents = LocalCluster(stages, name="paced", command=self._command)
+        self._directory: Path | None = None
+        self._readers: list[TimingReader] = []
+        self._stack = ExitStack()
+
+    @property
+    def draft_node(self) -> LocalAgent:
+        return self._agents.draft_node
+
+    @property
+    def stages(self) -> list[LocalAgent]:
+        return self._agents.stages
+
+    def start(self) -> None:
+        """Start all agents. DeviceError or DeadlineError when that fails; nothing is left then."""
+        with ExitStack() as stack:
+            self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowedge-paced-")))
+            if self._network is not None:
+                stack.enter_context(self._network)
+            stack.enter_context(self._agents)
+            self._readers = [TimingReader(self._timings(place)) for place in range(len(self._agents.agents))]
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """Stop the agents and take their network down."""
+        self._stack.close()
+
+    def emulate(self, emulation: Emulation, seed: int) -> None:
+        """Have the pipeline that is assembled next take the time of `emulation`, on its first agents.
+
+        seed: of the links' jitter.
+        """
+        if len(emulation.stages) > len(self.stages):
+            raise BadRequestError(f"{len(emulation.stages)} stages, but {len(self.stages)} agents for them")
+        PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
+        if self._network is not None:
+            for place in range(DRAFT_NODE, len(emulation.stages)):
+                self._network.limit(place + 1, emulation.links[place].mbps)
+
+    def timings(self) -> list[JobTiming]:
+        """The times of all jobs since this was last asked."""
+        return [timing for reader in self._readers for timing in reader.take()]
+
+    def __enter__(self) -> PacedCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _pipeline(self) -> Path:
+        return self._in_directory("pipeline.json")
+
+    def _timings(self, agent: int) -> Path:
+        return self._in_directory(f"timings-{agent}")
+
+    def _in_directory(self, name: str) -> Path:
+        if self._directory is None:
+            raise BadRequestError("the agents have not been started")
+        return self._directory / name
+
+    def _command(self, agent: int, name: str) -> list[str]:
+        host = "127.0.0.1" if self._network is None else self._network.hosts[agent]
+        options = {
+            "--name": name,
+            "--host": host,
+            "--place": str(agent + DRAFT_NODE),
+            "--pipeline": str(self._pipeline),
+            "--timings": str(self._timings(agent)),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "flowedge_testbed.paced.agent",
+            *(f"{key}={to}" for key, to in options.items()),
+        ]
+        return command if self._network is None else self._network.enter(agent, command)

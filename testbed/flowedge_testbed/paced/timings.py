@@ -1,0 +1,91 @@
+"""How well the schedule was kept: each job's times in a file of the agent, and what they come to."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.live.pacing import JobTiming
+
+_RECORD = struct.Struct("<4d")
+
+
+class TimingLog:
+    """The end of the file to which an agent writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def add(self, timing: JobTiming) -> None:
+        """Keep the times of one job."""
+        os.write(self._file, _RECORD.pack(timing.slot_s, timing.compute_s, timing.overrun_s, timing.late_s))
+
+
+class TimingReader:
+    """The end of the file from which the runner reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def take(self) -> list[JobTiming]:
+        """What has come since it was last asked."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = len(data) // _RECORD.size * _RECORD.size
+        self._read += whole
+        return [JobTiming(*record) for record in _RECORD.iter_unpack(data[:whole])]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How well the schedule was kept.
+
+    Attributes:
+        jobs: those that take time; overruns: those whose real computation ended after their slot.
+        worst_ratio: the most times its slot that a job took; 1 when none took longer.
+        compute_share: of the slots' time, what real computation took.
+        late_ms: how late results were taken on, on average; worst_late_ms: the latest.
+    """
+
+    jobs: int
+    overruns: int
+    overrun_share: float
+    worst_ratio: float
+    compute_share: float
+    late_ms: float
+    worst_late_ms: float
+
+    @classmethod
+    def of(cls, timings: Sequence[JobTiming]) -> Kept:
+        """What these jobs come to."""
+        jobs, slots_s = len(timings), sum(timing.slot_s for timing in timings)
+        overruns = [timing for timing in timings if timing.overrun_s > 0]
+        return cls(
+            jobs=jobs,
+            overruns=len(overruns),
+            overrun_share=len(overruns) / jobs if jobs else 0.0,
+            worst_ratio=max((1 + timing.overrun_s / timing.slot_s for timing in overruns), default=1.0),
+            compute_share=sum(timing.compute_s for timing in timings) / slots_s if slots_s else 0.0,
+            late_ms=1e3 * sum(timing.late_s for timing in timings) / jobs if jobs else 0.0,
+            worst_late_ms=1e3 * max((timing.late_s for timing in timings), default=0.0),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def line(self) -> str:
+        """For a person."""
+        return (
+            f"real computation overran the emulated device's time in {self.overruns} of {self.jobs} jobs "
+            f"({self.overrun_share:.2%}, at worst {self.worst_ratio:.2f} times the slot); it took "
+            f"{self.compute_share:.1%} of the time there was. Results were taken on {self.late_ms:.2f} ms "
+            f"late on average, {self.worst_late_ms:.1f} ms at worst"
+        )

@@ -1,0 +1,328 @@
+"""From a scenario to single runs, each with a key by which a finished one is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import Noise
+from flowedge.core.sampling import SamplingParams
+from flowedge.profiling.documents.link import LinkProfile
+from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.levels.specpipe import SpecPipe
+from flowedge.strategies.registry import make_strategy
+from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
+from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
+from flowedge_testbed.emulation.emulation import Emulation, even_split
+from flowedge_testbed.emulation.memory import require_fit
+from flowedge_testbed.emulation.middle_sizes import emulated_middles
+from flowedge_testbed.live.pipeline import RealPipeline, real_pipeline
+from flowedge_testbed.profiles import library
+from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.prompts import Dataset
+from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, PairNames, Scenario
+
+Point = tuple[tuple[str, float], ...]  # value of each sweep axis
+Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
+Setup: TypeAlias = Emulation | RealPipeline
+
+
+def _emulation(setup: Setup) -> Emulation:
+    if not isinstance(setup, Emulation):
+        raise BadRequestError(f"{setup.name} is on real hosts, which this clock cannot emulate")
+    return setup
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline at one point of the sweep, with the options that the point gives strategies."""
+
+    profile: str
+    point: Point
+    setup: Setup
+    options: Options
+
+    @property
+    def emulation(self) -> Emulation:
+        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        return _emulation(self.setup)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One request by one method. `key` tells it from every other that could give another result."""
+
+    key: str
+    strategy: str
+    options: Options
+    setup: Setup
+    link_seed: int
+    prefill_rows: int
+    noise: Noise = "plain"
+
+    @property
+    def emulation(self) -> Emulation:
+        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        return _emulation(self.setup)
+
+    @property
+    def real(self) -> RealPipeline:
+        """The agents; BadRequestError when devices are emulated."""
+        if not isinstance(self.setup, RealPipeline):
+            raise BadRequestError(f"{self.setup.title} is to be emulated, which the real clock cannot do")
+        return self.setup
+
+
+@dataclass(frozen=True)
+class Task:
+    """Runs of one prompt, temperature and seed, which share its true path."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    max_new_tokens: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting."""
+
+    case: Case
+    method: str
+    options: Options
+    dataset: str
+    temperature: float
+    noise: Noise
+    keys: tuple[str, ...]  # seed by seed
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything there is to run, and what becomes of it."""
+
+    tasks: tuple[Task, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def num_runs(self) -> int:
+        return sum(len(task.runs) for task in self.tasks)
+
+
+def cases(scenario: Scenario, beside: Path) -> list[Case]:
+    """Every pipeline of a scenario; `beside` is the directory that .yaml names are relative to.
+
+    Raises BadRequestError for a scenario that does not have what its clock needs.
+    """
+    axes = [[(axis, value) for value in values] for axis, values in scenario.sweep.items()]
+    points = list(itertools.product(*axes))
+    if scenario.pair.middles and scenario.clock not in ("virtual", "replay"):
+        raise BadRequestError(
+            f"the {scenario.clock} clock has no middle models; use --clock replay or virtual, or measure "
+            "agents with flowedge generate --json"
+        )
+    if scenario.clock == "real":
+        real = real_pipeline(scenario, beside)
+        return [Case(real.name, point, real, _point_options(point)) for point in points]
+    if scenario.devices is None or scenario.links is None or not scenario.emulated:
+        raise BadRequestError(
+            f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs devices, links and "
+            "emulated; --clock real runs on hosts"
+        )
+    case = partial(_case, scenario.devices, scenario.links, scenario.pair, beside)
+    return [case(emulated, point) for emulated in scenario.emulated for point in points]
+
+
+def _point_options(point: Point) -> Options:
+    return tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
+
+
+def _case(
+    devices: Devices, links: Links, pair: PairNames, beside: Path, emulated: Emulated, point: Point
+) -> Case:
+    values = dict(point)
+    swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
+    count = int(values["stages"]) if "stages" in values else None
+    names = devices.names(count)
+    model = library.model(emulated.model, beside)
+    drafter, drafting = emulated_drafter(model, emulated.drafter, pair.drafter)
+    given = emulated.split if count is None else None
+    emulation = Emulation(
+        model=model,
+        quant=emulated.quant,
+        drafter=drafter,
+        drafting=drafting,
+        draft_node=library.device(devices.draft_node, beside),
+        stages=tuple(library.device(name, beside) for name in names),
+        links=_links(links, len(names), len(devices.middles), swept, beside),
+        middles=emulated_middles(
+            devices,
+            pair,
+            model,
+            emulated,
+            lambda m: _link(links.hops.get(m, links.default), swept, beside),
+            beside,
+        ),
+        split=tuple(given) if given is not None else even_split(model.layers, len(names)),
+    )
+    return Case(f"{emulated.model}-{emulation.format_name}", point, emulation, _point_options(point))
+
+
+def _links(
+    links: Links, stages: int, middles: int, swept: dict[str, float], beside: Path
+) -> tuple[LinkProfile, ...]:
+    senders = [*(f"v{i + 1}" for i in range(stages)), "d0"]
+    unknown = sorted(set(links.hops) - set(senders) - {f"m{i + 1}" for i in range(middles)})
+    if unknown:
+        raise BadRequestError(
+            f"links.hops: {', '.join(unknown)} is no device; there are {', '.join(senders)}"
+        )
+    return tuple(_link(links.hops.get(sender, links.default), swept, beside) for sender in senders)
+
+
+def _link(choice: LinkChoice, swept: dict[str, float], beside: Path) -> LinkProfile:
+    changes: dict[str, Any] = choice.model_dump(exclude={"profile"}, exclude_none=True)
+    return library.link(choice.profile, beside).model_copy(update={**changes, **swept})
+
+
+def make_plan(
+    scenario: Scenario,
+    all_cases: Sequence[Case],
+    datasets: Sequence[Dataset],
+    base: dict[str, Any],
+    hit_rates: HitRates | None,
+) -> Plan:
+    """All runs; `base` is whatever else a result depends on (clock, models, code).
+
+    `hit_rates` are those of the pair; without them SpecPipe has its default width.
+
+    Raises CapacityError for a pipeline that does not fit its devices, BadRequestError for wrong options.
+    """
+    choose = partial(options_of, scenario, hit_rates)
+    _check_memory(scenario, all_cases, datasets, choose)
+    planner = _Planner(scenario, base, choose)
+    cells = [
+        planner.cell(case, method, dataset, temperature, noise)
+        for case in all_cases
+        for dataset in datasets
+        for temperature in scenario.temperatures
+        for method in scenario.strategies
+        for noise in scenario.noises(method, temperature)
+    ]
+    return Plan(tuple(planner.tasks()), tuple(cells))
+
+
+def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
+    """The options of a method in a case; those of the sweep go to whoever knows them.
+
+    SpecPipe's width, and what auto knows of lone rows, follow from the case unless they are given.
+    """
+    strategy, fixed = scenario.method(method)
+    for name, value in case.options:
+        try:
+            make_strategy(strategy, {name: value})
+        except BadRequestError:
+            continue
+        fixed[name] = value
+    if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
+        fixed.setdefault("width", level_width(case.setup, hit_rates))
+    if strategy == Auto.name and isinstance(case.setup, Emulation):
+        fixed.setdefault("lone_share", round(lone_row_share(case.setup), 3))
+    return tuple(sorted(fixed.items()))
+
+
+def by_setup(tasks: Sequence[Task]) -> list[Task]:
+    """The same runs in tasks of one pipeline each, those of a pipeline one after the other."""
+    setups: list[Setup] = []
+    for task in tasks:
+        setups.extend(run.setup for run in task.runs if run.setup not in setups)
+    parts = [
+        replace(task, runs=tuple(run for run in task.runs if run.setup == setup))
+        for setup in setups
+        for task in tasks
+    ]
+    return [part for part in parts if part.runs]
+
+
+class _Planner:
+    def __init__(
+        self, scenario: Scenario, base: dict[str, Any], choose: Callable[[Case, str], Options]
+    ) -> None:
+        self._scenario = scenario
+        self._base = base
+        self._choose = choose
+        self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
+        self._sizes: dict[int, dict[str, Any]] = {}
+
+    def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
+        (strategy, _), options = self._scenario.method(method), self._choose(case, method)
+        keys: list[str] = []
+        for seed in self._scenario.seeds:
+            for index, prompt in enumerate(dataset.prompts):
+                sampling = SamplingParams(temperature=temperature, seed=seed * 1_000_003 + index)
+                for repeat in range(self._scenario.repeats):
+                    run = self._run(case, strategy, options, prompt, sampling, noise, repeat)
+                    self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
+                    keys.append(run.key)
+        return Cell(
+            case, method, options, dataset.name, temperature, noise, tuple(keys), len(self._scenario.seeds)
+        )
+
+    def tasks(self) -> Iterator[Task]:
+        for (prompt, sampling), runs in self._tasks.items():
+            yield Task(prompt, sampling, self._scenario.max_new_tokens, tuple(runs.values()))
+
+    def _run(
+        self,
+        case: Case,
+        strategy: str,
+        options: Options,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        noise: Noise,
+        repeat: int,
+    ) -> Run:
+        scenario = self._scenario
+        content = {
+            **self._base,
+            "strategy": strategy,
+            "options": options,
+            "emulation": self._setup(case),
+            "prompt": prompt,
+            "sampling": [sampling.temperature, sampling.seed],
+            "noise": noise,
+            "max_new_tokens": scenario.max_new_tokens,
+            "prefill_rows": scenario.prefill_rows,
+            "repeat": repeat,
+        }
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return Run(digest[:24], strategy, options, case.setup, repeat * 7919, scenario.prefill_rows, noise)
+
+    def _setup(self, case: Case) -> dict[str, Any]:
+        if id(case) not in self._sizes:
+            self._sizes[id(case)] = case.setup.sizes()
+        return self._sizes[id(case)]
+
+
+def _check_memory(
+    scenario: Scenario,
+    all_cases: Sequence[Case],
+    datasets: Sequence[Dataset],
+    choose: Callable[[Case, str], Options],
+) -> None:
+    longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
+    for case in all_cases:
+        if not isinstance(case.setup, Emulation):
+            continue  # agents look at their own memory
+        rows = [
+            make_strategy(scenario.method(method)[0], dict(choose(case, method))).max_draft_rows
+            for method in scenario.strategies
+        ]
+        require_fit(case.setup, longest + scenario.max_new_tokens + max(rows))

@@ -1,0 +1,199 @@
+"""What one request took, as it is kept on disk and put together in reports."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flowedge.core.errors import DeadlineError
+from flowedge.core.messages import StageReport
+from flowedge.core.request import Finished, Request, Tokens
+from flowedge.engine.statistics import RequestClock, RequestStatistics
+from flowedge.profiling.documents.device import Watts
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
+from flowedge_testbed.trace import Trace, place_name, use_between
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """One device's part; shares are of the decode time, counts and joules of the whole request.
+
+    Attributes:
+        device: its place: d0, v1, v2 and so on, or m1 and so on.
+        for_nothing: rows computed that did not become context.
+        energy_j: None where the profile has no watts.
+    """
+
+    device: str
+    busy: float
+    transferring: float
+    waiting: float
+    busy_s: float
+    rows_computed: int
+    rows_trimmed: int
+    rows_wasted: int
+    for_nothing: int
+    aborted: int
+    bytes_sent: int
+    energy_j: float | None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One request; times in seconds.
+
+    Attributes:
+        latency_s: from the request's arrival to its last token.
+        itl_s: time between tokens; output: a digest of the tokens, by which methods are compared.
+        rows_in_flight and the two after it: means over the decode time, as in DecodeCounters.
+        middles: devices of the middle models that were used; rollbacks: as in DecodeCounters.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    finish_reason: str
+    output: str
+    ttft_s: float
+    decode_s: float
+    latency_s: float
+    itl_s: tuple[float, ...]
+    accepted_per_segment: tuple[int, ...]
+    accepted_per_round: tuple[int, ...]
+    segments: int
+    empty_segments: int
+    prunes: int
+    draft_layers: int
+    draft_rows_sent: int
+    rows_in_flight: float
+    rows_alive_in_flight: float
+    segments_in_flight: float
+    express_bytes: int
+    draft_node: DeviceRecord
+    stages: tuple[DeviceRecord, ...]
+    middles: tuple[DeviceRecord, ...] = ()
+    rollbacks: tuple[int, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """All that had a part."""
+        return (self.draft_node, *self.stages, *self.middles)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> RunRecord:
+        """The record in what `to_dict` gave, after JSON."""
+        values = dict(content)
+        for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks"):
+            values[name] = tuple(values[name])
+        values["draft_node"] = DeviceRecord(**values["draft_node"])
+        for name in ("stages", "middles"):
+            values[name] = tuple(DeviceRecord(**device) for device in values[name])
+        return cls(**values)
+
+
+def record_of(
+    request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
+) -> RunRecord:
+    """The record of a request that began at time 0; `watts` are as in Emulation."""
+    clock = RequestClock(0.0)
+    tokens: list[int] = []
+    last = 0.0
+    for timed in outputs:
+        if isinstance(timed.output, Tokens):
+            clock.count(len(timed.output.token_ids), timed.time)
+            tokens.extend(timed.output.token_ids)
+            last = timed.time
+    finished = outputs[-1].output
+    if not isinstance(finished, Finished):
+        raise DeadlineError(f"session {request.session} did not finish")
+    statistics = clock.statistics(
+        outputs[-1].time,
+        session=request.session,
+        strategy=request.strategy,
+        seed=request.sampling.seed,
+        finish_reason=finished.reason,
+        prompt_tokens=len(request.prompt),
+        counters=finished.counters,
+        reports=finished.reports,
+        express_bytes=trace.express_bytes,
+        middle_reports=finished.middle_reports,
+    )
+    return record_from(statistics, tokens, last, trace, watts)
+
+
+def record_from(
+    statistics: RequestStatistics,
+    tokens: Sequence[int],
+    latency_s: float,
+    trace: Trace,
+    watts: Sequence[Watts | None],
+) -> RunRecord:
+    """The record of a request from the draft node's statistics; `trace` has the arrival at time 0."""
+    draft_node, *others = _devices(statistics, trace, watts, latency_s)
+    counters, stages = statistics.counters, len(statistics.stages)
+    return RunRecord(
+        prompt_tokens=statistics.prompt_tokens,
+        new_tokens=statistics.new_tokens,
+        finish_reason=statistics.finish_reason,
+        output=hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:16],
+        ttft_s=statistics.ttft_s,
+        decode_s=statistics.decode_s,
+        latency_s=latency_s,
+        itl_s=statistics.itl_s,
+        accepted_per_segment=counters.accepted_per_segment,
+        accepted_per_round=counters.accepted_per_round,
+        segments=counters.segments,
+        empty_segments=counters.empty_segments,
+        prunes=counters.prunes,
+        draft_layers=counters.draft_layers,
+        draft_rows_sent=counters.draft_rows_sent,
+        rows_in_flight=counters.rows_in_flight,
+        rows_alive_in_flight=counters.rows_alive_in_flight,
+        segments_in_flight=counters.segments_in_flight,
+        express_bytes=trace.express_bytes,
+        draft_node=draft_node,
+        stages=tuple(others[:stages]),
+        middles=tuple(others[stages:]),
+        rollbacks=counters.rollbacks,
+    )
+
+
+def _devices(
+    statistics: RequestStatistics, trace: Trace, watts: Sequence[Watts | None], last: float
+) -> list[DeviceRecord]:
+    reports: list[StageReport] = [
+        statistics.draft_node.report,
+        *(device.report for device in (*statistics.stages, *statistics.middles)),
+    ]
+    ring = range(DRAFT_NODE, len(statistics.stages))
+    every = [*ring, *(place_of(route) for route in range(1, 1 + len(watts) - len(ring)))]
+    power = dict(zip(every, watts, strict=True))
+    # A hierarchy of fewer models leaves the first of the middle models out.
+    places = [*ring, *every[len(every) - len(statistics.middles) :]]
+    uses = use_between(trace.intervals, places, statistics.ttft_s, last)
+    context = statistics.prompt_tokens + statistics.new_tokens - 1  # the last token's row is not needed
+    records: list[DeviceRecord] = []
+    for place, report in zip(places, reports, strict=True):
+        use, watt = uses[place], power[place]
+        idle_s = max(last - report.busy_s, 0.0)
+        records.append(
+            DeviceRecord(
+                device=place_name(place),
+                busy=use.busy,
+                transferring=use.transferring,
+                waiting=use.waiting,
+                busy_s=report.busy_s,
+                rows_computed=report.rows_computed,
+                rows_trimmed=report.rows_trimmed,
+                rows_wasted=report.rows_wasted,
+                for_nothing=max(report.rows_computed - context, 0),
+                aborted=report.aborted,
+                bytes_sent=report.bytes_sent,
+                energy_j=None if watt is None else report.busy_s * watt.busy + idle_s * watt.idle,
+            )
+        )
+    return records

@@ -1,0 +1,99 @@
+"""Drafting along one true path, each layer of each tree computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
+from flowedge.engine.jobs import GrowDraft
+from flowedge_testbed.replay.true_path import TruePath
+
+
+@dataclass(eq=False)
+class History:
+    """The layers of one growth so far, from the root `rows` true rows in.
+
+    Attributes:
+        paths: number of the token path from the root to each node that was expanded.
+    """
+
+    rows: int
+    layers: list[GrowDraft] = field(default_factory=list)
+    paths: dict[int, int] = field(default_factory=dict)
+
+
+class PathDrafter:
+    """What the drafter says below each position of a true path.
+
+    A layer depends on the true rows before the root, and on the tokens that lead from it to each frontier
+    node, and on nothing else; so strategies and emulated models share what was drafted.
+    """
+
+    def __init__(
+        self, drafter: Drafter, path: TruePath, name: str, noise: SamplingParams | None = None
+    ) -> None:
+        self._drafter = drafter
+        self._path = path
+        self._name = name
+        self._rows = 0  # true rows in the drafter's cache
+        self._live: History | None = None  # the growth whose scratch the drafter holds
+        self._live_layers = 0
+        self._growth = 0
+        self._paths: dict[tuple[int, int, int], int] = {}
+        self._layers: dict[tuple[int, int, tuple[int, ...]], DraftLayer] = {}
+        drafter.open(name, len(path.tokens), int(path.tokens[0]), noise)
+
+    def close(self) -> None:
+        """Free the drafter's cache of this path."""
+        self._drafter.close(self._name)
+
+    def layer(self, history: History, job: GrowDraft) -> DraftLayer:
+        """The layer that a job asks for, as the next of its growth."""
+        history.layers.append(job)
+        key = (history.rows, job.width, self._frontier(history, job))
+        known = self._layers.get(key)
+        if known is None:
+            known = self._layers[key] = self._draft(history)
+        return known
+
+    def _frontier(self, history: History, job: GrowDraft) -> tuple[int, ...]:
+        """The numbers of the token paths to the frontier's nodes."""
+        numbers: list[int] = []
+        for node, parent, token in zip(
+            job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist(), strict=True
+        ):
+            step = (history.rows, -1 if node == ROOT else history.paths[parent], token)
+            number = self._paths.setdefault(step, len(self._paths))
+            history.paths[node] = number
+            numbers.append(number)
+        return tuple(numbers)
+
+    def _draft(self, history: History) -> DraftLayer:
+        """Compute the last layer of a growth, after those before it whose scratch is gone."""
+        if self._live is not history:
+            self._set_rows(history.rows)
+            self._live, self._live_layers = history, 0
+            self._growth += 1
+        layer: DraftLayer | None = None
+        for job in history.layers[self._live_layers :]:
+            layer = self._drafter.grow(
+                self._name,
+                self._growth,
+                job.nodes.tolist(),
+                job.parents.tolist(),
+                job.tokens.tolist(),
+                job.width,
+            )
+        self._live_layers = len(history.layers)
+        assert layer is not None
+        return layer
+
+    def _set_rows(self, rows: int) -> None:
+        """Have the drafter's cache hold that many true rows, the last of them just computed."""
+        start = min(self._rows, rows - 1)
+        self._drafter.rewind(self._name, start)
+        self._drafter.extend(
+            self._name, self._path.features[start:rows], self._path.tokens[start + 1 : rows + 1]
+        )
+        self._rows = rows

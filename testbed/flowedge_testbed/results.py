@@ -1,0 +1,194 @@
+"""results.json: what was measured, with the settings beside it and no fact of the day it was run on.
+
+On the virtual clock nothing in it changes with a second run; agents measure other times.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from flowedge_testbed.bounds.bounds import RunBounds, bound_together
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.plan import Cell
+from flowedge_testbed.record import DeviceRecord, RunRecord
+
+DIGITS = 9  # significant digits of a printed number
+BASELINES = ("naive_pp", "autoregressive")
+
+
+def entries(
+    cells: Sequence[Cell], records: Mapping[str, RunRecord], bounds: Mapping[str, RunBounds]
+) -> list[dict[str, Any]]:
+    """One object for each method on a case, a dataset, a temperature and a kind of drafting.
+
+    `bounds` are those of runs that have them; what depends on them is None for others. Speedups are over the
+    baseline with plain drafting; None where that was not run.
+    """
+    found = [
+        _entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys])
+        for cell in cells
+    ]
+    plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
+    for entry in found:
+        for baseline in BASELINES:
+            other = plain.get((_place(entry), baseline))
+            entry[f"speedup_vs_{baseline}"] = (
+                rounded(entry["tokens_per_s"] / other["tokens_per_s"])
+                if other is not None and other["tokens_per_s"] > 0
+                else None
+            )
+    return found
+
+
+def differing_outputs(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[str]:
+    """Methods whose tokens differ from those of the first method on the same prompts; rule R1 has none."""
+    first: dict[tuple[Any, ...], list[str]] = {}
+    differing: set[str] = set()
+    for cell in cells:
+        outputs = [records[key].output for key in cell.keys]
+        place = (cell.case.profile, cell.case.point, cell.dataset, cell.temperature)
+        if first.setdefault(place, outputs) != outputs:
+            differing.add(cell.method)
+    return sorted(differing)
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry["profile"], tuple(entry["point"].items()), entry["dataset"], entry["temperature"]
+
+
+def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | None]) -> dict[str, Any]:
+    gaps = sorted(gap for run in runs for gap in run.itl_s)
+    per_segment = [count for run in runs for count in run.accepted_per_segment]
+    # A round of a method that drafts nothing is no round.
+    drafts = any(run.draft_layers for run in runs)
+    per_round = [count for run in runs for count in run.accepted_per_round if drafts and count]
+    tokens = sum(run.new_tokens for run in runs)
+    devices = [run.devices for run in runs]
+    setup = cell.case.setup
+    each = len(runs) // max(cell.seeds, 1)
+    entry: dict[str, Any] = {
+        "method": cell.method,
+        "options": dict(cell.options),
+        "profile": cell.case.profile,
+        "emulated": isinstance(setup, Emulation),
+        "model": setup.title,
+        "quant": setup.quant,
+        "stages": setup.num_stages,
+        "mbps": setup.mbps,
+        "point": dict(cell.case.point),
+        "dataset": cell.dataset,
+        "temperature": cell.temperature,
+        "noise": cell.noise,
+        "requests": len(runs),
+        "tokens": tokens,
+        "tokens_per_s": _speed(runs),
+        "tokens_per_s_by_seed": [_speed(runs[start : start + each]) for start in range(0, len(runs), each)],
+        "acceptance_length": fmean(per_round) if per_round else _mean(per_segment),
+        "acceptance_per_segment": _mean(per_segment),
+        "rounds": len(per_round),
+        "flushes": max(len(per_round) - len(runs), 0) if drafts else 0,
+        "ttft_ms": fmean(run.ttft_s for run in runs) * 1e3,
+        "latency_ms": fmean(run.latency_s for run in runs) * 1e3,
+        "itl_p50_ms": quantile(gaps, 0.5) * 1e3,
+        "itl_p99_ms": quantile(gaps, 0.99) * 1e3,
+        "segments": sum(run.segments for run in runs),
+        "empty_segments": sum(run.empty_segments for run in runs),
+        "prunes": sum(run.prunes for run in runs),
+        "draft_layers": sum(run.draft_layers for run in runs),
+        "draft_rows_sent": sum(run.draft_rows_sent for run in runs),
+        "rollbacks": [sum(counts) for counts in zip(*(run.rollbacks for run in runs), strict=True)],
+        "rows_computed": sum(stage.rows_computed for run in runs for stage in run.stages),
+        "rows_for_nothing": sum(stage.for_nothing for run in runs for stage in run.stages),
+        "rows_trimmed": sum(stage.rows_trimmed for run in runs for stage in run.stages),
+        "computations_aborted": sum(stage.aborted for run in runs for stage in run.stages),
+        "link_bytes": {
+            **{
+                used[0].device: sum(device.bytes_sent for device in used)
+                for used in zip(*devices, strict=True)
+            },
+            "express": sum(run.express_bytes for run in runs),
+        },
+        "use": {used[0].device: _use(used) for used in zip(*devices, strict=True)},
+        "energy_j_per_token": _energy(devices, tokens),
+        "rows_in_flight": _over_time(runs, [run.rows_in_flight for run in runs]),
+        "rows_alive_in_flight": _over_time(runs, [run.rows_alive_in_flight for run in runs]),
+        **_bounds(runs, [bound for bound in bounds if bound is not None]),
+    }
+    return {name: rounded(value) for name, value in entry.items()}
+
+
+def _speed(runs: Sequence[RunRecord]) -> float:
+    """Tokens after the first over the time they took."""
+    decode_s = sum(run.decode_s for run in runs)
+    return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else 0.0
+
+
+def _over_time(runs: Sequence[RunRecord], means: Sequence[float]) -> float:
+    """The mean over the decode time of all runs, of what is a mean over each run's."""
+    decode_s = sum(run.decode_s for run in runs)
+    weighted = sum(run.decode_s * mean for run, mean in zip(runs, means, strict=True))
+    return weighted / decode_s if decode_s > 0 else 0.0
+
+
+def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str, float | None]:
+    """The bounds and the share of each that was reached; None without the bounds of all runs."""
+    tokens = [run.new_tokens for run in runs]
+    known = len(bounds) == len(runs) > 0
+    sent = bound_together(tokens, [bound.sent_tokens_per_s for bound in bounds]) if known else None
+    alive = bound_together(tokens, [bound.alive_tokens_per_s for bound in bounds]) if known else None
+    speed = _speed(runs)
+    return {
+        "crossing_ms": fmean(bound.crossing_s for bound in bounds) * 1e3 if known else None,
+        "bound_tokens_per_s": alive,
+        "share_of_bound": None if alive is None else speed / alive,
+        "bound_sent_tokens_per_s": sent,
+        "share_of_bound_sent": None if sent is None else speed / sent,
+    }
+
+
+def _use(devices: Sequence[DeviceRecord]) -> dict[str, float]:
+    return {
+        "busy": fmean(device.busy for device in devices),
+        "transferring": fmean(device.transferring for device in devices),
+        "waiting": fmean(device.waiting for device in devices),
+    }
+
+
+def _energy(devices: Iterable[Sequence[DeviceRecord]], tokens: int) -> float | None:
+    joules = [device.energy_j for run in devices for device in run]
+    known = [energy for energy in joules if energy is not None]
+    return sum(known) / tokens if len(known) == len(joules) and tokens else None
+
+
+def _mean(values: Sequence[int]) -> float:
+    return fmean(values) if values else 0.0
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of them do not exceed; 0 of none."""
+    if not ascending:
+        return 0.0
+    return ascending[max(math.ceil(share * len(ascending)) - 1, 0)]
+
+
+def rounded(value: Any) -> Any:
+    """Numbers at the printed precision, also within lists and dictionaries."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return value
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file in one step."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)

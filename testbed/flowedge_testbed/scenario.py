@@ -1,0 +1,231 @@
+"""A scenario: what is run on what, as a YAML file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import NOISES, Noise
+from flowedge.profiling.documents.document import Document, explain, read_document
+from flowedge.profiling.documents.model import Quantisation
+from flowedge.strategies.registry import STRATEGIES, make_strategy
+
+ClockName = Literal["virtual", "replay", "paced", "real"]
+Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "depth"]
+Plot = Literal["bars", "bandwidth", "depth", "stages", "gantt"]
+Count = Annotated[int, Field(ge=1)]
+
+OPTION = "option."  # begins the name of a sweep axis that is a strategy option
+
+
+class PairNames(Document):
+    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`.
+
+    Attributes:
+        middles: middle models of a hierarchy, the smallest first, as in `--middle`.
+    """
+
+    model: str = "bundled"
+    drafter: str = "bundled"
+    middles: list[str] = Field(default_factory=list)
+
+
+class Stages(Document):
+    """So many stages on the same kind of device."""
+
+    device: str
+    count: Count
+
+
+class Devices(Document):
+    """Device profiles by name; `stages` in pipeline order, `middles` in that of the pair's middle models."""
+
+    draft_node: str
+    stages: Stages | Annotated[list[str], Field(min_length=1)]
+    middles: list[str] = Field(default_factory=list)
+
+    def names(self, count: int | None) -> list[str]:
+        """The devices of the stages; with `count`, of so many, the list repeated as needed."""
+        listed = [self.stages.device] * self.stages.count if isinstance(self.stages, Stages) else self.stages
+        return listed if count is None else [listed[i % len(listed)] for i in range(count)]
+
+
+class LinkChoice(Document):
+    """A link profile by name, with some of its values replaced."""
+
+    profile: str
+    mbps: float | None = Field(default=None, gt=0)
+    latency_ms: float | None = Field(default=None, ge=0)
+    jitter_ms: float | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+
+
+class Links(Document):
+    """The links; `hops` replaces the one that leaves a device: d0, v1, v2 and so on, m1 and so on."""
+
+    default: LinkChoice
+    hops: dict[str, LinkChoice] = Field(default_factory=dict)
+
+
+class Emulated(Document):
+    """An emulated model; `split` are its layers on each stage, even when not given.
+
+    Attributes:
+        middles: what the pair's middle models are priced as: small language models of the profile, by name.
+    """
+
+    model: str
+    quant: Quantisation = "none"
+    drafter: str | None = None
+    middles: list[str] = Field(default_factory=list)
+    split: list[Count] | None = None
+
+
+class Hosts(Document):
+    """Agents on a network, host:port each, for the real clock, which has them serve the scenario's pair.
+
+    Attributes:
+        quant: of the layers the stages hold; split: layers of each stage, as even as possible when not given.
+    """
+
+    draft_node: str
+    stages: list[str] = Field(min_length=1)
+    quant: Quantisation = "none"
+    split: list[Count] | None = None
+
+
+class MethodVariant(Document):
+    """A method under a name of its own: a strategy with other options.
+
+    Attributes:
+        noise: kinds of drafting above temperature 0; those of the scenario when not given.
+    """
+
+    strategy: str
+    options: dict[str, float] = Field(default_factory=dict)
+    noise: Annotated[list[Noise], Field(min_length=1)] | None = None
+
+
+class Quick(Document):
+    """What --quick replaces."""
+
+    samples: Count = 1
+    max_new_tokens: Count = 24
+    datasets: list[str] | None = None
+    temperatures: list[float] | None = None
+    sweep: dict[str, list[float]] | None = None
+
+
+class ReportChoice(Document):
+    """What the report shows."""
+
+    tables: list[Table] = Field(default_factory=list)
+    plots: list[Plot] = Field(default_factory=list)
+
+
+class Scenario(Document):
+    """A whole benchmark.
+
+    Attributes:
+        clock: where time comes from when --clock is not given.
+        devices, links, emulated: what is emulated; real hosts need none of it, but take titles and power from
+            the profiles of devices that are given.
+        strategies: what is run, by name: of strategies and of `variants`.
+        strategy_options: options by strategy, which its variants have too.
+        variants: further methods by name.
+        datasets: JSON-lines files by name, in the directory of --data or beside the scenario.
+        sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
+        noise: kinds of drafting, all of which every method that drafts is run with above temperature 0.
+        samples: prompts of each dataset; repeats: runs of each with another seed of the links' jitter.
+    """
+
+    name: str
+    title: str
+    clock: ClockName = "replay"
+    pair: PairNames = PairNames()
+    devices: Devices | None = None
+    links: Links | None = None
+    hosts: Hosts | None = None
+    emulated: list[Emulated] = Field(default_factory=list)
+    strategies: list[str] = Field(min_length=1)
+    strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
+    variants: dict[str, MethodVariant] = Field(default_factory=dict)
+    datasets: dict[str, str] = Field(min_length=1)
+    temperatures: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    noise: list[Noise] = Field(default=list(NOISES), min_length=1)
+    samples: Count = 20
+    max_new_tokens: Count = 128
+    prefill_rows: Count = 128
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
+    repeats: Count = 1
+    sweep: dict[str, list[float]] = Field(default_factory=dict)
+    quick: Quick = Quick()
+    report: ReportChoice = ReportChoice()
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Scenario:
+        for name in self.variants:
+            if name in STRATEGIES:
+                raise ValueError(f"variant {name!r} has the name of a strategy; give it another")
+        of_variants = [variant.strategy for variant in self.variants.values()]
+        methods = [name for name in self.strategies if name not in self.variants]
+        for strategy in [*methods, *of_variants, *self.strategy_options]:
+            if strategy not in STRATEGIES:
+                known = ", ".join((*STRATEGIES, *self.variants))
+                raise ValueError(f"unknown strategy {strategy!r}; known are {known}")
+        for axis in [*self.sweep, *(self.quick.sweep or {})]:
+            if axis not in ("mbps", "latency_ms", "stages") and not axis.startswith(OPTION):
+                raise ValueError(
+                    f"unknown sweep axis {axis!r}; known are mbps, latency_ms, stages and option.NAME"
+                )
+        return self
+
+    @classmethod
+    def checked(cls, content: dict[str, Any], where: str) -> Scenario:
+        """The scenario in these values. BadRequestError says where they came from, the key and the reason."""
+        try:
+            scenario = cls.model_validate(content)
+        except ValidationError as error:
+            raise BadRequestError(f"{where}: {explain(error)}") from error
+        scenario.check_options()
+        return scenario
+
+    def method(self, name: str) -> tuple[str, dict[str, float]]:
+        """The strategy of a method, and its options."""
+        variant = self.variants.get(name, MethodVariant(strategy=name))
+        return variant.strategy, {**self.strategy_options.get(variant.strategy, {}), **variant.options}
+
+    def noises(self, name: str, temperature: float) -> list[Noise]:
+        """The kinds of drafting that a method is run with; plain where there is no noise or no draft."""
+        drafts = make_strategy(*self.method(name)).needs_drafter
+        variant = self.variants.get(name)
+        kinds = self.noise if variant is None or variant.noise is None else variant.noise
+        return list(dict.fromkeys(kinds)) if drafts and temperature > 0 else ["plain"]
+
+    def check_options(self) -> None:
+        """Raises BadRequestError for strategy options that do not exist or are out of range."""
+        for name in self.strategies:
+            make_strategy(*self.method(name))
+
+    def quickened(self) -> Scenario:
+        """The scenario as --quick runs it."""
+        quick = self.quick
+        names = quick.datasets if quick.datasets is not None else list(self.datasets)
+        changes = {
+            "samples": quick.samples,
+            "max_new_tokens": quick.max_new_tokens,
+            "datasets": {name: file for name, file in self.datasets.items() if name in names},
+            "temperatures": quick.temperatures or self.temperatures,
+            "sweep": self.sweep if quick.sweep is None else quick.sweep,
+        }
+        return self.model_copy(update=changes)
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a file. Raises BadRequestError with the file, the key and the reason."""
+    scenario = read_document(path, Scenario)
+    scenario.check_options()
+    return scenario

@@ -1,0 +1,136 @@
+"""What every device and link did, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flowedge.core.messages import Message, Prune
+from flowedge.engine.activity import TRANSFER, job_activity, message_rows
+from flowedge.engine.jobs import DraftJob, StageJob
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, place_of, route_of
+
+
+def place_name(place: int) -> str:
+    """The name of a device by its place: d0, v1, v2 and so on, m1 and so on for middle models."""
+    if place < DRAFT_NODE:
+        return f"m{route_of(place)}"
+    return "d0" if place == DRAFT_NODE else f"v{place + 1}"
+
+
+def place_at(name: str) -> int:
+    """The place of a device by that name."""
+    number = int(name[1:])
+    return {"d": DRAFT_NODE, "v": number - 1, "m": place_of(number)}[name[0]]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stretch of time, in seconds, in which a device did something.
+
+    Attributes:
+        place: as in simulate/virtual_pipeline.py; for a transfer, that of its sender.
+        kind: a word of flowedge/engine/activity.py.
+        rows: rows computed or sent; 0 for a transfer of no rows.
+    """
+
+    place: int
+    kind: str
+    start: float
+    end: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class PruneMark:
+    """A prune arrived at a stage on the express lane, at `time` seconds."""
+
+    stage: int
+    time: float
+
+
+@dataclass
+class Trace:
+    """All that happened during one request, which arrived at time 0.
+
+    Attributes:
+        uncertainty_s: how far the clocks of two devices may be apart after they were matched.
+    """
+
+    intervals: list[Interval] = field(default_factory=list)
+    prunes: list[PruneMark] = field(default_factory=list)
+    express_bytes: int = 0
+    uncertainty_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Trace:
+        """The trace in what `to_dict` gave, after JSON."""
+        values = dict(content)
+        values["intervals"] = [Interval(**interval) for interval in values["intervals"]]
+        values["prunes"] = [PruneMark(**mark) for mark in values["prunes"]]
+        return cls(**values)
+
+
+class TraceObserver:
+    """An Observer that keeps everything in a trace (see simulate/virtual_pipeline.py)."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.trace = Trace()
+        self._costs = costs
+
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+        if end > start:
+            kind, rows = job_activity(job)
+            self.trace.intervals.append(Interval(place, kind, start, end, rows))
+
+    def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:  # noqa: ARG002
+        self.trace.intervals.append(Interval(sender, TRANSFER, start, left, message_rows(message)))
+
+    def expressed(self, stage: int, message: Message, start: float, arrives: float) -> None:  # noqa: ARG002
+        self.trace.express_bytes += self._costs.message_bytes(DRAFT_NODE, message)
+        if isinstance(message, Prune):
+            self.trace.prunes.append(PruneMark(stage, arrives))
+
+
+@dataclass(frozen=True)
+class Use:
+    """Shares of a stretch of time: computing; sending while not computing; neither."""
+
+    busy: float
+    transferring: float
+    waiting: float
+
+
+def use_between(
+    intervals: Iterable[Interval], places: Sequence[int], start: float, end: float
+) -> dict[int, Use]:
+    """How the device at each place spent the time from `start` to `end`."""
+    computing: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
+    either: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
+    for interval in intervals:
+        stretch = (max(interval.start, start), min(interval.end, end))
+        if stretch[0] < stretch[1]:
+            either[interval.place].append(stretch)
+            if interval.kind != TRANSFER:
+                computing[interval.place].append(stretch)
+    total = end - start
+    uses: dict[int, Use] = {}
+    for place, stretches in computing.items():
+        busy = covered(stretches) / total if total > 0 else 0.0
+        active = covered(either[place]) / total if total > 0 else 0.0
+        uses[place] = Use(busy, max(active - busy, 0.0), max(1 - active, 0.0))
+    return uses
+
+
+def covered(stretches: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of stretches of time."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(stretches):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total

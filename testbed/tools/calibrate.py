@@ -1,0 +1,163 @@
+"""Calibrates the Orin Nano's profile, twice: on the FlowSpec paper's naive_pp, MT-bench, temperature 0.
+
+LLaMA2-7B in fp16 gives memory_efficiency; LLaMA2-13B in fp4 then gives dequantise_gweights_s. The paper gives
+tokens/s; what a device takes shows in the time of one draft-verify cycle. So the tokens that its drafter
+had accepted in a cycle (EAGLE-2's, not our pair's) are divided by the paper's figure, and the constant is
+sought with which our naive_pp, under replay, takes as long for a cycle.
+
+Run: python -m testbed.tools.calibrate --data DIR [--samples n] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from flowedge.core.errors import BadRequestError
+from flowedge.profiling.documents.device import DeviceProfile
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.profiles import library
+from flowedge_testbed.prompts import OWN
+from flowedge_testbed.report.paper import lookup
+from testbed.tools.sample_runs import SCENARIO, SampleRuns
+
+DEVICE, METHOD, DATASET = "orin-nano-8gb", "naive_pp", "mt_bench"
+# The reference says that EAGLE-2 heads of these models accept about 4 to 5.5 tokens a cycle at T=0.
+EAGLE2_ACCEPTANCE = 4.75
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A mean draft-verify cycle: its seconds, and the tokens it puts out."""
+
+    seconds: float
+    tokens: float
+
+
+def cycle_of(runs: SampleRuns, emulation: Emulation) -> Cycle:
+    """The mean cycle over all prompts."""
+    records = runs.records(emulation, METHOD)
+    rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
+    tokens = sum(r.new_tokens - 1 for r in records)
+    return Cycle(sum(r.decode_s for r in records) / rounds, tokens / rounds)
+
+
+def solve(seconds: Callable[[float], float], target: float, first: float, second: float) -> float:
+    """The constant c with seconds(c) = target, where seconds is about linear in 1/c (secant steps in 1/c).
+
+    BadRequestError when no positive constant reaches the target.
+    """
+    slow, fast = 1 / first, 1 / second
+    at_slow, at_fast = seconds(first), seconds(second)
+    for _ in range(8):
+        if abs(at_fast - target) < 1e-4 * target or at_fast == at_slow:
+            break
+        following = fast + (target - at_fast) * (fast - slow) / (at_fast - at_slow)
+        if following <= 0:
+            raise BadRequestError(f"no constant makes a cycle take {target:.3f} s; even infinity is too slow")
+        slow, at_slow = fast, at_fast
+        fast = following
+        at_fast = seconds(1 / fast)
+    return 1 / fast
+
+
+def on_device(emulation: Emulation, device: DeviceProfile) -> Emulation:
+    """The same pipeline with every device replaced."""
+    return replace(emulation, draft_node=device, stages=(device,) * len(emulation.stages))
+
+
+def target_cycle(model: str) -> tuple[float, float]:
+    """The paper's tokens/s, and the seconds of its cycle that follow."""
+    speed = lookup("table1_main", "T=0", model, METHOD, "tokens_per_s", DATASET)
+    if not isinstance(speed, float):
+        raise BadRequestError(f"the paper's reference has no {METHOD} figure of {model}")
+    return speed, EAGLE2_ACCEPTANCE / speed
+
+
+def calibrate(runs: SampleRuns) -> DeviceProfile:
+    """Both calibrations, printed as they go."""
+    device = library.device(DEVICE)
+    for model, quant, constant, guesses in (
+        ("llama2-7b", "fp16", "memory_efficiency", (0.5, 0.8)),
+        ("llama2-13b", "fp4", "dequantise_gweights_s", (10.0, 40.0)),
+    ):
+        emulation = runs.emulation(f"{model}-{quant}")
+        speed, target = target_cycle(model)
+
+        def seconds(
+            value: float,
+            emulation: Emulation = emulation,
+            constant: str = constant,
+            device: DeviceProfile = device,
+        ) -> float:
+            changed = device.model_copy(update={constant: value})
+            return cycle_of(runs, on_device(emulation, changed)).seconds
+
+        value = solve(seconds, target, *guesses)
+        device = device.model_copy(update={constant: float(f"{value:.3g}")})
+        cycle = cycle_of(runs, on_device(emulation, device))
+        print(f"{model} in {quant}: the paper's {METHOD} makes {speed} tokens/s on MT-bench at T=0")
+        print(f"    {EAGLE2_ACCEPTANCE} accepted a cycle / {speed} tokens/s = {target:.4f} s a cycle")
+        print(f"    {constant} = {getattr(device, constant):.3g} gives {cycle.seconds:.4f} s a cycle")
+        print(
+            f"    our pair puts out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
+            f"tokens/s, where the paper's acceptance would give {EAGLE2_ACCEPTANCE / cycle.seconds:.2f}"
+        )
+    return device
+
+
+def check_bandwidth(runs: SampleRuns, device: DeviceProfile) -> None:
+    """Prints what faster links do to a cycle, here and in the paper: a check that nothing was fitted to."""
+    rates, speeds = (lookup("bandwidth_sweep_tokens_per_s", name) for name in ("mbps", METHOD))
+    emulation = on_device(runs.emulation("llama2-7b-fp16"), device)
+    ours = [cycle_of(runs, at_rate(emulation, rates[i])).seconds for i in (0, -1)]
+    theirs = [EAGLE2_ACCEPTANCE / speeds[i] for i in (0, -1)]
+    print(
+        f"check, {rates[0]} to {rates[-1]} Mbit/s: a cycle of ours is shorter by {ours[0] - ours[1]:.4f} s,"
+    )
+    print(f"    one of the paper's by {theirs[0] - theirs[1]:.4f} s")
+
+
+def at_rate(emulation: Emulation, mbps: float) -> Emulation:
+    """The same pipeline with every link at a rate."""
+    links = tuple(link.model_copy(update={"mbps": mbps}) for link in emulation.links)
+    return replace(emulation, links=links)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=SCENARIO.parent, help="directory of mt_bench.jsonl")
+    parser.add_argument("--samples", type=int, default=20, help="prompts")
+    parser.add_argument("--out", type=Path, help="directory that keeps the true paths")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        pair = Pair.load("bundled", "bundled")
+        directory = arguments.out or Path(scratch)
+        runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
+        if runs.dataset == OWN:
+            print("mt_bench.jsonl is not there: calibrating on the project's own prompts")
+        device = calibrate(runs)
+        check_bandwidth(runs, device)
+    print(f"testbed/flowedge_testbed/profiles/devices/{DEVICE}.yaml:")
+    print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
+    print(f"    dequantise_gweights_s: {device.dequantise_gweights_s:.3g}")
+    for name in ("orin-nx-16gb", "agx-orin-64gb"):
+        other = library.device(name)
+        scale = other.tflops / device.tflops
+        assert device.dequantise_gweights_s is not None
+        print(f"profiles/devices/{name}.yaml, the same efficiency, dequantisation by TFLOPS:")
+        print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
+        print(f"    dequantise_gweights_s: {device.dequantise_gweights_s * scale:.3g}")
+
+
+if __name__ == "__main__":
+    main()

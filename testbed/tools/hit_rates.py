@@ -1,0 +1,71 @@
+"""Measures how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
+
+On prompts that no benchmark uses, the project's own. A pipeline's width is chosen by the rates
+(fitted_options.py).
+
+Run: python -m testbed.tools.hit_rates [--model M] [--drafter D] --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+
+from flowedge.strategies.levels.specpipe import SpecPipe
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.prompts import OWN
+from flowedge_testbed.record import RunRecord
+from testbed.tools.sample_runs import SampleRuns
+
+WIDTHS = (4, 8, 16, 32, 64, 128)
+SAMPLES = 24
+PIPELINE = "llama2-7b-fp16"  # what it costs matters little: levels follow one another on any pipeline
+
+
+def hit_rate(records: Sequence[RunRecord]) -> float:
+    """Share of levels with the drawn token in them: every round but a request's last ends with a miss."""
+    levels = sum(record.new_tokens - 1 for record in records)
+    misses = sum(len(record.accepted_per_round) - 1 for record in records)
+    return 1 - misses / levels if levels else 0.0
+
+
+def measure(pair: Pair, names: str, directory: Path) -> HitRates:
+    """The rates of a pair, printed as they come; `names` says which pair it is."""
+    runs = SampleRuns(pair, OWN, directory, SAMPLES, directory)
+    emulation = runs.emulation(PIPELINE)
+    rates: dict[int, float] = {}
+    for width in WIDTHS:
+        rates[width] = round(hit_rate(runs.records(emulation, SpecPipe.name, (("width", width),))), 4)
+        print(f"width {width}: {rates[width]:.1%}")
+    return HitRates(
+        title=names,
+        source=f"python -m testbed.tools.hit_rates, {SAMPLES} of the project's own prompts, temperature 0",
+        model=pair.checkpoint.fingerprint,
+        drafter=pair.drafter_fingerprint,
+        rates=rates,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
+    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    pair = Pair.load(arguments.model, arguments.drafter)
+    with tempfile.TemporaryDirectory() as scratch:
+        rates = measure(pair, f"{arguments.model} with {arguments.drafter}", Path(scratch))
+    arguments.out.write_text(yaml.safe_dump(rates.model_dump(), sort_keys=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

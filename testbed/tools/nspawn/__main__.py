@@ -1,0 +1,44 @@
+"""`python -m testbed.tools.nspawn`: boards that boot systemd, install FlowEdge, form a cluster and answer."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from testbed.tools.nspawn.enclosure import run_enclosed
+from testbed.tools.nspawn.possible import why_not
+
+CHECKOUT = Path(__file__).parents[3]
+LEAST_BOARDS = 3  # a draft node and two blocks of layers
+_MAKE_WHEELS = CHECKOUT / "device_agents" / "make-wheels.sh"
+_CANNOT = 2
+
+
+def main() -> int:
+    """0: everything was shown; 1: something was not; 2: this machine cannot boot hosts."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.tools.nspawn", description=__doc__)
+    parser.add_argument("--boards", type=int, default=LEAST_BOARDS, help="how many boards to boot")
+    parser.add_argument(
+        "--wheels", type=Path, help="folder that device_agents/make-wheels.sh filled; made anew if not given"
+    )
+    options = parser.parse_args()
+    if options.boards < LEAST_BOARDS:
+        parser.error(f"{LEAST_BOARDS} boards are needed: a draft node and two blocks of layers")
+    reason = why_not()
+    if reason is not None:
+        print(f"hosts cannot be booted on this machine: {reason}", file=sys.stderr)
+        return _CANNOT
+    with tempfile.TemporaryDirectory(prefix="flowedge-wheels-") as made:
+        wheels = options.wheels
+        if wheels is None:
+            wheels = Path(made)
+            subprocess.run([_MAKE_WHEELS, wheels], check=True)
+        arguments = [str(CHECKOUT), str(wheels.resolve()), str(options.boards)]
+        return run_enclosed("testbed.tools.nspawn.inside", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Hosts on one bridge: an image that install.sh was run in, as a card that is copied, and the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.tools.nspawn.host import BRIDGE, Host
+from testbed.tools.nspawn.layers import Layers, clear, name_host, run
+
+CHECKOUT = "/srv/flowedge"  # where hosts see the checkout, which they cannot write to
+WHEELS = "/srv/wheels"
+_IMAGE = "image"
+_NETWORK = "10.31.0"  # in a network namespace of its own, so that it is in nobody's way
+
+
+@dataclass
+class Boards:
+    """Hosts below `directory`, whose control groups are below `group`.
+
+    Attributes:
+        checkout, wheels: what they install from.
+    """
+
+    directory: Path
+    group: str
+    checkout: Path
+    wheels: Path
+    hosts: list[Host] = field(default_factory=list)
+    _layers: Layers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._layers = Layers(self.directory)
+
+    def prepare(self) -> None:
+        """Make the bridge and room for what hosts write."""
+        self._layers.start()
+        run(["ip", "link", "set", "lo", "up"])
+        run(["ip", "link", "add", BRIDGE, "type", "bridge"])
+        run(["ip", "link", "set", BRIDGE, "up"])
+        Path("/run/systemd").mkdir(exist_ok=True)
+        # systemd-nspawn keeps its notes here; with this they are ours, and end with us.
+        run(["mount", "-t", "tmpfs", "tmpfs", "/run/systemd"])
+
+    def make_image(self, install: Callable[[Host], None]) -> None:
+        """Boot a host that has nothing of FlowEdge, have `install` change it, and keep what it wrote."""
+        host = self._host(_IMAGE, 0, [])
+        clear(host.root)
+        host.boot()
+        host.wait_booted()
+        install(host)
+        host.power_off()
+        self._layers.unmount(_IMAGE)
+
+    def boot(self, count: int) -> None:
+        """Boot `count` copies of the image, board1 and on."""
+        below = [self._layers.upper(_IMAGE)]
+        self.hosts = [self._host(f"board{number}", number, below) for number in range(1, count + 1)]
+        for host in self.hosts:
+            host.boot()
+        for host in self.hosts:
+            host.wait_booted()
+
+    def address(self, host: Host) -> str:
+        """The host's address on the bridge."""
+        return f"{_NETWORK}.{self.hosts.index(host) + 2}"
+
+    def _host(self, name: str, number: int, below: list[Path]) -> Host:
+        root = self._layers.mount(name, below)
+        name_host(root, name, f"{_NETWORK}.{number + 1}/24")
+        return Host(
+            name=name,
+            root=root,
+            group=f"{self.group}/{name}",
+            log=self.directory / f"{name}.log",
+            shared={CHECKOUT: self.checkout, WHEELS: self.wheels},
+        )

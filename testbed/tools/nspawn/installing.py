@@ -1,0 +1,40 @@
+"""The scripts of device_agents/, run on hosts as a person runs them."""
+
+from __future__ import annotations
+
+from testbed.tools.nspawn.boards import CHECKOUT, WHEELS
+from testbed.tools.nspawn.host import Host
+from testbed.tools.nspawn.waiting import check
+
+INSTALL_S = 900.0  # pip unpacks a gigabyte
+_INSTALL = (f"{CHECKOUT}/device_agents/install.sh", "--offline", WHEELS)
+_UNINSTALL = f"{CHECKOUT}/device_agents/uninstall.sh"
+_TRACES = (
+    "/opt/flowedge /etc/flowedge /var/lib/flowedge* /var/cache/flowedge /usr/local/bin/flowedge "
+    "/etc/sysusers.d/flowedge.conf /etc/systemd/system/flowedge* /etc/systemd/system/*/flowedge*"
+)
+_SAME = "has just this version"
+
+
+def install(host: Host) -> None:
+    """On a host that has nothing of FlowEdge; nothing is started."""
+    found = host.run(["sh", "-c", "command -v flowedge"], check=False).stdout
+    check(not found, f"{host.name} has FlowEdge before it is installed: {found}")
+    said = host.run([*_INSTALL, "--no-start"], timeout_s=INSTALL_S).stdout
+    check(_SAME not in said, f"install.sh installed nothing on {host.name}: {said}")
+    version = host.run(["flowedge", "--version"]).stdout
+    check(version.startswith("flowedge "), f"flowedge --version says {version!r}")
+
+
+def install_again(host: Host) -> None:
+    """Where it has been run before; the agent runs then."""
+    said = host.run(_INSTALL).stdout
+    check(_SAME in said, f"install.sh did not recognise what it had installed on {host.name}: {said}")
+
+
+def uninstall(host: Host) -> None:
+    """Everything, and see that it is gone."""
+    host.run([_UNINSTALL, "--purge"])
+    look = f"ls -d {_TRACES}; getent passwd flowedge flowedge-enrol"
+    left = host.run(["sh", "-c", look], check=False).stdout
+    check(not left, f"uninstall.sh --purge left on {host.name}: {left}")

@@ -1,0 +1,114 @@
+"""What is shown on hosts that have systemd: from empty boards to answers, and what boards go through."""
+
+from __future__ import annotations
+
+from testbed.tools.nspawn import installing, journal
+from testbed.tools.nspawn.boards import Boards
+from testbed.tools.nspawn.cluster import AGENT, Cluster
+from testbed.tools.nspawn.draining import drained_while_answering
+from testbed.tools.nspawn.host import Host
+from testbed.tools.nspawn.steps import Steps
+from testbed.tools.nspawn.waiting import check, until
+
+PROMPT = "Write a JavaScript function that reverses a string."
+RESTARTED_S = 180.0
+READY_S = 600.0  # for a pipeline to be found, loaded and connected
+
+
+class Proof:
+    """One run of it, over `count` boards, of which the first is the draft node."""
+
+    def __init__(self, boards: Boards, count: int, steps: Steps) -> None:
+        self._boards = boards
+        self._count = count
+        self._steps = steps
+
+    def run(self) -> None:
+        """All of it. Raises the FlowEdgeError of what could not be shown."""
+        self._boards.prepare()
+        self._boards.make_image(self._install_from_nothing)
+        self._boards.boot(self._count)
+        self._steps.done(f"{self._count} boards booted systemd")
+        for host in self._boards.hosts:
+            installing.install_again(host)
+        self._steps.done("install.sh again on each: nothing to install, the agents run")
+        cluster = Cluster(self._boards)
+        cluster.make()
+        self._steps.done("a cluster was made, and every board joined it with a token of its own")
+        cluster.start_draft_node()
+        self._serves(cluster, "agents found each other by multicast, the model lies in blocks")
+        cluster.diagnose()
+        self._steps.done("flowedge doctor found no error")
+        self._killed(cluster, self._boards.hosts[-1])
+        self._restarted(cluster, self._boards.hosts[1])
+        drained_while_answering(cluster)
+        self._steps.done("systemctl stop of the draft node drained it: the answer under way was not cut")
+        self._stopped(self._boards.hosts[-1])
+        self._journals()
+        installing.uninstall(self._boards.hosts[-1])
+        self._steps.done("uninstall.sh --purge left nothing")
+        self._steps.end("everything was shown")
+
+    def _install_from_nothing(self, host: Host) -> None:
+        self._steps.done("a host without FlowEdge booted systemd")
+        installing.install(host)
+        self._steps.done("install.sh --offline on it")
+
+    def _serves(self, cluster: Cluster, how: str) -> None:
+        """Waits for the pipeline, and has it answer a prompt just as the plain model does."""
+        layers = cluster.wait_ready(READY_S)
+        blocks = ", ".join(f"{name} {start} to {stop - 1}" for name, (start, stop) in layers)
+        self._steps.done(f"{how}: {blocks}")
+        cluster.generate(PROMPT, 32, "--check")
+        self._steps.done("generate --check: identical to the plain model")
+
+    def _killed(self, cluster: Cluster, host: Host) -> None:
+        before = cluster.pipeline()
+        host.run(["systemctl", "kill", "--signal=KILL", AGENT])
+        restarted = f"{host.name}'s agent is restarted"
+        until(lambda: _restarts(host) >= 1 and _is_active(host), RESTARTED_S, restarted)
+        self._steps.done(f"the agent of {host.name} was killed; systemd restarted it")
+        until(lambda: cluster.pipeline() not in ("", before), READY_S, "there is a new pipeline")
+        self._serves(cluster, "rediscovered, and the pipeline assembled anew")
+
+    def _restarted(self, cluster: Cluster, host: Host) -> None:
+        before = cluster.pipeline()
+        host.restart()
+        until(lambda: _is_active(host), RESTARTED_S, f"{host.name}'s agent starts at boot")
+        self._steps.done(f"{host.name} was rebooted")
+        until(lambda: cluster.pipeline() not in ("", before), READY_S, "there is a new pipeline")
+        self._serves(cluster, "rediscovered, and the pipeline assembled anew")
+
+    def _stopped(self, host: Host) -> None:
+        host.run(["systemctl", "stop", AGENT])
+        result = _property(host, "Result")
+        check(result == "success", f"systemctl stop of {host.name}'s agent ended with {result}")
+        self._steps.done(f"systemctl stop of the agent of {host.name}: {result}")
+
+    def _journals(self) -> None:
+        by_host = {h.name: journal.parse(h.name, h.run(journal.COMMAND).stdout) for h in self._boards.hosts}
+        every = [entry for entries in by_host.values() for entry in entries]
+        check(all(by_host.values()), "a board logged nothing")
+        answers = set(journal.answered(by_host[self._boards.hosts[0].name]))
+        check(len(answers) >= 3, f"the draft node logged {len(answers)} answers, 3 were given or more")
+        for name, entries in by_host.items():
+            missing = answers - journal.requests(entries)
+            check(not missing, f"{name} logged nothing of the requests {sorted(missing)}")
+        wrong = journal.errors(every)
+        check(not wrong, "errors in the journals: " + "; ".join(f"{e.host}: {e.fields}" for e in wrong))
+        self._steps.done(
+            f"journald: {len(every)} events, no error; {len(answers)} requests are told of on all boards"
+        )
+
+
+def _restarts(host: Host) -> int:
+    return int(_property(host, "NRestarts"))
+
+
+def _is_active(host: Host) -> bool:
+    return _property(host, "ActiveState") == "active"
+
+
+def _property(host: Host, name: str) -> str:
+    """Of the agent's unit, which every board but the first runs."""
+    return host.run(["systemctl", "show", "--value", f"--property={name}", AGENT]).stdout.strip()

@@ -1,0 +1,80 @@
+"""Runs of one dataset outside a benchmark, for measurements that profiles are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import flowedge_testbed
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import Noise
+from flowedge.core.sampling import SamplingParams
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.plan import Options, Run, Task, cases
+from flowedge_testbed.prompts import dataset_files, read_dataset
+from flowedge_testbed.record import RunRecord
+from flowedge_testbed.run_backends import make_clock
+from flowedge_testbed.scenario import PairNames, read_scenario
+
+SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"
+
+
+class SampleRuns:
+    """Replays prompts of one dataset, by any method on any pipeline of SCENARIO.
+
+    Attributes:
+        dataset: its name; that of the project's own prompts when there is no such file.
+    """
+
+    def __init__(self, pair: Pair, dataset: str, data: Path, samples: int, directory: Path) -> None:
+        """data: directory of the dataset's file; directory: receives the true paths."""
+        own = PairNames(model=pair.model, drafter=pair.drafter_name)
+        self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
+        self._clock = make_clock("replay", pair, directory)
+        files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
+        self.dataset = next(iter(files))
+        room = pair.max_positions - self._scenario.max_new_tokens
+        self._prompts: Sequence[tuple[int, ...]] = read_dataset(
+            self.dataset, files[self.dataset], samples, room, pair.encode
+        ).prompts
+
+    def emulation(self, profile: str) -> Emulation:
+        """The pipeline of this name. BadRequestError when the scenario has none."""
+        found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
+        if not found:
+            raise BadRequestError(f"{SCENARIO}: no profile {profile}")
+        return found[0].emulation
+
+    def records(self, emulation: Emulation, strategy: str, options: Options = ()) -> list[RunRecord]:
+        """One for each prompt, at temperature 0."""
+        scenario = self._scenario
+        run = Run("sample", strategy, options, emulation, 0, scenario.prefill_rows)
+        tasks = [
+            Task(prompt, SamplingParams(seed=index), scenario.max_new_tokens, (run,))
+            for index, prompt in enumerate(self._prompts)
+        ]
+        return [record for task in tasks for _, record, _ in self._clock.measure(task)]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self._prompts)
+
+    def compared(
+        self,
+        emulation: Emulation,
+        strategy: str,
+        choices: Sequence[Options],
+        index: int,
+        temperature: float,
+    ) -> list[RunRecord]:
+        """One for each choice of options, all on one prompt, with shared noise above temperature 0."""
+        scenario = self._scenario
+        noise: Noise = "shared" if temperature > 0 else "plain"
+        runs = tuple(
+            Run(f"sample{i}", strategy, options, emulation, 0, scenario.prefill_rows, noise)
+            for i, options in enumerate(choices)
+        )
+        sampling = SamplingParams(temperature=temperature, seed=index)
+        task = Task(self._prompts[index], sampling, scenario.max_new_tokens, runs)
+        return [record for _, record, _ in self._clock.measure(task)]

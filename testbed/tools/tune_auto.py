@@ -1,0 +1,184 @@
+"""Searches for the parameters of `auto`, one after the other, on replayed prompts.
+
+    python -m testbed.tools.tune_auto --data PROMPTS --samples 2 --out tuned.json
+    python -m testbed.tools.tune_auto --data PROMPTS --parameters row_price=0.15,0.3,0.6 --out tuned.json
+
+What is maximised is the geometric mean of tokens/s over the prompts, at temperature 0 and at 1 with shared
+noise. The outcome is compared with the defaults on as many other prompts; it is worth what that says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.settings import AutoSettings
+from flowedge_testbed.model_set import Pair
+from flowedge_testbed.provenance import code_digest
+from flowedge_testbed.results import rounded, write_json
+from testbed.tools.line_search import Step, Values, line_search, outcome
+from testbed.tools.sample_runs import SampleRuns
+
+# What may be tuned, in the order of the search; everything else of `auto` is a limit, not a choice.
+TUNABLE: dict[str, tuple[float, ...]] = {
+    "row_price": (0.1, 0.2, 0.3, 0.5, 0.8),
+    "patience": (1.0, 1.5, 2.0, 3.0),
+    "stale_tokens": (1, 2, 3, 5),
+    "segment_rows": (24, 32, 48, 64, 96),
+    "draft_nodes": (8, 16, 32, 64),
+    "candidates": (8, 12, 16, 24),
+    "prior": (5, 20, 80),
+}
+TEMPERATURES = (0.0, 1.0)
+PROFILE = "llama2-7b-fp16"
+
+
+class Prompts:
+    """Prompts of several datasets, the first `samples` of each to tune on and as many to validate on."""
+
+    def __init__(
+        self, pair: Pair, datasets: Sequence[str], data: Path, samples: int, directory: Path
+    ) -> None:
+        """Raises BadRequestError where a dataset has too few prompts."""
+        self._samples = samples
+        self._runs = [SampleRuns(pair, name, data, 2 * samples, directory) for name in datasets]
+        for name, runs in zip(datasets, self._runs, strict=True):
+            if runs.num_prompts < 2 * samples:
+                raise BadRequestError(
+                    f"{name} has {runs.num_prompts} prompts that fit, and {2 * samples} are needed: half of "
+                    "them to validate on; lower --samples"
+                )
+
+    def tuned_on(self, profile: str, many: Sequence[Values]) -> list[float]:
+        """The geometric mean of tokens/s with each set of values, on the first prompts."""
+        return self._speeds(profile, many, range(self._samples))
+
+    def validated_on(self, profile: str, many: Sequence[Values]) -> list[float]:
+        """The same on the others."""
+        return self._speeds(profile, many, range(self._samples, 2 * self._samples))
+
+    def _speeds(self, profile: str, many: Sequence[Values], prompts: range) -> list[float]:
+        logs: list[list[float]] = [[] for _ in many]
+        choices = [tuple(sorted(values.items())) for values in many]
+        for runs in self._runs:
+            emulation = runs.emulation(profile)
+            for temperature in TEMPERATURES:
+                for index in prompts:
+                    records = runs.compared(emulation, Auto.name, choices, index, temperature)
+                    for found, record in zip(logs, records, strict=True):
+                        found.append(log((record.new_tokens - 1) / record.decode_s))
+        return [exp(fmean(found)) for found in logs]
+
+
+def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Values by parameter of texts like name=1,2,3; all that may be tuned where there is none.
+
+    Raises BadRequestError for a parameter that may not be tuned, or a value it cannot have.
+    """
+    space: dict[str, tuple[float, ...]] = {}
+    for text in given:
+        name, _, values = text.partition("=")
+        if name not in TUNABLE:
+            raise BadRequestError(f"{name} is not to be tuned; {', '.join(TUNABLE)} are")
+        try:
+            space[name] = tuple(float(value) for value in values.split(",")) if values else TUNABLE[name]
+        except ValueError as error:
+            raise BadRequestError(f"--parameters {text}: values are numbers, separated by commas") from error
+        for value in space[name]:
+            AutoSettings.from_options({name: value})
+    return space or TUNABLE
+
+
+def tune(prompts: Prompts, profile: str, space: Mapping[str, Sequence[float]], rounds: int) -> dict[str, Any]:
+    """The search and its validation, as they are written and shown."""
+    defaults = AutoSettings()
+    start: Values = {name: float(getattr(defaults, name)) for name in space}
+    steps = line_search(space, start, lambda many: prompts.tuned_on(profile, many), rounds)
+    tuned = outcome(start, steps)
+    before, after = prompts.validated_on(profile, [start, tuned])
+    return {
+        "profile": profile,
+        "steps": [_shown(step) for step in steps],
+        "defaults": start,
+        "tuned": tuned,
+        "validation": {
+            "defaults_tokens_per_s": before,
+            "tuned_tokens_per_s": after,
+            "gain": after / before - 1,
+        },
+    }
+
+
+def _shown(step: Step) -> dict[str, Any]:
+    scores = {f"{value:g}": score for value, score in step.scores.items()}
+    return {**asdict(step), "scores": scores}
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """What a person is shown."""
+    shown = [
+        f"{step['parameter']:14}"
+        + "  ".join(f"{value}: {speed:.3f}" for value, speed in step["scores"].items())
+        + f"  -> {step['chosen']:g}"
+        for step in found["steps"]
+    ]
+    checked = found["validation"]
+    kept = "better" if checked["gain"] > 0 else "no better: keep the defaults"
+    return [
+        *shown,
+        "tuned: " + ", ".join(f"{name} {value:g}" for name, value in found["tuned"].items()),
+        f"on other prompts: defaults {checked['defaults_tokens_per_s']:.3f}, tuned "
+        f"{checked['tuned_tokens_per_s']:.3f} tokens/s, {100 * checked['gain']:+.1f} %, {kept}",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path(), help="directory of the datasets' files")
+    parser.add_argument("--datasets", default="mt_bench,gsm8k", help="separated by commas")
+    parser.add_argument("--samples", type=int, default=2, help="prompts of each dataset to tune on")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each parameter is searched at most")
+    parser.add_argument("--parameters", action="append", default=[], help="name=value,...; all if not given")
+    parser.add_argument("--profile", default=PROFILE, help="pipeline of flowspec-table1.yaml")
+    parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
+    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--out", type=Path, required=True, help="a .json file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        space = parse_space(arguments.parameters)
+        pair = Pair.load(arguments.model, arguments.drafter)
+        with tempfile.TemporaryDirectory() as scratch:
+            datasets = arguments.datasets.split(",")
+            prompts = Prompts(pair, datasets, arguments.data, arguments.samples, Path(scratch))
+            found = tune(prompts, arguments.profile, space, arguments.rounds)
+    except FlowEdgeError as error:
+        print(f"tune_auto: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines(found)))
+    settings = {
+        "datasets": datasets,
+        "samples": arguments.samples,
+        "model": pair.checkpoint.fingerprint,
+        "drafter": pair.drafter_fingerprint,
+        "code": code_digest(),
+    }
+    write_json(arguments.out, {**settings, **rounded(found)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A request for which the drafter's cache has no room is refused before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.settings import AgentSettings
+from flowedge.core.errors import CapacityError
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.system.memory_room import MemorySettings, Room
+from flowedge.v1 import agent_pb2 as pb
+
+
+@dataclass
+class Models:
+    """The part of a draft node's models that memory is planned by."""
+
+    drafter: NGramDrafter
+
+    def drafter_bytes(self, rows: int) -> int:
+        return self.drafter.session_bytes(rows)
+
+
+def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    role = DraftNodeRole(
+        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing, nothing
+    )
+    models: Any = Models(NGramDrafter())
+    role._models = models
+    free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
+    room = Room(2 * free, free, "the device's memory")
+    monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_room", lambda settings: room)
+    role.check_memory(1000)
+    with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):
+        role.check_memory(1001)

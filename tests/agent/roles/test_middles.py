@@ -1,0 +1,110 @@
+"""Middle models in agents of their own: what comes out, what stays behind, and what their death means."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowedge import Client
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.core.errors import CheckpointError, DeviceLostError
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from tests.agent.processes import AgentProcess, agents
+from tests.drafting.conftest import save_small_lm
+from tests.truncated import first_layers
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PROMPT = "Tell me a long story about the sea."
+NEW_TOKENS = 24
+RELEASED_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[list[AgentProcess]]:
+    with agents(["d0", "v1", "m1", "m2"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """One that knows nothing, and one that knows a little."""
+    random = save_small_lm(tmp_path_factory.mktemp("random"), max_position_embeddings=2048)
+    return [str(random), str(first_layers(tmp_path_factory.mktemp("cut"), 2))]
+
+
+def set_up(devices: list[AgentProcess], models: list[str]) -> None:
+    middles = tuple(zip(models, [device.address for device in devices[2:]], strict=False))
+    spec = PipelineSpec(devices[0].address, (devices[1].address,), "bundled", "bundled", middles=middles)
+    release([devices[0].address], "")
+    assemble(spec, lambda *_: None)
+    with Client(devices[0].address) as client:
+        assert spec.is_served_by(client.describe())
+
+
+def test_the_output_is_the_plain_models_and_the_sessions_end(
+    devices: list[AgentProcess], models: list[str]
+) -> None:
+    set_up(devices, models)
+    reference = ReferenceModel.load("bundled")
+    for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=5)):
+        with Client(devices[0].address, timeout_s=120) as client:
+            generation = client.generate(
+                PROMPT,
+                strategy="pipespec",
+                temperature=sampling.temperature,
+                seed=sampling.seed,
+                max_new_tokens=NEW_TOKENS,
+                ignore_eos=True,
+            ).result()
+        expected = reference.generate(generation.prompt_ids, sampling, NEW_TOKENS, frozenset())
+        assert generation.token_ids == list(expected.token_ids)
+        statistics = generation.statistics
+        assert [used["report"]["device"] for used in statistics["middles"]] == ["m1", "m2"]
+        assert all(used["report"]["rows_computed"] > 0 for used in statistics["middles"])
+        assert len(statistics["counters"]["rollbacks"]) == 3
+    for device in devices[2:]:
+        description = device.describe()
+        assert description.role == "middle model"
+        assert description.weight_bytes > 0
+        assert description.cache_bytes == 0, "the session is closed there as well"
+
+
+def test_another_tokenizer_is_refused_before_anything_is_loaded(
+    devices: list[AgentProcess], tmp_path: Path
+) -> None:
+    other = first_layers(tmp_path / "other", 2)
+    tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    tokens = {id_: token for token, id_ in vocabulary.items()}
+    vocabulary[tokens[300]], vocabulary[tokens[400]] = 400, 300
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"middle model .* has another tokenizer"):
+        set_up(devices, [str(other)])
+    assert devices[2].describe().role == ""
+
+
+def test_the_client_learns_that_a_middle_model_is_lost(
+    devices: list[AgentProcess], models: list[str]
+) -> None:
+    set_up(devices, models[:1])
+    killed = 0.0
+    with (
+        pytest.raises(DeviceLostError) as lost,
+        Client(devices[0].address, timeout_s=120) as client,
+        client.generate(PROMPT, strategy="pipespec", max_new_tokens=1500, ignore_eos=True) as generation,
+    ):
+        for _ in generation:
+            if len(generation.token_ids) >= 5 and not killed:
+                devices[2].signal(signal.SIGKILL)
+                killed = time.monotonic()
+    assert lost.value.device == "m1"
+    deadline = time.monotonic() + RELEASED_S
+    while devices[1].describe().role:
+        assert time.monotonic() < deadline, "the stage is not given up"
+        time.sleep(0.1)

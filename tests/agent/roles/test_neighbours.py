@@ -1,0 +1,31 @@
+"""Which other agents are asked for weights."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flowedge.agent.roles.neighbours import find_neighbours, usable
+from flowedge.agent.settings import AgentSettings
+from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.version import PROTOCOL_VERSION, VERSION
+
+
+def record(name: str, address: str, protocol: int = PROTOCOL_VERSION) -> DeviceRecord:
+    return DeviceRecord(name, name, address, "kind", 1, protocol, VERSION)
+
+
+def test_own_loopback_and_other_versions_are_left_out() -> None:
+    records = [
+        record("d0", "10.0.0.1:1"),
+        record("v1", "10.0.0.2:1"),
+        record("old", "10.0.0.3:1", PROTOCOL_VERSION + 1),
+        record("local", "127.0.0.1:1"),
+    ]
+    assert usable(records, "d0", ["10.0.0.9:1"]) == ["10.0.0.2:1"]
+    assert usable(records, "d0", ["127.0.0.1:2"]) == ["127.0.0.1:1"]
+
+
+def test_those_of_the_configuration_are_asked_without_multicast() -> None:
+    settings = AgentSettings(advertise=False, discovery=DiscoverySettings(peers=("a:1", "b:1", "a:1")))
+    assert asyncio.run(find_neighbours("d0", ["b:1"], settings)) == ["a:1"]

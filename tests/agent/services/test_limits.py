@@ -1,0 +1,102 @@
+"""What is beyond a limit of the agent is refused with an error that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from flowedge.agent.config.loading import load_config
+from flowedge.agent.limits import AgentLimits
+from flowedge.agent.services.call_limits import CallLimits
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.live.transport.server import StreamServer
+from flowedge.net.grpc_status import from_status
+from tests.live.test_transport import SETTINGS, Client, Owner, open_link
+
+WAIT_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
+    """The health service, whose watches are calls that do not end, and the Pipeline service."""
+    owner = Owner()
+    server = grpc.aio.server(options=SETTINGS.channel_options, interceptors=[CallLimits(limits)])
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    server.add_generic_rpc_handlers((StreamServer("bob", lambda _: owner, SETTINGS).handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", owner
+    finally:
+        await server.stop(0)
+
+
+def test_calls_beyond_the_limit_are_refused() -> None:
+    async def test() -> None:
+        async with (
+            serving(AgentLimits(calls=2)) as (address, _),
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+            calls = [stub.Watch(request, timeout=WAIT_S) for _ in range(2)]
+            for call in calls:
+                assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Check(request, timeout=WAIT_S)
+            error = from_status(caught.value, "bob")
+            assert isinstance(error, CapacityError)
+            assert "2 calls are going on here already" in str(error)
+            calls[0].cancel()
+            while True:  # the server hears of the end soon; the test has a deadline
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await stub.Check(request, timeout=WAIT_S)
+                    return
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_streams_of_one_address_beyond_the_limit_are_refused() -> None:
+    async def test() -> None:
+        async with serving(AgentLimits(streams_per_peer=1)) as (address, _):
+            first = await open_link(address, Client())
+            with pytest.raises(CapacityError, match="1 streams of your address are open here already"):
+                await open_link(address, Client())
+            async with grpc.aio.insecure_channel(address) as channel:  # a call is no stream
+                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            await first.close()
+            while True:
+                with contextlib.suppress(CapacityError):
+                    await (await open_link(address, Client())).close()
+                    return
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_long_prompts_are_refused_before_they_are_looked_at() -> None:
+    limits = AgentLimits(prompt_bytes=4, prompt_tokens=3)
+    limits.check_prompt_text("älk")
+    limits.check_prompt_tokens(3)
+    with pytest.raises(CapacityError, match="the prompt has 5 bytes, at most 4"):
+        limits.check_prompt_text("älks")
+    with pytest.raises(CapacityError, match="the prompt has 4 tokens, at most 3"):
+        limits.check_prompt_tokens(4)
+
+
+def test_limits_are_settings(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(
+        "[limits]\nsessions = 3\nmessage_mib = 2\n[metrics]\nenabled = false\n[deadlines]\ndrain_s = 1.5\n",
+        encoding="utf-8",
+    )
+    settings = load_config({}, path).config.settings()
+    assert settings.limits == AgentLimits(sessions=3)
+    assert settings.link.max_message_bytes == 2 << 20
+    assert (settings.operations.metrics_port, settings.operations.drain_s) == (None, 1.5)
+    with pytest.raises(BadRequestError, match="the limit calls is 0"):
+        AgentLimits(calls=0)

@@ -1,0 +1,84 @@
+"""Clusters of processes on this machine end when they should, however their parent ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flowedge.agent.local_cluster import LocalCluster
+from flowedge.client import Client
+from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
+
+PARENT = """
+import sys, time
+from flowedge.agent.local_cluster import LocalCluster
+cluster = LocalCluster(1)
+cluster.start()
+print(*(agent.pid for agent in cluster.agents), flush=True)
+time.sleep(600)
+"""
+
+
+def test_agents_are_real_processes_and_end_with_the_context() -> None:
+    with LocalCluster(2, name="kitchen") as cluster:
+        pids = [agent.pid for agent in cluster.agents]
+        assert len(set(pids)) == 3
+        assert cluster.draft_node.name.startswith("kitchen-")
+        assert cluster.draft_node.name.endswith("-d0")
+        for agent in cluster.agents:
+            with Client(agent.address, silence_s=20) as client:
+                assert client.describe().name == agent.name
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_an_agent_that_is_only_stopped_ends_too() -> None:
+    with LocalCluster(1) as cluster:
+        pid = cluster.draft_node.pid
+        cluster.draft_node.process.send_signal(signal.SIGSTOP)
+    assert not psutil.pid_exists(pid)
+
+
+def test_agents_end_when_their_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        parent.kill()
+        parent.wait(10)
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) for pid in pids):
+        assert time.monotonic() < deadline, "an agent outlived its parent"
+        time.sleep(0.05)
+
+
+def test_an_agent_that_ends_at_its_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    cluster = LocalCluster(1, name="broken")
+    with pytest.raises(DeviceError, match=r"broken-.*-d0.*ended at its start"):
+        cluster.start()
+    assert cluster.agents == []
+
+
+def test_an_agent_that_does_not_listen_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(sleeper))
+    cluster = LocalCluster(1, start_timeout_s=0.5)
+    with pytest.raises(DeadlineError, match=r"did not listen within 0\.5 s"):
+        cluster.start()
+    assert cluster.agents == []
+
+
+@pytest.mark.parametrize("stages", [0, -1, 1000])
+def test_numbers_of_stages_that_make_no_sense(stages: int) -> None:
+    with pytest.raises(BadRequestError, match="local stages"):
+        LocalCluster(stages)

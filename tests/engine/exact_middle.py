@@ -1,0 +1,81 @@
+"""Middle models in exact arithmetic, and a check of all that they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from flowedge.core.messages import Payload
+from flowedge.engine.jobs import Forward, StageJob
+from flowedge.strategies.base import Command, Event, Predicted, Prefilled
+from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.strategies.settings import HierarchySettings
+from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
+
+
+def answer(hidden: int, position: int, vocab: int, doubt: int) -> int:
+    """What a middle model goes on with: the target's token, but for one place in `doubt`."""
+    return (token_of(hidden, position, vocab) + (mix(hidden) % doubt == 0)) % vocab
+
+
+class ExactMiddle:
+    """A model of the target's layers, that answers each row with a token."""
+
+    def __init__(self, num_stages: int, vocab: int, doubt: int) -> None:
+        self.num_stages, self.vocab, self.doubt = num_stages, vocab, doubt
+        self.layers = [ExactStage(index) for index in range(num_stages)]
+
+    @property
+    def caches(self) -> list[str]:
+        return [name for layer in self.layers for name in layer.caches]
+
+    def run(self, job: StageJob) -> Payload | None:
+        if not isinstance(job, Forward):
+            for layer in self.layers:
+                layer.run(job)
+            return None
+        hidden = None
+        for layer in self.layers:
+            hidden = layer.run(job)
+            job.payload = hidden if hidden is not None else job.payload
+        if hidden is None:
+            return None
+        rows = zip(hidden[:, 0].tolist(), job.positions.tolist(), strict=True)
+        return np.array([answer(h, p + 1, self.vocab, self.doubt) for h, p in rows], dtype=np.int32)
+
+    def alone(self, tokens: Sequence[int]) -> list[int]:
+        """What it answers to each row of a text that it reads from the start, with no cache to go wrong."""
+        inputs = list(tokens)
+        for stage in range(self.num_stages):
+            seen = accumulate(row_kv(stage, value, position) for position, value in enumerate(inputs))
+            inputs = list(map(attend, inputs, seen))
+        return [answer(hidden, p + 1, self.vocab, self.doubt) for p, hidden in enumerate(inputs)]
+
+
+class CheckedPipeSpec(PipeSpec):
+    """Every prediction is held against the middle model alone, on the text that the chain now has."""
+
+    def __init__(
+        self, settings: HierarchySettings, prompt: Sequence[int], middles: Sequence[ExactMiddle]
+    ) -> None:
+        super().__init__(settings)
+        self.prompt, self.middles = list(prompt), middles
+        self.compared = 0
+
+    def handle(self, event: Event | Predicted) -> Sequence[Command]:
+        if isinstance(event, Predicted):
+            chain, start = self._chain, len(self.prompt)
+            text = [*self.prompt, *chain.tokens(start, chain.end)]
+            stop = event.position + len(event.tokens)
+            alone = self.middles[event.route - 1].alone(text[:stop])
+            assert list(event.tokens) == alone[event.position : stop]
+            self.compared += len(event.tokens)
+        commands = super().handle(event)
+        assert not (isinstance(event, Prefilled) and self._chain.rows != 1)
+        ends = [self._chain.verified(level) for level in range(len(self._routes))]
+        assert ends == sorted(ends, reverse=True), "a buffer is a prefix of the one before it"
+        assert ends[-1] > self._chain.root
+        assert self._chain.rows <= self.max_draft_rows
+        return commands

@@ -1,0 +1,167 @@
+"""A model in exact integer arithmetic, to hold the protocol to account without rounding.
+
+The KV of a row is a hash of what came into the row (and so of its ancestor path), and attention is a hash of
+the set of visible KVs. Any row that is missing, stale, misplaced or wrongly visible changes every later
+token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.messages import CONTEXT, Payload
+from flowedge.core.sampling import walk
+from flowedge.drafting.drafter import NO_TOKEN, DraftLayer
+from flowedge.engine.jobs import (
+    DraftJob,
+    DraftResult,
+    DropCache,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    OpenCache,
+    OpenDraft,
+    StageJob,
+    Verify,
+)
+
+MASK = (1 << 64) - 1
+POISON = 0xDEADBEEFDEADBEEF
+
+
+def mix(x: int) -> int:
+    """The splitmix64 finaliser of a 64-bit integer."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def row_kv(stage: int, value: int, position: int) -> int:
+    return mix(mix(mix(value + stage + 1 & MASK) + position * 0x9E3779B97F4A7C15 & MASK))
+
+
+def attend(value: int, visible_sum: int) -> int:
+    return mix(value ^ mix(visible_sum & MASK))
+
+
+def token_of(hidden: int, position: int, vocab: int) -> int:
+    return mix(hidden ^ position) % vocab
+
+
+class PlainModel:
+    """The same model run alone, one token at a time, with nothing but a growing sum of KVs per stage."""
+
+    def __init__(self, num_stages: int, vocab: int) -> None:
+        self.num_stages = num_stages
+        self.vocab = vocab
+
+    def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
+        sums = [0] * self.num_stages
+        out: list[int] = []
+        tokens = list(prompt)
+        position = 0
+        while True:
+            hidden = tokens[position]
+            for stage in range(self.num_stages):
+                sums[stage] += row_kv(stage, hidden, position)
+                hidden = attend(hidden, sums[stage])
+            position += 1
+            if position == len(tokens):
+                token = token_of(hidden, position, self.vocab)
+                tokens.append(token)
+                out.append(token)
+                if len(out) == max_new_tokens or token in eos:
+                    return out
+
+
+class ExactStage:
+    """Executes a stage's jobs on hashes; asserts the invariants of the cache."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.caches: dict[str, list[int]] = {}
+
+    def run(self, job: StageJob) -> Payload | None:
+        match job:
+            case OpenCache():
+                assert job.session not in self.caches
+                self.caches[job.session] = [POISON] * job.capacity
+                return None
+            case DropCache():
+                del self.caches[job.session]
+                return None
+            case Forward():
+                return self._forward(job)
+
+    def _forward(self, job: Forward) -> Payload | None:
+        cache, slots, cached = self.caches[job.session], job.slots.tolist(), job.cached
+        capacity = len(cache)
+        assert job.settled + len(slots) == cached
+        assert all(slot >= row for row, slot in enumerate(slots, start=job.settled))
+        cache[job.settled :] = [cache[slot] for slot in slots] + [POISON] * (capacity - cached)
+        if job.dead:
+            return None
+        inputs, positions = job.payload.reshape(-1).tolist(), job.positions.tolist()
+        rows = cached + len(inputs)
+        cache[cached:rows] = [row_kv(self.index, *row) for row in zip(inputs, positions, strict=True)]
+        assert len(cache) == capacity, "more rows than the cache has room for"
+        assert POISON not in cache[:rows], "a row that is seen was never computed"
+        context_sum = sum(cache[: job.context])
+        path_sums: list[int] = []
+        for kv, parent in zip(cache[job.context : rows], job.tail_parents.tolist(), strict=True):
+            path_sums.append(kv + (context_sum if parent == CONTEXT else path_sums[parent - job.context]))
+        outputs = map(attend, inputs, path_sums[cached - job.context :])
+        return np.array(list(outputs), dtype=np.uint64).reshape(-1, 1)
+
+
+class ExactHead:
+    """Executes a draft node's jobs: draws tokens from hashes, and drafts at random."""
+
+    def __init__(self, vocab: int, rng: np.random.Generator) -> None:
+        self.vocab = vocab
+        self.rng = rng
+        self.open: set[str] = set()
+        self.fed: dict[str, int] = {}
+        self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
+
+    def run(self, job: DraftJob) -> DraftResult:
+        match job:
+            case OpenDraft():
+                self.open.add(job.session)
+                self.fed[job.session] = 0
+                return None
+            case DropCache():
+                self.open.remove(job.session)
+                return None
+            case Verify():
+                hidden, positions = job.hidden.reshape(-1).tolist(), job.positions.tolist()
+                return walk(
+                    job.tokens.tolist(),
+                    job.parents.tolist(),
+                    lambda row: token_of(hidden[row], positions[row] + 1, self.vocab),
+                )
+            case ExtendDraft():
+                assert len(job.features) == len(job.next_tokens)
+                self.fed[job.session] += len(job.features)
+                return None
+            case GrowDraft():
+                assert job.session in self.open
+                if job.features is not None:
+                    self.fed[job.session] += len(job.features)
+                return self._grow(job)
+
+    def _grow(self, job: GrowDraft) -> DraftLayer:
+        width = min(job.width, self.vocab)
+        tokens = np.array([self.rng.permutation(self.vocab)[:width] for _ in job.nodes], dtype=np.int64)
+        weights = np.sort(self.rng.choice([0.05, 0.25, 0.25, 0.5, 0.9], size=tokens.shape))[:, ::-1]
+        return some_children(self.rng, tokens, np.log(weights), self.silence)
+
+
+def some_children(rng: np.random.Generator, tokens, log_probs, silence: float) -> DraftLayer:
+    """A layer without some of the children, as drafters that do not know any further have it."""
+    nodes, width = tokens.shape
+    counts = np.where(rng.random(nodes) < silence, rng.integers(0, width + 1, nodes), width)
+    gone = np.arange(width) >= counts[:, None]
+    longest = int(counts.max())
+    tokens, log_probs = np.where(gone, NO_TOKEN, tokens), np.where(gone, -np.inf, log_probs)
+    return DraftLayer(tokens[:, :longest], log_probs[:, :longest])

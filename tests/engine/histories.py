@@ -1,0 +1,266 @@
+"""Random histories of the protocol on the exact model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.stage import Stage, StageSpec
+from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.strategies.base import TARGET, Strategy
+from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.settings import HierarchySettings
+from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle
+from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
+
+
+class RandomCosts:
+    """Times drawn at random, some of them nothing and some very long."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.scale = rng.choice([0.0, 0.1, 1.0, 10.0], size=5)
+
+    def _draw(self, kind: int) -> float:
+        return float(self.rng.integers(0, 8) * self.scale[kind])
+
+    def stage_job(self, stage, job):
+        return self._draw(0)
+
+    def layer(self, stage, job):
+        return 0.5
+
+    def draft_job(self, job):
+        return self._draw(1)
+
+    def transfer(self, sender, message):
+        return self._draw(2)
+
+    def latency(self, sender):
+        return self._draw(3)
+
+    def message_bytes(self, _sender, message):
+        return 1
+
+
+class NoText:
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
+LEVELS = ("pipedec", "specpipe")
+OTHERS = ("autoregressive", "pipeinfer", "pipespec_sync")
+HIERARCHY = ("pipespec",) * 3
+ASYNCHRONOUS = ("auto", "flowspec") * 3  # those with the most freedom are drawn the most often
+
+
+def random_strategy(rng: np.random.Generator):
+    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *OTHERS, *HIERARCHY]))
+    return name, random_options(name, rng)
+
+
+def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
+    """Small sizes, so that few tokens meet many cases."""
+    if name in LEVELS:
+        return {
+            "width": int(rng.integers(1, 6)),
+            "children": int(rng.integers(1, 4)),
+            "max_draft_rows": int(rng.integers(2, 40)),
+        }
+    if name == "pipeinfer":
+        return {
+            "batch_rows": int(rng.integers(1, 5)),
+            "sequences": int(rng.integers(1, 4)),
+            "cutoff": float(rng.choice([0.0, 0.3, 0.6])),
+            "split": float(rng.choice([0.1, 0.4, 0.8])),
+            "recovery": float(rng.choice([0.0, 0.2, 0.4])),
+            "decay": float(rng.choice([0.1, 0.3])),
+            "max_draft_rows": int(rng.integers(1, 20)),
+        }
+    if name == "auto":
+        return {
+            "candidates": int(rng.integers(1, 4)),
+            "draft_nodes": int(rng.integers(1, 5)),
+            "segment_rows": int(rng.integers(1, 6)),
+            "max_draft_rows": int(rng.integers(1, 40)),
+            "max_nodes": int(rng.integers(1, 40)),
+            "least_node": float(rng.choice([0.001, 0.05, 0.4])),
+            "row_price": float(rng.choice([0.0, 0.3, 1e9])),
+            "lone_share": float(rng.choice([0.0, 0.2, 1.0])),
+            "patience": float(rng.choice([0.0, 1.5])),
+            "stale_tokens": float(rng.choice([0, 1, 3, 1e9])),
+            "extra_segments": float(rng.choice([0, 1])),
+        }
+    if name == "pipespec":
+        return {"models": int(rng.integers(2, 6)), "max_draft_rows": int(rng.integers(1, 20))}
+    if name not in TREES:
+        return {"lookahead": int(rng.integers(1, 6))} if name == "pipespec_sync" else {}
+    return {
+        "tree_nodes": int(rng.integers(1, 14)),
+        "depth": int(rng.integers(1, 5)),
+        "top_k": int(rng.integers(1, 4)),
+        "segment_rows": int(rng.integers(1, 6)),
+        "expand_nodes": int(rng.integers(1, 12)),
+        "expand_depth": int(rng.integers(1, 5)),
+        "deepen_nodes": int(rng.integers(1, 5)),
+        "deepen_layers": int(rng.integers(1, 3)),
+        "max_draft_rows": int(rng.integers(14, 40)),
+    }
+
+
+def express_fault(rng: np.random.Generator):
+    """None, or a lane that loses, delays and so reorders messages."""
+    kind = rng.choice(["fine", "cut", "late", "mixed"])
+    if kind == "fine":
+        return None
+
+    def fault(stage, message):
+        if kind == "cut" or (kind == "mixed" and rng.random() < 0.3):
+            return None
+        return float(rng.integers(0, 200))
+
+    return fault
+
+
+def run_history(seed: int, check_always: bool = False) -> int:
+    """One random history; returns the number of tokens compared.
+
+    Invariants are checked after every event of a quarter of the histories, or of all.
+    """
+    rng = np.random.default_rng(seed)
+    num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
+    vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
+    stages = [
+        Stage(f"v{i}", StageSpec(is_first=i == 0, width=1, vocab_size=vocab, dtype="uint64"))
+        for i in range(num_stages)
+    ]
+    executors = [ExactStage(i) for i in range(num_stages)]
+    middles, middle_executors = random_middles(num_stages, vocab, rng)
+    head = ExactHead(vocab, rng)
+    node = DraftNode(
+        "d0",
+        DraftNodeSpec(
+            width=1,
+            dtype="uint64",
+            prefill_rows=int(rng.integers(1, 6)),
+            num_stages=num_stages,
+            num_middles=len(middles),
+            vocab_size=vocab,
+        ),
+        lambda request: checked_strategy(request, middle_executors),
+        NoText,
+    )
+    pipeline = VirtualPipeline(
+        node,
+        head,
+        stages,
+        executors,
+        RandomCosts(rng),
+        express_fault=express_fault(rng),
+        middles=middles,
+        middle_executors=middle_executors,
+    )
+    plain = PlainModel(num_stages, vocab)
+    requests, cancelled = [], set()
+    for i in range(int(rng.integers(1, 4))):
+        name, options = random_strategy(rng)
+        eos = frozenset([int(rng.integers(0, vocab))]) if rng.random() < 0.2 else frozenset()
+        request = Request(
+            session=f"s{i}",
+            prompt=tuple(int(t) for t in rng.integers(0, vocab, size=int(rng.integers(1, 12)))),
+            sampling=SamplingParams(),
+            max_new_tokens=int(rng.integers(1, 20)),
+            eos=eos,
+            strategy=name,
+            strategy_options=options,
+        )
+        requests.append(request)
+        start = float(rng.integers(0, 60))
+        pipeline.start(request, start)
+        if rng.random() < 0.15:
+            cancelled.add(request.session)
+            pipeline.cancel(request.session, start + float(rng.integers(0, 300)))
+    check_all = rng.random() < 0.25 or check_always
+    while pipeline.step():
+        if check_all:
+            check_invariants(node, stages, TARGET)
+            for route, middle in enumerate(middles, start=1):
+                check_invariants(node, [middle], route)
+    compared = 0
+    for request in requests:
+        outputs = [t.output for t in pipeline.outputs if t.output.session == request.session]
+        assert not any(isinstance(o, Failed) for o in outputs), (seed, outputs[-1])
+        got = [token for o in outputs if isinstance(o, Tokens) for token in o.token_ids]
+        want = plain.generate(request.prompt, request.max_new_tokens, request.eos)
+        if request.session in cancelled and not isinstance(outputs[-1] if outputs else None, Finished):
+            assert got == want[: len(got)], seed
+        else:
+            assert isinstance(outputs[-1], Finished), seed
+            used = min(len(middles), int(request.strategy_options.get("models", 2)) - 2)
+            finished = outputs[-1]
+            assert len(finished.reports) == num_stages + 1, "a fault ended a session that had finished"
+            assert len(finished.middle_reports) == used
+            assert got == want, (seed, request.strategy, got, want)
+        compared += len(got)
+    check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
+    return compared
+
+
+def random_middles(
+    num_stages: int, vocab: int, rng: np.random.Generator
+) -> tuple[list[Stage], list[ExactMiddle]]:
+    """None to three middle models, the later ones nearer to the target."""
+    count = int(rng.choice([0, 1, 1, 2, 3]))
+    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, answers=True)
+    doubts = sorted(rng.choice([1, 2, 5, 50], size=count).tolist())
+    stages = [Stage(f"m{route}", spec) for route in range(1, 1 + count)]
+    return stages, [ExactMiddle(num_stages, vocab, doubt) for doubt in doubts]
+
+
+def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
+    if request.strategy != CheckedPipeSpec.name:
+        return make_strategy(request.strategy, request.strategy_options)
+    settings = HierarchySettings.from_options(request.strategy_options)
+    return CheckedPipeSpec(settings, request.prompt, middles)
+
+
+def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
+    """What must hold after every event on a route, for every session that is open everywhere."""
+    for name, session in node._sessions.items():
+        if route not in session.routes:
+            assert all(name not in stage._sessions for stage in stages)
+            continue
+        sequence = session.flight(route).sequence
+        for stage in stages:
+            held = stage._sessions.get(name)
+            if held is None or held.epoch != sequence.epoch:
+                continue
+            tail = held.tail
+            draft = tail.cached - sequence.context
+            assert tail.cached <= sequence.length, "a cache is a prefix of the draft node's sequence"
+            if draft > 0:
+                assert tail.context == sequence.context
+                assert tail.parents.tolist() == sequence.parents[:draft].tolist()
+                assert tail.positions.tolist() == sequence.positions[:draft].tolist()
+        for stage in stages:
+            held = stage._sessions.get(name)
+            if held is not None:
+                assert held.epoch <= sequence.epoch
+                assert held.fence <= held.epoch
+                assert set(held.maps) == set(range(held.fence + 1, held.epoch + 1))
+
+
+def check_clean(node: DraftNode, stages: list[Stage], executors, head: ExactHead) -> None:
+    """Nothing is left of any session."""
+    assert not node._sessions and not node._closing and not node._reports
+    assert not head.open
+    for stage, executor in zip(stages, executors, strict=True):
+        assert not stage._sessions and not stage._inbox and len(stage._outbox) == 0
+        assert not stage._closed, "a tombstone stays"
+        assert not executor.caches

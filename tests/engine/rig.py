@@ -1,0 +1,131 @@
+"""One stage with its executor, driven by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.messages import CONTEXT, Close, Fault, Message, Open, Prune, Segment
+from flowedge.engine.stage import Stage, StageSpec
+from tests.engine.exact_model import ExactStage
+
+VOCAB = 50
+
+
+def segment(session="s", number=0, epoch=0, first=0, parents=None, positions=None, rows=None, **changes):
+    """Token ids into a first stage: committed rows, or draft rows where `parents` are given."""
+    committed = parents is None
+    count = rows if parents is None else len(parents)
+    if committed:
+        parents = [row - 1 for row in range(first, first + count)]
+    values = {
+        "session": session,
+        "number": number,
+        "epoch": epoch,
+        "committed": committed,
+        "first_row": first,
+        "positions": np.array(
+            range(first, first + count) if positions is None else positions, dtype=np.int64
+        ),
+        "parents": np.array(parents, dtype=np.int64),
+        "payload": (np.arange(count) + first).astype(np.int32) % VOCAB,
+    }
+    return Segment(**{**values, **changes})
+
+
+def prune(session="s", epoch=1, source_len=0, context=0, accepted=0, retained=()):
+    return Prune(session, epoch, source_len, context, accepted, np.array(retained, dtype=np.int64))
+
+
+class Rig:
+    """A stage that computes as soon as it can, unless its lane is held.
+
+    Attributes:
+        sent: everything that went downstream; upstream: the credits.
+    """
+
+    def __init__(self, is_first: bool = True, **limits) -> None:
+        settings = {"width": 1, "vocab_size": VOCAB, "dtype": "uint64", **limits}
+        spec = StageSpec(is_first=is_first, **settings)
+        self.stage = Stage("v0", spec)
+        self.executor = ExactStage(0)
+        self.sent: list[Message] = []
+        self.upstream: list[Message] = []
+        self.held: list = []  # a job that is in the lane
+
+    def receive(self, message: Message, express: bool = False, compute: bool = True) -> list[Message]:
+        """Hand over a message; returns what goes downstream after it."""
+        self.stage.receive(message, express)
+        return self.pump(compute)
+
+    def pump(self, compute: bool = True) -> list[Message]:
+        while compute and not self.held and (job := self.stage.next_job()) is not None:
+            self.stage.finish(job, self.executor.run(job))
+        while (message := self.stage.next_upstream()) is not None:
+            self.upstream.append(message)
+        return self.take()
+
+    def take(self) -> list[Message]:
+        new = []
+        while (message := self.stage.next_outbound()) is not None:
+            new.append(message)
+        self.sent += new
+        return new
+
+    def hold(self, message: Segment) -> None:
+        """Hand over a segment and leave it in the compute lane."""
+        self.stage.receive(message, express=False)
+        job = self.stage.next_job()
+        assert job is not None
+        self.held.append(job)
+
+    def release(self) -> list[Message]:
+        """The segment in the lane is computed."""
+        job = self.held.pop()
+        self.stage.finish(job, self.executor.run(job))
+        return self.pump()
+
+    def faults(self, session: str = "s") -> list[Fault]:
+        return [m for m in self.sent if isinstance(m, Fault) and m.session == session]
+
+    def check_empty(self) -> None:
+        """Nothing is left of any session."""
+        stage = self.stage
+        assert stage.num_sessions == 0
+        assert not stage._closed
+        assert not stage._inbox
+        assert len(stage._outbox) == 0
+        assert not self.executor.caches
+
+
+def other_session(first_half: bool) -> list[Message]:
+    """The life of a session named `other`, in two halves: prefill, draft, prune, draft, close."""
+    if first_half:
+        return [
+            Open("other", 30),
+            segment("other", 0, first=0, rows=4),
+            segment("other", 1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5]),
+        ]
+    return [
+        segment("other", 2, first=7, parents=[6, 5], positions=[6, 6]),
+        prune("other", 1, source_len=9, context=4, accepted=2, retained=[4, 6, 7]),
+        segment("other", 3, epoch=1, first=7, parents=[6, 7], positions=[7, 8]),
+        Close("other"),
+    ]
+
+
+def of_other(messages: list[Message]) -> list:
+    """What went downstream of it, in a form that can be compared."""
+    out = []
+    for message in messages:
+        if getattr(message, "session", "") != "other":
+            continue
+        if isinstance(message, Segment):
+            arrays = (message.positions.tolist(), message.parents.tolist(), message.payload.tolist())
+            out.append((message.number, message.epoch, message.first_row, *arrays))
+        elif isinstance(message, Prune):
+            out.append((message.epoch, message.retained.tolist()))
+        elif isinstance(message, Close):
+            out.append(("close", message.reports[-1].segments, message.reports[-1].rows_computed))
+        else:
+            out.append(message)
+    return out

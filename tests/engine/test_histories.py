@@ -1,0 +1,315 @@
+"""Random histories of the protocol on the exact model, and proof that they would notice a bug."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flowedge.core.messages import Prune, Segment
+from flowedge.core.request import Finished
+from flowedge.core.sampling import Walk
+from flowedge.engine import draft_session, stage
+from flowedge.engine.stage import Stage
+from flowedge.protocol import cached_rows as tail
+from flowedge.protocol import epochs
+from flowedge.protocol import pipeline_ledger as flight
+from flowedge.protocol import row_sequence as sequence
+from flowedge.protocol.cached_rows import Tail
+from flowedge.protocol.outbox import Outbox
+from flowedge.protocol.row_sequence import Sequence
+from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.strategies import base
+from flowedge.strategies.flowspec.flowspec import FlowSpec
+from tests.engine import exact_model, histories
+from tests.engine.histories import run_history
+
+HISTORIES = 10_000
+SHARDS = 20
+FIRST_SEEDS = 150  # a bug has to show within these
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # many, on a core that may be shared
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_histories_are_exact(shard):
+    seeds = range(shard * HISTORIES // SHARDS, (shard + 1) * HISTORIES // SHARDS)
+    assert sum(run_history(seed) for seed in seeds) > 3 * len(seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # many, on a core that may be shared
+def test_the_invariants_hold_after_every_event():
+    for seed in range(20_000, 20_300):
+        run_history(seed, check_always=True)
+
+
+def test_the_first_histories_are_exact_and_meet_every_case(monkeypatch):
+    """What the histories are for does happen in them."""
+    pipelines = []
+
+    class Remembered(VirtualPipeline):
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            pipelines.append(self)
+
+    monkeypatch.setattr(histories, "VirtualPipeline", Remembered)
+    for seed in range(60):
+        run_history(seed)
+    ends = [t.output for p in pipelines for t in p.outputs if isinstance(t.output, Finished)]
+    assert {end.reason for end in ends} == {"eos", "length"}
+    assert {len(p.stages) for p in pipelines} == {1, 2, 3, 4, 5, 8}
+    assert any(p.draft_node.num_sessions == 0 and len(p.stages) > 1 for p in pipelines)
+    reports = [report for end in ends for report in end.reports[1:]]
+    for field in ("rows_trimmed", "rows_wasted", "aborted", "rows_computed"):
+        assert sum(getattr(report, field) for report in reports) > 20, field
+    counters = [end.counters for end in ends]
+    assert sum(c.empty_segments for c in counters) > 20
+    assert any(max(c.accepted_per_segment, default=0) >= 3 for c in counters)
+    assert any(len(c.accepted_per_round) < c.prunes for c in counters), "rounds that went on"
+
+
+# ------------------------------------------------------------------------------------------ deliberate bugs
+
+Patch = pytest.MonkeyPatch
+Bug = Callable[[Patch], None]
+
+
+def wrapped(cls: type, name: str, wrapper: Callable) -> Bug:
+    """Puts `wrapper(original, self, *args)` in place of a method."""
+
+    def patch(monkeypatch: Patch) -> None:
+        original = getattr(cls, name)
+        monkeypatch.setattr(cls, name, lambda self, *args, **kw: wrapper(original, self, *args, **kw))
+
+    return patch
+
+
+def replaced(module, name: str, function: Callable) -> Bug:
+    return lambda monkeypatch: monkeypatch.setattr(module, name, function)
+
+
+def restamped_only(segment: Segment, prune: Prune):
+    return replace(segment, epoch=prune.epoch), np.arange(segment.num_rows)
+
+
+def parents_as_they_are(prune: Prune, parents):
+    return parents
+
+
+def off_by_one(prune: Prune, rows):
+    moved = prune.context + np.searchsorted(prune.retained, rows) + 1
+    return np.where(rows < prune.context, rows, moved).astype(np.int64)
+
+
+def context_parents_kept(prune: Prune, parents):
+    """The row of an accepted parent stays where CONTEXT belongs."""
+    return epochs.renumbered(prune, parents)
+
+
+def outbox_untrimmed(original, self: Outbox, prune: Prune) -> int:
+    self._messages.appendleft(prune)
+    return 0
+
+
+def outbox_prune_last(original, self: Outbox, prune: Prune) -> int:
+    trimmed = original(self, prune)
+    self._messages.remove(prune)
+    self._messages.append(prune)
+    return trimmed
+
+
+def outbox_prune_lost(original, self: Outbox, prune: Prune) -> int:
+    trimmed = original(self, prune)
+    if len(self._messages) > 1:
+        self._messages.remove(prune)
+    return trimmed
+
+
+def without_gather(original, self: Tail, prune: Prune) -> None:
+    original(self, prune)
+    self.slots = self.settled + np.arange(len(self.slots))
+
+
+def gather_without_accepted(original, self: Tail, prune: Prune) -> None:
+    """Accepted rows are taken to be in place, whatever was between them."""
+    original(self, prune)
+    accepted = self.context - self.settled
+    self.slots[:accepted] = self.settled + np.arange(accepted)
+
+
+def positions_unmoved(original, self: Tail, prune: Prune) -> None:
+    before = self.positions
+    original(self, prune)
+    self.positions = before[: len(self.positions)]
+
+
+def inbox_untrimmed(original, self: Stage, session, prune: Prune) -> None:
+    inbox = deque(replace(s, epoch=prune.epoch) if s.session == prune.session else s for s in self._inbox)
+    original(self, session, prune)
+    self._inbox = inbox
+
+
+def computing_untrimmed(original, self: Stage, session, prune: Prune) -> None:
+    computing = self._computing
+    before = (computing.segment, computing.kept) if computing else None
+    original(self, session, prune)
+    if computing and before and computing.job.session == prune.session:
+        computing.segment = replace(before[0], epoch=prune.epoch)
+        computing.kept = before[1]
+
+
+def always_aborting(original, self: Stage, session, prune: Prune) -> None:
+    original(self, session, prune)
+    if self._computing is not None and self._computing.job.session == prune.session:
+        self._computing.job.dead = True
+
+
+def other_sessions_pruned(original, self: Stage, session, prune: Prune) -> None:
+    original(self, session, prune)
+    if self._computing is not None:
+        self._computing.job.dead = True
+
+
+def fence_at_express(original, self: Stage, prune: Prune, express: bool) -> None:
+    """The express copy is taken for the fence too."""
+    original(self, prune, express)
+    session = self._sessions.get(prune.session)
+    if session is not None:
+        session.fence = session.epoch
+        session.maps.clear()
+
+
+def fence_ignored(original, self: Stage, segment: Segment) -> None:
+    """A segment is taken to be in the stage's own numbering, whatever its stamp says."""
+    session = self._sessions.get(segment.session)
+    if session is None:
+        return original(self, segment)
+    fence, session.fence = session.fence, session.epoch
+    try:
+        return original(self, replace(segment, epoch=session.epoch))
+    finally:
+        session.fence = fence
+
+
+def maps_dropped_by_count(original, self: Stage, session, prune: Prune) -> None:
+    """The last two prunes are kept; it was tried, and broke."""
+    original(self, session, prune)
+    for epoch in sorted(session.maps)[:-2]:
+        del session.maps[epoch]
+
+
+def prune_passed_on_twice(original, self: Stage, prune: Prune, express: bool) -> None:
+    original(self, prune, express)
+    if not express and prune.session in self._sessions:
+        self._outbox.put(prune)
+
+
+def held_prunes_applied_at_once(original, self: Stage, prune: Prune, express: bool) -> None:
+    session = self._sessions.get(prune.session)
+    if express and session is not None and prune.epoch > session.epoch + 1:
+        session.epoch = prune.epoch - 1
+    original(self, prune, express)
+
+
+def no_tombstone(original, self: Stage, close, express: bool) -> None:
+    original(self, close, express)
+    if express:
+        self._closed.pop(close.session, None)
+
+
+def closes_not_remembered(original, self: Stage, close, express: bool) -> None:
+    self._passed.clear()
+    original(self, close, express)
+
+
+def credit_forgotten(original, self: Stage, segment: Segment):
+    if segment.num_rows == 0 and self._upstream:
+        self._upstream.pop()
+    return original(self, segment)
+
+
+def subtree_with_siblings(original, self: Sequence, root: int):
+    return np.arange(root, self.length)
+
+
+def subtree_without_grandchildren(original, self: Sequence, root: int):
+    rows = original(self, root)
+    return rows[(rows == root) | (self.parents[rows - self.context] == root)]
+
+
+def subtree_dies(original, self: FlowSpec, event) -> list:
+    commands = original(self, event)
+    return [replace(c, root=None) if isinstance(c, base.Prune) else c for c in commands]
+
+
+def walk_one_too_far(tokens, parents, draw) -> Walk:
+    """The drawn token's row is taken for accepted when any row carries it."""
+    result = exact_walk(tokens, parents, draw)
+    for row, token in enumerate(tokens):
+        if token == result.token and row > result.accepted[-1]:
+            return Walk((*result.accepted, row), draw(row))
+    return result
+
+
+def node_keeps_old_result(original, self: draft_session.DraftSession, command) -> Prune:
+    results = self._results
+    prune = original(self, command)
+    self._results = results
+    return prune
+
+
+def one_row_too_many(original, self, end, context):
+    return original(self, min(end + 1, self.length), context)
+
+
+exact_walk = exact_model.walk
+
+BUGS: dict[str, Bug] = {
+    "outbox neither trimmed nor restamped": wrapped(Outbox, "prune", outbox_untrimmed),
+    "outbox puts the prune behind what it restamps": wrapped(Outbox, "prune", outbox_prune_last),
+    "outbox loses the prune": wrapped(Outbox, "prune", outbox_prune_lost),
+    "rows renumbered off by one": replaced(epochs, "renumbered", off_by_one),
+    "parents in segments not renumbered": replaced(epochs, "renumbered_parents", parents_as_they_are),
+    "parents in a stage's tail not renumbered": replaced(tail, "renumbered_parents", parents_as_they_are),
+    "parents in the sequence not renumbered": replaced(sequence, "renumbered_parents", parents_as_they_are),
+    "accepted parents not made context": replaced(tail, "renumbered_parents", context_parents_kept),
+    "gather skipped": wrapped(Tail, "apply", without_gather),
+    "gather leaves the accepted rows out": wrapped(Tail, "apply", gather_without_accepted),
+    "positions of the tail not gathered": wrapped(Tail, "apply", positions_unmoved),
+    "a stage trims nothing": replaced(stage, "map_segment", restamped_only),
+    "inbox not trimmed": wrapped(Stage, "_apply", inbox_untrimmed),
+    "the segment in the lane not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
+    "a computation with live rows aborted": wrapped(Stage, "_apply", always_aborting),
+    "a prune aborts another session": wrapped(Stage, "_apply", other_sessions_pruned),
+    "express taken for the fence": wrapped(Stage, "_receive_prune", fence_at_express),
+    "the stamp ignored": wrapped(Stage, "_receive_segment", fence_ignored),
+    "maps dropped by count": wrapped(Stage, "_apply", maps_dropped_by_count),
+    "a prune passed on twice": wrapped(Stage, "_receive_prune", prune_passed_on_twice),
+    "prunes applied out of order": wrapped(Stage, "_receive_prune", held_prunes_applied_at_once),
+    "no tombstone": wrapped(Stage, "_receive_close", no_tombstone),
+    "late express closes leave tombstones": wrapped(Stage, "_receive_close", closes_not_remembered),
+    "no credit for empty segments": wrapped(Stage, "_start", credit_forgotten),
+    "siblings retained": wrapped(Sequence, "_subtree", subtree_with_siblings),
+    "grandchildren pruned": wrapped(Sequence, "_subtree", subtree_without_grandchildren),
+    "the subtree of the new root pruned": wrapped(FlowSpec, "_advance", subtree_dies),
+    "a row accepted that was not drawn": replaced(exact_model, "walk", walk_one_too_far),
+    "the node trims no results": replaced(draft_session, "map_segment", restamped_only),
+    "what returns late is not trimmed": replaced(flight, "map_segment", restamped_only),
+    "a rolled back row stays in a middle model": wrapped(Sequence, "keep", one_row_too_many),
+    "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_protocol_is_noticed(bug, monkeypatch):
+    BUGS[bug](monkeypatch)
+    for seed in range(FIRST_SEEDS):
+        try:
+            run_history(seed)
+        except Exception:  # noqa: BLE001 - a bug may show as anything
+            return
+    pytest.fail(f"{FIRST_SEEDS} histories have not noticed: {bug}")

@@ -1,0 +1,117 @@
+"""What comes out of real processes over real sockets is what the plain model gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from flowedge.agent.local_cluster import LocalAgent
+from flowedge.client import Client, Generation
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import eos_token_ids
+
+STRATEGIES = ("autoregressive", "flowspec", "auto")
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.7, seed=11),
+    SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=12),
+)
+PROMPT = "Tell me a short story about a fox who could not sleep."
+NEW_TOKENS = 48
+
+Reference = Callable[[str], ReferenceModel]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    """The plain model of a quantisation, loaded once."""
+    loaded: dict[str, ReferenceModel] = {}
+
+    def get(quant: str) -> ReferenceModel:
+        if quant not in loaded:
+            loaded[quant] = ReferenceModel.load("bundled", quant)
+        return loaded[quant]
+
+    return get
+
+
+def generate(address: str, strategy: str, sampling: SamplingParams, prompt: str = PROMPT) -> Generation:
+    with Client(address, timeout_s=120) as client:
+        return client.generate(
+            prompt,
+            strategy=strategy,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            max_new_tokens=NEW_TOKENS,
+        ).result()
+
+
+def assert_equal(generation: Generation, sampling: SamplingParams, model: ReferenceModel) -> None:
+    """Token for token, the end included."""
+    eos = eos_token_ids(Checkpoint.open("bundled"))
+    expected = model.generate(generation.prompt_ids, sampling, NEW_TOKENS, eos)
+    assert generation.token_ids == expected.token_ids
+    assert generation.finish_reason == ("eos" if expected.token_ids[-1] in eos else "length")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T0", "T0.7", "T1-top"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_over_four_stages(
+    cluster4: str, reference: Reference, strategy: str, sampling: SamplingParams
+) -> None:
+    generation = generate(cluster4, strategy, sampling)
+    assert_equal(generation, sampling, reference("none"))
+    assert len(generation.statistics["stages"]) == 4
+
+
+def test_a_long_prompt_goes_through_in_chunks(cluster4: str, reference: Reference) -> None:
+    prompt = "The boat sailed on, and on the next day it met another boat. " * 60
+    generation = generate(cluster4, "auto", SAMPLINGS[1], prompt)
+    assert len(generation.prompt_ids) > 500
+    assert_equal(generation, SAMPLINGS[1], reference("none"))
+
+
+def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Reference) -> None:
+    with Client(cluster4, timeout_s=240) as client:
+        both = [
+            client.generate(PROMPT, strategy=strategy, temperature=0.7, seed=seed, max_new_tokens=NEW_TOKENS)
+            for strategy, seed in (("auto", 21), ("naive_pp", 22))
+        ]
+        for generation, seed in zip(both, (21, 22), strict=True):
+            sampling = SamplingParams(temperature=0.7, seed=seed)
+            assert_equal(generation.result(), sampling, reference("none"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [1, 8])
+def test_over_one_stage_and_over_one_layer_a_stage(
+    idle_agents: list[LocalAgent], reference: Reference, stages: int
+) -> None:
+    address = assembled(idle_agents[: stages + 1])
+    for strategy in STRATEGIES:
+        assert_equal(generate(address, strategy, SAMPLINGS[1]), SAMPLINGS[1], reference("none"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["nf4", "int8", "int4"])
+def test_quantised(idle_agents: list[LocalAgent], reference: Reference, quant: str) -> None:
+    """Quantised kernels may round differently for one row and for many: differences are judged."""
+    generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS[1])
+    model = reference(quant)
+    text = [*generation.prompt_ids, *generation.token_ids]
+    tolerance = model.measure_tolerance((text * 4)[:256]).value
+    judgement = model.judge(generation.prompt_ids, generation.token_ids, SAMPLINGS[1], tolerance)
+    assert judgement.passed, judgement
+
+
+def assembled(agents: Sequence[LocalAgent], quant: str = "none") -> str:
+    addresses = [agent.address for agent in agents]
+    spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled", quant)
+    assemble(spec, lambda *_: None)
+    return addresses[0]

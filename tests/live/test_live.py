@@ -1,0 +1,294 @@
+"""The live drivers: a whole pipeline over real sockets, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from flowedge.agent.roles.draft_models import DraftModels, make_machine
+from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.activity import COMPUTING
+from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.jobs import Forward, StageJob
+from flowedge.engine.stage import Stage, StageSpec
+from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.express import ExpressFault
+from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.live_stage import LiveStage
+from flowedge.live.transport.link import Lane, LinkEvents, OutLink
+from flowedge.live.transport.server import StreamOwner, StreamServer
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.net.link_settings import LinkSettings
+from flowedge.placement.split import even_split, layer_ranges
+
+# Generous: the machine that runs the tests may be busy with other things.
+SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
+STAGES = 3
+
+
+class Models:
+    """The bundled pair, cut into blocks."""
+
+    def __init__(self) -> None:
+        checkpoint = Checkpoint.open("bundled")
+        self.draft = DraftModels.load(checkpoint, "bundled", "float32")
+        ranges = layer_ranges(even_split(checkpoint.config.num_hidden_layers, STAGES))
+        self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in ranges]
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return Models()
+
+
+class StuckExecutor(BlockExecutor):
+    """Does what it is told at each forward."""
+
+    def __init__(self, block: LayerBlock, at_forward: Callable[[], None]) -> None:
+        super().__init__(block)
+        self._at_forward = at_forward
+
+    def run(self, job: StageJob) -> Any:
+        if isinstance(job, Forward):
+            self._at_forward()
+        return super().run(job)
+
+
+@contextlib.asynccontextmanager
+async def live_pipeline(
+    models: Models,
+    fault: ExpressFault | None = None,
+    progress_s: float = 60.0,
+    at_forward: Callable[[], None] = lambda: None,
+) -> AsyncIterator[tuple[LiveDraftNode, list[LiveStage]]]:
+    """The draft node and its stages, each with a server and a compute lane of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        addresses: list[str] = []
+
+        async def serve(name: str, owner: StreamOwner) -> None:
+            server = grpc.aio.server(options=SETTINGS.channel_options)
+            server.add_generic_rpc_handlers((StreamServer(name, lambda _: owner, SETTINGS).handler(),))
+            addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+            await server.start()
+            stack.push_async_callback(server.stop, 0)
+
+        def lane(name: str) -> ComputeLane:
+            made = ComputeLane(name)
+            stack.callback(made.stop, 1.0)
+            return made
+
+        stages: list[LiveStage] = []
+        for index, block in enumerate(models.blocks):
+            name = f"v{index + 1}"
+            spec = StageSpec(is_first=index == 0, width=block.hidden_size, vocab_size=block.vocab_size)
+            executor = StuckExecutor(block, at_forward)
+            stages.append(LiveStage(Stage(name, spec), executor, lane(name), lambda reason: None))
+            await serve(name, stages[-1])
+        machine = make_machine("d0", models.draft, STAGES, ())
+        node = LiveDraftNode(
+            machine,
+            models.draft.executor,
+            lane("d0"),
+            progress_s=progress_s,
+            fault=fault or ExpressFault(),
+        )
+        await serve("d0", node)
+        for stage, downstream in zip(stages, addresses[1:], strict=True):
+            await stage.connect(partial(open_link, stage.device, downstream, Lane.IN_BAND))
+        express = [partial(open_link, "d0", address, Lane.EXPRESS) for address in addresses[:-1]]
+        await node.connect(partial(open_link, "d0", addresses[0], Lane.IN_BAND), express)
+        try:
+            yield node, stages
+        finally:
+            await node.stop("the test is over")
+            for stage in stages:
+                await stage.stop("the test is over")
+
+
+async def open_link(device: str, address: str, lane: Lane, on_message: Any, on_lost: Any) -> OutLink:
+    return await OutLink.open(
+        address,
+        lane,
+        pipeline="test",
+        device=device,
+        events=LinkEvents(on_message, on_lost),
+        settings=SETTINGS,
+    )
+
+
+def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, **changes: Any) -> Request:
+    sampling = SamplingParams(temperature=0.7, top_p=0.95, seed=11)
+    return Request(session, tuple(range(20, 45)), sampling, max_new_tokens, strategy=strategy, **changes)
+
+
+async def result_of(node: LiveDraftNode, asked: Request) -> tuple[list[int], Finished]:
+    generation = node.generate(asked)
+    tokens: list[int] = []
+    try:
+        while True:
+            match await generation.next_output(120):
+                case Tokens(token_ids=token_ids):
+                    tokens.extend(token_ids)
+                case Finished() as finished:
+                    return tokens, finished
+                case Failed(error=error):
+                    raise error
+                case None:
+                    raise AssertionError("no output")
+    finally:
+        node.end(generation)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 280))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+@pytest.mark.parametrize("fault", ["", "cut", "delay:0.03", "reorder:0.1"])
+def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models: Models, fault: str) -> None:
+    async def test() -> None:
+        async with live_pipeline(models, ExpressFault.parse(fault)) as (node, stages):
+            expected, plain = await result_of(node, request("plain", "autoregressive"))
+            assert len(expected) == 40
+            for strategy in ("naive_pp", "auto"):
+                tokens, finished = await result_of(node, request(strategy, strategy))
+                assert tokens == expected
+                assert finished.counters.prunes > 0
+                assert [report.device for report in finished.reports] == ["d0", "v1", "v2", "v3"]
+                assert all(report.busy_s > 0 and report.bytes_sent > 0 for report in finished.reports)
+            assert plain.counters.prunes == 0
+            await until(lambda: not any(stage.num_sessions for stage in stages))
+            assert node.num_sessions == 0
+
+    run(test)
+
+
+def test_sessions_at_once_are_apart(models: Models) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, _):
+            expected, _ = await result_of(node, request("alone"))
+            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "auto") * 2)]
+            results = await asyncio.gather(*(result_of(node, each) for each in asked))
+            assert [tokens for tokens, _ in results] == [expected] * 4
+
+    run(test)
+
+
+def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, stages):
+            generation = node.generate(request("gone", max_new_tokens=1000))
+            assert isinstance(await generation.next_output(120), Tokens)
+            node.end(generation)
+            await until(lambda: not any(stage.num_sessions for stage in stages) and node.num_sessions == 0)
+            assert len((await result_of(node, request("next")))[0]) == 40
+
+    run(test)
+
+
+def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
+    """The stage is alive, its heartbeats come, but its lane does not end a job."""
+
+    async def test() -> None:
+        release = threading.Event()
+        try:
+            async with live_pipeline(
+                models, progress_s=1.5, at_forward=lambda: release.wait(60) and None
+            ) as (
+                node,
+                _,
+            ):
+                with pytest.raises(DeadlineError, match=r"device d0: .* for 1\.5 s"):
+                    await result_of(node, request("stuck"))
+                release.set()
+        finally:
+            release.set()
+
+    run(test)
+
+
+def test_an_error_while_computing_names_the_device_and_harms_no_other_session(models: Models) -> None:
+    async def test() -> None:
+        failures = ["once"]
+
+        def fail_once() -> None:
+            if failures and failures.pop():
+                raise RuntimeError("out of something")
+
+        async with live_pipeline(models, at_forward=fail_once) as (node, _):
+            with pytest.raises(DeviceError, match="out of something") as caught:
+                await result_of(node, request("bad"))
+            assert caught.value.device == "v1"
+            assert len((await result_of(node, request("good")))[0]) == 40
+
+    run(test)
+
+
+def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, _):
+            for bad in (
+                request("a", max_new_tokens=10**6),
+                request("b", "magic"),
+                request("c", strategy_options={"no_such": 1.0}),
+            ):
+                with pytest.raises(FlowEdgeError):
+                    node.generate(bad)
+            assert node.num_sessions == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("text", ["x", "delay:", "delay:-1", "delay:nan", "cut:x"])
+def test_an_express_fault_that_makes_no_sense_is_refused(text: str) -> None:
+    if text == "delay:":
+        assert ExpressFault.parse(text) == ExpressFault("delay", 0.0)
+        return
+    with pytest.raises(BadRequestError, match="FLOWEDGE_TEST_EXPRESS"):
+        ExpressFault.parse(text)
+
+
+def test_timelines_tell_what_reports_count(models: Models) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, stages):
+            _, finished = await result_of(node, request("told", max_new_tokens=16))
+            for report, timeline in zip(
+                finished.reports, (node.timeline, *(stage.timeline for stage in stages)), strict=True
+            ):
+                events, dropped = timeline.of("told")
+                assert dropped == 0
+                computing = [event for event in events if event.kind in COMPUTING]
+                # What ended after the session was closed here is told, and not in the report.
+                assert report.busy_s <= sum(event.end - event.start for event in computing) * (1 + 1e-9)
+                assert all(before.end <= after.start for before, after in pairwise(computing))
+                if report.device == "d0":
+                    assert events[0].kind == "request"
+                    assert {"draft", "verify", "transfer"} <= {event.kind for event in events}
+                    continue
+                whole = sum(event.rows for event in computing if event.kind in ("prefill", "forward"))
+                aborted = [event.rows for event in computing if event.kind == "aborted"]
+                assert whole <= report.rows_computed <= whole + sum(aborted)
+                assert len(aborted) >= report.aborted
+                assert 0 < sum(event.kind == "prune" for event in events) <= finished.counters.prunes
+                assert sum(event.rows for event in events if event.kind == "transfer") <= report.rows_computed
+            assert not stages[0].timeline.of("another")[0]
+
+    run(test)

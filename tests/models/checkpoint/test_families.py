@@ -1,0 +1,141 @@
+"""Every supported architecture in blocks, against transformers' own whole model."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.sampler import TokenSampler
+from tests.models.pipeline import Pipeline, never
+from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
+
+ATOL = 3e-5
+TEXT = np.random.default_rng(5).integers(3, VOCAB, 44).tolist()
+PROMPT = 21  # tokens of TEXT, more than two windows
+# A tree after a context: offset of each node's parent, -1 for the context. Its longest path, longer than a
+# window, goes through the last of four siblings, so that slots and positions differ. Its last node is near.
+TREE = [-1, 0, 0, 0, 0, 4, 2, 5, 6, 7, 9, 10, 11, 12, 13, 0]
+CUTS = [0, 1, 7, 14, 15, 16]  # of the segments it is sent in
+TREE_TOKENS = np.random.default_rng(6).integers(3, VOCAB, len(TREE)).tolist()
+
+
+@pytest.fixture(scope="module", params=list(TINY))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Any]:
+    """A checkpoint and transformers' whole model of it."""
+    directory = make_tiny(tmp_path_factory.mktemp(request.param), request.param)
+    return Checkpoint.open(str(directory)), ReferenceModel.load(str(directory))
+
+
+def plain(reference: ReferenceModel, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = reference.model(torch.tensor([tokens])).logits[0]
+    return logits
+
+
+def path_of(node: int) -> list[int]:
+    return [] if node == -1 else [*path_of(TREE[node]), node]
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected, atol=ATOL, rtol=1e-4)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_chunks_trees_and_prunes_equal_the_whole_model(tiny: tuple[Checkpoint, Any], stages: int) -> None:
+    checkpoint, reference = tiny
+    pipeline = Pipeline(checkpoint, stages, capacity=96)
+    cuts = np.cumsum([0, 13, 1, PROMPT - 14])
+    got = torch.cat([pipeline.commit(TEXT[a:b]) for a, b in itertools.pairwise(cuts)])
+    assert_close(got, plain(reference, TEXT[:PROMPT]))
+
+    slots = [parent if parent == -1 else PROMPT + parent for parent in TREE]
+    rows = torch.cat([pipeline.draft(TREE_TOKENS[a:b], slots[a:b]) for a, b in itertools.pairwise(CUTS)])
+    for node in range(len(TREE)):
+        text = [*TEXT[:PROMPT], *(TREE_TOKENS[i] for i in path_of(node))]
+        assert_close(rows[node], plain(reference, text)[-1])
+
+    # Nodes 0 and 4 are accepted, 5 is the new root; its subtree stays, and grows by a leaf and a branch.
+    kept = [5, 7, 9, 10, 11, 12, 13, 14]
+    pipeline.prune([PROMPT, PROMPT + 4], [PROMPT + node for node in kept])
+    leaf = pipeline.draft([50, 51], [pipeline.cached - 1, pipeline.context + 1])
+    for row, (node, token) in enumerate([(14, 50), (7, 51)]):
+        text = [*TEXT[:PROMPT], *(TREE_TOKENS[i] for i in path_of(node)), token]
+        assert_close(leaf[row], plain(reference, text)[-1])
+
+    # The round ends, and the next begins on the context alone.
+    accepted = [*TEXT[:PROMPT], *(TREE_TOKENS[i] for i in (0, 4, 5))]
+    pipeline.prune([pipeline.context], [])
+    assert_close(
+        pipeline.commit(TEXT[PROMPT:]), plain(reference, [*accepted, *TEXT[PROMPT:]])[len(accepted) :]
+    )
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(temperature=1.0, seed=4)], ids=["T0", "T1"]
+)
+def test_tokens_equal_generate(tiny: tuple[Checkpoint, Any], sampling: SamplingParams) -> None:
+    checkpoint, reference = tiny
+    pipeline = Pipeline(checkpoint, 2)
+    sampler = TokenSampler(sampling, VOCAB)
+    tokens: list[int] = []
+    logits = pipeline.commit(TEXT[:PROMPT])[-1]
+    for _ in range(24):
+        tokens.append(sampler.draw(logits, PROMPT + len(tokens)))
+        logits = pipeline.commit(tokens[-1:])[-1]
+    assert reference.generate(TEXT[:PROMPT], sampling, 24).token_ids == tokens
+    assert len(set(tokens)) > 1
+    assert reference.judge(TEXT[:PROMPT], tokens, sampling, 1e-4).passed
+
+
+def test_bytes_are_those_announced(tiny: tuple[Checkpoint, Any]) -> None:
+    checkpoint, _ = tiny
+    for start, stop, quant in [
+        (0, 2, "none"),
+        (1, 3, "none"),
+        (3, 4, "none"),
+        (0, LAYERS, "none"),
+        (1, 3, "nf4"),
+    ]:
+        block = LayerBlock.load(checkpoint, start, stop, quant=quant)
+        assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, start, stop, quant=quant)
+        cache = block.new_cache(10)
+        row_bytes = SessionCache.bytes_per_row(checkpoint.config, block.num_layers, torch.float32)
+        assert cache.nbytes == cache.kv.nbytes == 10 * row_bytes
+    whole = LayerBlock.required_bytes(checkpoint, 0, LAYERS)
+    untied = 0 if checkpoint.config.tie_word_embeddings else LMHead.load(checkpoint).weight_bytes
+    assert whole + untied == checkpoint.tensor_bytes(checkpoint.names)
+
+
+@pytest.mark.parametrize("as_published", [True, False])
+def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, as_published: bool) -> None:
+    whole = make_multimodal(tmp_path, save_original_format=as_published)
+    checkpoint = Checkpoint.open(str(tmp_path))
+    with torch.inference_mode():
+        expected = whole(torch.tensor([TEXT])).logits[0]
+    assert_close(Pipeline(checkpoint, 2).commit(TEXT), expected)
+    assert_close(plain(ReferenceModel.load(checkpoint), TEXT), expected)
+
+
+def test_half_precision_follows_the_model_in_half_precision(tmp_path: Path) -> None:
+    """Gemma rounds its embedding's multiplier to the dtype; another one would be off by more."""
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "gemma3")))
+    model = ReferenceModel.load(checkpoint, dtype=torch.bfloat16).model
+    block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=torch.bfloat16)
+    chain, positions = np.arange(-1, 39, dtype=np.int64), np.arange(40, dtype=np.int64)
+    got = block.forward(torch.tensor(TEXT[:40]), positions, block.new_cache(40), 0, 0, chain, never)
+    with torch.inference_mode():
+        expected = model.model(torch.tensor([TEXT[:40]])).last_hidden_state[0]
+    assert got is not None and got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, atol=0.15, rtol=0.1)
+    assert checkpoint.family.embedding_multiplier(checkpoint.config, torch.bfloat16) == 5.65625

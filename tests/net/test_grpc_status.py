@@ -1,0 +1,69 @@
+"""Errors keep their class, device and reason on the way through a gRPC status."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+
+from flowedge.core.errors import (
+    BadRequestError,
+    CapacityError,
+    CheckpointError,
+    DeadlineError,
+    DeviceError,
+    DeviceLostError,
+    FlowEdgeError,
+    ProtocolError,
+)
+from flowedge.net.grpc_status import ERROR_KEY, from_status, to_status
+
+
+def rpc_error(
+    code: grpc.StatusCode, details: str = "", trailing: tuple[tuple[str, bytes], ...] = ()
+) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequestError("no"),
+        CapacityError("too long, by 3 tokens"),
+        CheckpointError("grün: no such model"),
+        ProtocolError("odd"),
+        DeadlineError("late"),
+        DeviceError("jetson-ä", "it is busy"),
+        DeviceLostError("pi", "silent"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_round_trip(error: FlowEdgeError) -> None:
+    code, details, trailing = to_status(error)
+    back = from_status(rpc_error(code, details, trailing), "peer")
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    if isinstance(error, DeviceError):
+        assert isinstance(back, DeviceError) and back.device == error.device
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, DeviceLostError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineError),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, CapacityError),
+        (grpc.StatusCode.UNKNOWN, DeviceError),
+    ],
+)
+def test_a_status_of_grpc_itself_names_the_peer(code: grpc.StatusCode, kind: type[FlowEdgeError]) -> None:
+    found = from_status(rpc_error(code, "details"), "10.0.0.7:5000")
+    assert type(found) is kind
+    assert "10.0.0.7:5000" in str(found)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"3", b'{"code": "capacity"}'])
+def test_metadata_that_is_garbage_is_ignored(content: bytes) -> None:
+    found = from_status(rpc_error(grpc.StatusCode.UNAVAILABLE, "gone", ((ERROR_KEY, content),)), "peer")
+    assert isinstance(found, DeviceLostError)

@@ -1,0 +1,145 @@
+"""What does not fit a device is refused, with the sums, before it is loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+
+from flowedge.agent.local_cluster import LocalCluster, agent_command
+from flowedge.agent.roles.draft_models import DraftModels, required_memory
+from flowedge.core.errors import CapacityError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.net.grpc_status import from_status
+from flowedge.placement.admission import require, session_rows
+from flowedge.system.cgroup import CgroupMemory, cgroup_memory
+from flowedge.system.memory_room import GIB, MemorySettings, Room, read_cuda_room, read_room, resident_bytes
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+
+MEMINFO = "MemTotal:        8000 kB\nMemFree:  100 kB\nMemAvailable:    5000 kB\nHugePages_Total: 0\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A device of 8,000 KiB, with no control group."""
+    write(tmp_path / "proc/meminfo", MEMINFO)
+    return tmp_path
+
+
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def test_without_a_limit_it_is_what_the_device_has(root: Path) -> None:
+    assert read_room(None, root) == Room(8000 * 1024, 5000 * 1024, "the device's memory")
+
+
+def test_the_least_of_all_groups_above_counts(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/system.slice/agent.service")
+    v2 = root / "sys/fs/cgroup"
+    write(v2 / "system.slice/agent.service/memory.max", "max")
+    write(v2 / "system.slice/agent.service/memory.high", 3_000_000)
+    write(v2 / "system.slice/agent.service/memory.current", 1_000_000)
+    write(v2 / "system.slice/agent.service/memory.stat", "anon 1\ninactive_file 400000\nactive_file 9")
+    write(v2 / "system.slice/memory.max", 4_000_000)
+    write(v2 / "system.slice/memory.current", 3_900_000)
+    write(v2 / "system.slice/memory.stat", "inactive_file 900000")
+    assert cgroup_memory(root) == [
+        CgroupMemory("/system.slice/agent.service", 3_000_000, 600_000),
+        CgroupMemory("/system.slice", 4_000_000, 3_000_000),
+    ]
+    assert read_room(None, root) == Room(3_000_000, 1_000_000, "the limit of cgroup /system.slice")
+
+
+@pytest.mark.parametrize("path", ["/docker/1a2b", "/../.."])
+def test_version_1_and_a_path_that_only_the_host_can_see(root: Path, path: str) -> None:
+    write(root / "proc/self/cgroup", f"12:cpu,memory:{path}\n3:cpuset:/\n0::/elsewhere")
+    write(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", 2_000_000)
+    write(root / "sys/fs/cgroup/memory/memory.usage_in_bytes", 1_500_000)
+    write(root / "sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 500000")
+    assert read_room(None, root) == Room(2_000_000, 1_000_000, "the limit of cgroup /")
+
+
+def test_the_settings_limit_counts_what_the_process_holds(root: Path) -> None:
+    held = resident_bytes()
+    room = read_room(MemorySettings(limit_gib=1000 / GIB), root)
+    assert room == Room(1000, 0, "the setting memory.limit_gib")
+    write(root / "proc/meminfo", MEMINFO.replace("000 kB", "000000000 kB"))
+    room = read_room(MemorySettings(limit_gib=2 * held / GIB), root)
+    assert 0 < room.available < 2 * held == room.total
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(is_integrated=integrated)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (7, 8))
+    room = read_cuda_room()
+    assert (room == Room(8, 7, "the GPU's memory")) is not integrated
+    assert (room.total == read_room().total) is integrated
+
+
+def test_the_sums_are_said() -> None:
+    settings = MemorySettings(reserve_gib=0.5, kv_tokens=1000)
+    room = Room(4 * GIB, 3 * GIB, "the device's memory")
+    require("it", "kitchen", room, 2 * GIB, GIB // 2000, 4096, settings)
+    require("it", "kitchen", room, 2 * GIB, GIB // 200, 100, settings)
+    with pytest.raises(CapacityError) as caught:
+        require("block", "kitchen", room, 2 * GIB, GIB // 1000 + 1, 4096, settings)
+    assert str(caught.value).startswith(
+        "block does not fit on device kitchen: weights 2.00 GiB + KV cache for 1000 tokens 1.00 GiB + "
+        "reserve 0.50 GiB = 3.50 GiB, and 3.00 GiB of 4.00 GiB are available, by the device's memory; free"
+    )
+
+
+def test_a_session_always_has_a_row_and_never_the_reserve() -> None:
+    assert session_rows(1, MemorySettings(reserve_gib=10**6)) == 1
+    free = read_room().available
+    assert session_rows(1, MemorySettings(reserve_gib=1.0)) <= free
+
+
+@pytest.mark.parametrize(
+    "drafter", ["bundled", "bundled-small+ngram", "bundled-eagle3", "bundled+recall", "none"]
+)
+def test_a_draft_node_takes_what_its_files_say(drafter: str) -> None:
+    checkpoint = Checkpoint.open("bundled")
+    weights, row = required_memory(checkpoint, drafter, "float32")
+    models = DraftModels.load(checkpoint, drafter, "float32")
+    assert weights == models.weight_bytes
+    assert row * 1000 == models.drafter_bytes(2000) - models.drafter_bytes(1000)
+
+
+def test_an_agent_refuses_what_its_limit_has_no_room_for(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("[memory]\nlimit_gib = 0.3\n")
+
+    def command(place: int, name: str) -> list[str]:
+        return [*agent_command(place, name), "--config", str(file)]
+
+    with (
+        LocalCluster(1, name="small", draft_node=False, command=command) as cluster,
+        grpc.insecure_channel(cluster.agents[0].address) as channel,
+    ):
+        stub = rpc.AgentStub(channel)
+        role = pb.StageRole(
+            pipeline="p", model="bundled", layer_stop=4, protocol_version=PROTOCOL_VERSION, downstream="x:1"
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.BecomeStage(role, timeout=120))
+        error = from_status(caught.value, "small")
+        assert isinstance(error, CapacityError)
+        assert re.search(
+            r"layers 0 to 3 of bundled \(none\) does not fit on device small-.*: weights 0\.0\d+ GiB "
+            r"\+ KV cache for 2048 tokens 0\.0\d+ GiB \+ reserve 0\.25 GiB = 0\.\d+ GiB, "
+            r"and 0\.\d+ GiB of 0\.30 GiB are available, by the setting memory\.limit_gib; free memory",
+            str(error),
+        )
+        device = stub.Describe(pb.DescribeRequest(), timeout=20)
+        assert (device.role, device.weight_bytes, device.memory_total) == ("", 0, int(0.3 * GIB))

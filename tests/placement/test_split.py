@@ -1,0 +1,60 @@
+"""Layers over stages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowedge.core.errors import BadRequestError
+from flowedge.placement.split import even_split, layer_ranges, parse_split, split_counts
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_an_even_split_covers_all_layers_and_differs_by_one_at_most(layers: int, stages: int) -> None:
+    if layers < stages:
+        with pytest.raises(BadRequestError, match=f"use {layers} stages or fewer"):
+            even_split(layers, stages)
+        return
+    counts = even_split(layers, stages)
+    assert len(counts) == stages
+    assert sum(counts) == layers
+    assert max(counts) - min(counts) <= 1
+
+
+def test_what_is_left_over_goes_to_the_middle_first() -> None:
+    assert even_split(8, 3) == [3, 3, 2]
+    assert even_split(10, 4) == [2, 3, 3, 2]
+    assert even_split(7, 1) == [7]
+
+
+def test_a_split_is_read_and_made_ranges_of() -> None:
+    counts = parse_split(" 2,3, 3", 8, 3)
+    assert counts == [2, 3, 3]
+    assert layer_ranges(counts) == [(0, 2), (2, 5), (5, 8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("2,3", "for 2 stages, but there are 3"),
+        ("2,3,4", "adds up to 9 layers, but the model has 8"),
+        ("0,4,4", "without a layer"),
+        ("2;3;3", "such as 2,3,3"),
+        ("-2,5,5", "such as 2,3,3"),
+        ("", "such as 2,3,3"),
+        ("²,3,3", "such as 2,3,3"),
+    ],
+)
+def test_a_split_that_does_not_add_up_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(BadRequestError, match=complaint):
+        parse_split(text, 8, 3)
+
+
+def test_a_split_can_be_read_without_knowing_the_model() -> None:
+    assert split_counts("10,11") == [10, 11]
+
+
+def test_no_stages_are_no_pipeline() -> None:
+    with pytest.raises(BadRequestError, match="at least one"):
+        even_split(8, 0)

@@ -1,0 +1,161 @@
+"""Messages survive the wire; frames that are not messages are refused with the session they name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment, StageReport
+from flowedge.protocol import wire
+from flowedge.v1 import pipeline_pb2 as pb
+
+SESSIONS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=64)
+INDICES = st.integers(0, wire.MAX_INDEX)
+TEXTS = st.text(max_size=50)
+REPORTS = st.builds(
+    StageReport, TEXTS, INDICES, INDICES, INDICES, INDICES, INDICES, st.floats(0, 1e9), INDICES
+)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    rows = draw(st.integers(0, 20))
+    width = draw(st.integers(0, 5))
+    dtype = draw(st.sampled_from(["int32", "float32", "float16", "uint16"]))
+    shape = (rows,) if width == 0 else (rows, width)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    bits = np.random.default_rng(draw(st.integers(0, 99))).bytes(size)
+    return Segment(
+        draw(SESSIONS),
+        draw(INDICES),
+        draw(INDICES),
+        draw(st.booleans()),
+        draw(INDICES),
+        np.array(draw(st.lists(INDICES, min_size=rows, max_size=rows)), dtype=np.int64),
+        np.array(draw(st.lists(st.integers(-1, 1 << 40), min_size=rows, max_size=rows)), dtype=np.int64),
+        np.frombuffer(bits, dtype=dtype).reshape(shape),
+        draw(st.integers(0, 1000)),
+    )
+
+
+@st.composite
+def prunes(draw: st.DrawFn) -> Prune:
+    retained = np.array(sorted(draw(st.sets(INDICES, max_size=20))), dtype=np.int64)
+    accepted = draw(st.integers(0, len(retained)))
+    return Prune(draw(SESSIONS), draw(INDICES), draw(INDICES), draw(INDICES), accepted, retained)
+
+
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Open, SESSIONS, INDICES),
+    segments(),
+    prunes(),
+    st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple)),
+    st.builds(Credit, SESSIONS),
+    st.builds(Fault, SESSIONS, TEXTS, TEXTS, TEXTS),
+    st.builds(Heartbeat, INDICES),
+)
+
+
+def same(left: Message, right: Message) -> bool:
+    if type(left) is not type(right):
+        return False
+    for field in dataclasses.fields(left):
+        one, other = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(one, np.ndarray):
+            if one.dtype != other.dtype or one.shape != other.shape or one.tobytes() != other.tobytes():
+                return False
+        elif one != other:
+            return False
+    return True
+
+
+@given(MESSAGES)
+def test_round_trip(message: Message) -> None:
+    assert same(wire.decode(wire.encode(message)), message)
+
+
+@given(MESSAGES, st.data())
+def test_damaged_bytes_never_raise_anything_else(message: Message, data: st.DataObject) -> None:
+    frame = bytearray(wire.encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    frame = frame[: data.draw(st.integers(0, len(frame)))]
+    with contextlib.suppress(wire.FrameError):
+        wire.decode(bytes(frame))
+
+
+def segment_frame(**changes: Any) -> pb.Frame:
+    fields: dict[str, Any] = {
+        "session": "s",
+        "positions": [4, 5],
+        "parents": [-1, 4],
+        "payload": pb.Tensor(dtype=pb.DTYPE_INT32, shape=[2], data=bytes(8)),
+    }
+    return pb.Frame(segment=pb.Segment(**{**fields, **changes}))
+
+
+def tensor(**changes: Any) -> pb.Tensor:
+    return pb.Tensor(**{"dtype": pb.DTYPE_INT32, "shape": [2], "data": bytes(8), **changes})
+
+
+MALFORMED = {
+    "no body": pb.Frame(),
+    "no session": pb.Frame(open=pb.Open(capacity=5)),
+    "long session": pb.Frame(open=pb.Open(session="s" * 65)),
+    "control characters": pb.Frame(credit=pb.Credit(session="a\nb")),
+    "capacity": pb.Frame(open=pb.Open(session="s", capacity=1 << 63)),
+    "unknown dtype": segment_frame(payload=tensor(dtype=77)),
+    "no dtype": segment_frame(payload=tensor(dtype=0)),
+    "short data": segment_frame(payload=tensor(data=bytes(7))),
+    "long data": segment_frame(payload=tensor(data=bytes(9))),
+    "overflowing shape": segment_frame(payload=tensor(shape=[1 << 32, 1 << 32], data=b"")),
+    "zero times huge": segment_frame(positions=[], parents=[], payload=tensor(shape=[0, 1 << 63], data=b"")),
+    "no shape": segment_frame(payload=tensor(shape=[], data=bytes(4))),
+    "three dimensions": segment_frame(payload=tensor(shape=[2, 1, 1])),
+    "rows differ": segment_frame(payload=tensor(shape=[3], data=bytes(12))),
+    "parents differ": segment_frame(parents=[1]),
+    "negative position": segment_frame(positions=[-1, 0]),
+    "negative parent": segment_frame(parents=[-2, 0]),
+    "huge position": segment_frame(positions=[(1 << 63) - 1, 0]),
+    "huge epoch": segment_frame(epoch=1 << 63),
+    "too many rows": segment_frame(positions=[0] * (wire.MAX_ROWS + 1)),
+    "retained descends": pb.Frame(prune=pb.Prune(session="s", retained=[3, 2])),
+    "retained repeats": pb.Frame(prune=pb.Prune(session="s", retained=[3, 3])),
+    "retained is huge": pb.Frame(prune=pb.Prune(session="s", retained=[(1 << 64) - 1])),
+    "accepts too many": pb.Frame(prune=pb.Prune(session="s", retained=[3], accepted=2)),
+    "busy is no number": pb.Frame(close=pb.Close(session="s", reports=[pb.StageReport(busy_s=float("nan"))])),
+    "too many reports": pb.Frame(close=pb.Close(session="s", reports=[pb.StageReport()] * 1025)),
+    "long reason": pb.Frame(fault=pb.Fault(session="s", reason="x" * 5000)),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_frames_are_refused(case: str) -> None:
+    with pytest.raises(wire.FrameError) as caught:
+        wire.from_frame(MALFORMED[case])
+    unreadable = case in {"no body", "no session", "long session", "control characters"}
+    assert caught.value.session == ("" if unreadable else "s")
+
+
+def test_bytes_that_are_no_frame() -> None:
+    with pytest.raises(wire.FrameError):
+        wire.decode(b"\xff\xff\xff")
+
+
+def test_a_payload_of_another_dtype_is_a_mistake_of_ours() -> None:
+    one = np.zeros(1, dtype=np.int64)
+    with pytest.raises(ValueError, match="float64"):
+        wire.encode(Segment("s", 0, 0, False, 0, one, one, np.zeros((1, 2))))
+
+
+@pytest.mark.parametrize(
+    ("departed", "read"), [(0.0, 0.0), (12.5, 12.5), (float("nan"), 0.0), (float("inf"), 0.0)]
+)
+def test_when_a_message_departed_travels_with_it(departed: float, read: float) -> None:
+    assert wire.read(wire.encode(Credit("s"), departed)) == (Credit("s"), read)

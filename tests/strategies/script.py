@@ -1,0 +1,123 @@
+"""Runs a strategy against a script of events, in place of a draft node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import numpy as np
+
+from flowedge.core.messages import CONTEXT
+from flowedge.protocol.row_sequence import Sequence
+from flowedge.strategies.base import (
+    CreditGranted,
+    Crossing,
+    Emit,
+    Event,
+    Grow,
+    Layer,
+    Prefilled,
+    Prune,
+    Returned,
+    Send,
+    Strategy,
+    Verified,
+)
+
+
+class Script:
+    """Holds the sequence, the credits and the segments in flight, and checks every command against them.
+
+    Attributes:
+        sends: all segments so far; flying: rows of each segment in flight, those that are verified together
+        in one list; grow: the layer that is asked for, if one is; emitted: all tokens put out.
+    """
+
+    def __init__(
+        self, strategy: Strategy, context: int = 5, token: int = 0, granted: int = 1, stages: int = 1
+    ) -> None:
+        self.strategy = strategy
+        self.sequence = Sequence("s")
+        self.sequence.commit(context)
+        self.credits = granted
+        self.sends: list[Send] = []
+        self.prunes: list[Prune] = []
+        self.flying: list[list[int]] = []
+        self.grow: Grow | None = None
+        self.emitted: list[int] = []
+        self.commands: list[object] = []
+        self._event(Prefilled(context, token, granted, stages))
+
+    def credit(self) -> list[object]:
+        self.credits += 1
+        return self._event(CreditGranted())
+
+    def layer(
+        self, tokens: Items[Items[int]], probs: Items[Items[float]], seconds: float = 0.0
+    ) -> list[object]:
+        """Answer the Grow that is asked for."""
+        grow, self.grow = self.grow, None
+        assert grow is not None, "no layer is asked for"
+        assert len(tokens) == len(grow.nodes)
+        with np.errstate(divide="ignore"):
+            log_probs = np.log(np.array(probs))
+        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
+
+    def verified(self, accepted: Items[int], token: int, crossing: Crossing | None = None) -> list[object]:
+        """The oldest segment in flight has come back and these of its rows are on the true path."""
+        assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
+        rows = self.flying.pop(0)
+        assert set(accepted) <= set(rows)
+        return self._event(Verified(tuple(accepted), token, crossing))
+
+    def returned(self) -> list[object]:
+        """The oldest segment in flight has come back and none of its rows lives."""
+        assert self.flying.pop(0) == []
+        return self._event(Returned())
+
+    def row_of(self, parent: int, token: int) -> int | None:
+        """The draft row that carries `token` below the row `parent`."""
+        offsets = np.flatnonzero((self.sequence.parents == parent) & (self.sequence.tokens == token))
+        return int(offsets[0]) + self.sequence.context if len(offsets) else None
+
+    def _event(self, event: Event) -> list[object]:
+        commands = list(self.strategy.handle(event))
+        for place, command in enumerate(commands):
+            match command:
+                case Emit():
+                    assert place == 0, "Emit comes first"
+                    self.emitted += command.tokens
+                case Grow():
+                    assert self.grow is None or self.grow.growth < command.growth
+                    self.grow = command
+                case Send():
+                    self._send(command)
+                case Prune():
+                    self._prune(command, event)
+        self.commands = commands
+        return commands
+
+    def _send(self, send: Send) -> None:
+        assert self.credits > 0, "a segment without a credit"
+        self.credits -= 1
+        assert send.tokens, "a segment without rows"
+        first = self.sequence.append(send.tokens, send.parents)
+        rows = list(range(first, self.sequence.length))
+        if self.sends and self.sends[-1].more:
+            self.flying[-1] += rows
+        else:
+            self.flying.append(rows)
+        self.sends.append(send)
+        assert self.sequence.length - self.sequence.context <= self.strategy.max_draft_rows
+        roots = [row for row, parent in enumerate(self.sequence.parents) if parent == CONTEXT]
+        assert roots == [0], "there is one root, and it is the first draft row"
+
+    def _prune(self, prune: Prune, event: Event) -> None:
+        assert isinstance(event, Verified)
+        assert prune.accepted == event.accepted
+        known = self.row_of(event.accepted[-1], event.token)
+        assert prune.root == known
+        assert not (prune.ends_round and known is not None), "a round ended though its token was sent"
+        message = self.sequence.prune(prune.accepted, prune.root)
+        new = {old: message.context + i for i, old in enumerate(message.retained.tolist())}
+        self.flying = [[new[row] for row in rows if row in new] for rows in self.flying]
+        self.prunes.append(prune)

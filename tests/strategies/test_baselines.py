@@ -1,0 +1,357 @@
+"""The published methods on scripts of events: what makes each of them what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowedge.core.errors import BadRequestError
+from flowedge.strategies.base import Emit, Grow, Prefilled, Prune, Returned, Send
+from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
+from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
+from flowedge.strategies.flowspec.pruned_pp import PrunedPP
+from flowedge.strategies.levels.pipedec import PipeDec
+from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
+from flowedge.strategies.pipeinfer import PipeInfer
+from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
+from flowedge.strategies.turn_gate import Pace
+from flowedge_testbed.costs.specpipe_width import best_width, time_between_tokens
+from tests.strategies.script import Script
+from tests.strategies.script_layers import FIRST, SECOND, small
+
+
+def grow_first_tree(script: Script) -> None:
+    script.layer(*FIRST)
+    assert script.sends == [], "the whole tree is drafted before its first segment goes"
+    script.layer(*SECOND)
+
+
+# ------------------------------------------------------------------------------------------------- turns
+
+
+def test_a_turn_is_free_for_each_segment_that_has_come_back():
+    pace = Pace(2, granted=3)
+    pace.send()
+    assert pace.may_send
+    pace.send()
+    assert not pace.open
+    assert pace.take_back()
+    assert pace.may_send
+    pace.send()
+    assert pace.take_back()
+    assert pace.open
+    assert not pace.may_send, "there is no credit"
+
+
+def test_segments_of_an_earlier_round_hold_no_turn():
+    pace = Pace(2, granted=4)
+    pace.send()
+    pace.send()
+    pace.flush()
+    pace.send()
+    pace.send()
+    assert [pace.take_back() for _ in range(4)] == [False, False, True, True]
+
+
+# --------------------------------------------------------------------------------------------- pruned_pp
+
+
+def test_pruned_pp_sends_one_tree_in_score_ordered_segments_of_equal_length():
+    script = Script(PrunedPP(small(segment_rows=4)), granted=9, stages=2)
+    grow_first_tree(script)
+    assert script.sends == [Send((0, 1), (-1, 5)), Send((3, 2), (6, 5)), Send((5,), (8,))]
+
+
+def test_pruned_pp_has_one_segment_more_under_way_than_there_are_stages():
+    script = Script(PrunedPP(small(segment_rows=1)), granted=9, stages=1)
+    grow_first_tree(script)
+    assert [send.tokens for send in script.sends] == [(0,), (1,)]
+    script.verified([5], 1)
+    assert [send.tokens for send in script.sends] == [(0,), (1,), (3,)]
+
+
+def test_pruned_pp_prunes_as_segments_return_and_ends_the_round_early():
+    script = Script(PrunedPP(small()), granted=3, stages=2)
+    grow_first_tree(script)
+    assert script.verified([5, 6], 3) == [Emit((1, 3)), Prune((5, 6), 7, ends_round=False)], "no expansion"
+    assert script.verified([7], 9) == [
+        Emit((9,)),
+        Prune((7,), None, ends_round=True),
+        Grow(2, (0,), (-1,), (9,), 2),
+    ]
+    assert script.returned() == [], "a segment that died holds no turn of the new round"
+
+
+# ---------------------------------------------------------------------------------------- flowspec_paper
+
+
+def test_an_expansion_follows_the_turn_and_is_a_single_segment():
+    script = Script(FlowSpecPaper(small()), granted=2, stages=1)
+    grow_first_tree(script)
+    assert [send.tokens for send in script.sends] == [(0, 1), (3, 2)]
+    commands = script.verified([5, 6], 3)
+    assert commands == [
+        Emit((1, 3)),
+        Prune((5, 6), 7, ends_round=False),
+        Grow(2, (0,), (-1,), (3,), 2),
+    ]
+    script.credit()
+    script.layer(*FIRST)
+    assert len(script.sends) == 2, "the expansion is drafted to its full depth"
+    script.layer(*SECOND)
+    assert script.sends[2] == Send((1, 3, 2, 5), (7, 8, 7, 10)), "it may be longer than L_max"
+
+
+def test_a_turn_without_an_update_deepens_the_last_tree():
+    script = Script(FlowSpecPaper(small()), granted=3, stages=2)
+    grow_first_tree(script)
+    script.verified([5, 6], 3)
+    script.credit()
+    script.layer([[11, 12]], [[0.9, 0.1]])
+    script.layer([[13, 14], [15, 16]], [[0.9, 0.1], [0.5, 0.5]])
+    assert script.sends[-1].tokens == (11, 13, 12, 14)
+    script.verified([7], 11)
+    script.credit()
+    script.layer([[13, 21]], [[0.9, 0.1]])
+    script.layer([[22, 23], [24, 25]], [[0.9, 0.1], [0.5, 0.5]])
+    assert script.sends[-1].tokens == (22, 21, 23), "13 is under way already"
+    (grow,) = script.returned()
+    assert isinstance(grow, Grow)
+    assert grow.growth == 3
+    assert grow.nodes != (0,)
+    script.credit()
+    script.layer(*[[[31, 32]] * 2, [[0.9, 0.1]] * 2])
+    assert len(script.sends[-1].tokens) == 2, "L_se nodes"
+
+
+def test_what_comes_back_in_the_middle_of_a_turn_waits_for_its_end():
+    script = Script(FlowSpecPaper(small()), granted=3, stages=2)
+    assert script.strategy.takes_results, "segments of the round before may come back"
+    grow_first_tree(script)
+    assert script.strategy.takes_results
+    script.verified([5, 6], 3)
+    script.layer([[11, 12]], [[0.9, 0.1]])
+    assert not script.strategy.takes_results, "the expansion is not drafted to its full depth"
+    script.credit()
+    script.layer([[13, 14], [15, 16]], [[0.9, 0.1], [0.5, 0.5]])
+    assert script.sends[-1] == Send((11, 13, 12, 14), (7, 8, 7, 8)), "the draft of the turn"
+    assert script.strategy.takes_results, "the next turn begins"
+
+
+def test_without_score_based_segments_the_tree_goes_layer_by_layer():
+    script = Script(FlowSpecNoSBD(small(segment_rows=4)), granted=9, stages=2)
+    grow_first_tree(script)
+    assert script.sends == [Send((0, 1), (-1, 5)), Send((2, 3), (5, 6)), Send((5,), (7,))]
+
+
+# --------------------------------------------------------------------------------------- pipedec, specpipe
+
+
+def levels(**changes: int) -> LevelSettings:
+    return LevelSettings(**{"width": 2, "children": 2, **changes})
+
+
+def test_pipedec_sends_one_layer_a_step_while_the_next_is_drafted():
+    script = Script(PipeDec(levels()), granted=9, stages=2)
+    assert script.sends == [Send((0,), (-1,))], "the root goes while its children are drafted"
+    assert script.grow == Grow(1, (0,), (-1,), (0,), 2)
+    script.layer(*FIRST)
+    assert script.sends[1:] == [Send((1, 2), (5, 5))]
+    assert script.grow == Grow(1, (1, 2), (0, 0), (1, 2), 2)
+    script.layer(*SECOND)
+    assert len(script.sends) == 2, "as many layers are under way as there are stages"
+    assert script.grow is None, "and one is drafted ahead"
+
+
+def test_pipedec_takes_the_best_cumulative_probabilities_for_a_layer():
+    script = Script(PipeDec(levels()), granted=9, stages=3)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert script.sends[2] == Send((3, 5), (6, 7))
+
+
+def test_a_hit_prunes_to_the_subtree_before_the_next_layer_is_chosen():
+    script = Script(PipeDec(levels()), granted=9, stages=2)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert script.verified([5], 2) == [
+        Emit((2,)),
+        Prune((5,), 7, ends_round=False),
+        Send((5, 6), (6, 6)),
+        Grow(1, (3, 4), (2, 2), (5, 6), 2),
+    ]
+
+
+def test_a_miss_begins_a_new_tree():
+    script = Script(PipeDec(levels()), granted=9, stages=2)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert script.verified([5], 77) == [
+        Emit((77,)),
+        Prune((5,), None, ends_round=True),
+        Send((77,), (-1,)),
+        Grow(2, (0,), (-1,), (77,), 2),
+    ]
+    assert script.returned() == []
+    script.layer(*FIRST)
+    assert script.sends[-1] == Send((1, 2), (6, 6)), "what died holds no step of the new tree"
+
+
+def test_where_the_lowest_layers_die_the_next_is_built_on_the_deepest_that_lives():
+    script = Script(PipeDec(levels()), granted=9, stages=3)
+    script.layer(*FIRST)
+    script.layer([[3, 4], [5, 6]], [[0.9, 0.8], [0.1, 0.05]])
+    assert script.sends[2] == Send((3, 4), (6, 6))
+    assert script.verified([5], 2) == [Emit((2,)), Prune((5,), 7, ends_round=False), Send((5, 6), (6, 6))]
+    script.layer(*SECOND)
+    assert script.grow == Grow(1, (5, 6), (2, 2), (5, 6), 2), "what was drafted below dead nodes is forgotten"
+
+
+def test_with_one_stage_the_drafted_children_count_as_the_next_layer():
+    script = Script(PipeDec(levels()), granted=9, stages=1)
+    script.layer(*FIRST)
+    assert script.verified([5], 2) == [
+        Emit((2,)),
+        Prune((5,), None, ends_round=False),
+        Send((2,), (-1,)),
+        Grow(1, (2,), (0,), (2,), 2),
+    ]
+
+
+def test_a_layer_never_goes_beyond_the_budget_of_rows():
+    script = Script(PipeDec(levels(max_draft_rows=4)), granted=9, stages=9)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert [len(send.tokens) for send in script.sends] == [1, 2, 1]
+
+
+def test_specpipe_feeds_levels_of_a_fixed_width():
+    script = Script(SpecPipe(SpecPipeSettings(width=3, children=2)), granted=9, stages=4)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    script.layer([[7, 8]] * 3, [[0.5, 0.5]] * 3)
+    assert [len(send.tokens) for send in script.sends] == [1, 2, 3, 3]
+
+
+def test_the_width_is_the_one_with_the_shortest_expected_step():
+    stages = [lambda rows: 0.070 * -(-rows // 64)] * 4
+    hit = {8: 0.5, 16: 0.8, 64: 0.9, 128: 0.91}.__getitem__
+    assert time_between_tokens(16, stages, lambda rows: 0.011, hit) == pytest.approx(0.070 * (1 + 0.2 * 3))
+    assert best_width([8, 16, 64, 128], stages, lambda rows: 0.011, hit) == 64, "before the step in time"
+    assert best_width([8, 16, 64, 128], stages, lambda rows: 0.02 * rows, hit) == 8, "the draft is a step too"
+    with pytest.raises(ValueError, match="one width or more"):
+        best_width([], stages, lambda rows: 0.0, hit)
+
+
+# --------------------------------------------------------------------------------------------- pipeinfer
+
+
+def batches(**changes: float) -> MicroBatchSettings:
+    values = {"batch_rows": 4, "sequences": 1, "cutoff": 0.3, "recovery": 0.2, "decay": 0.1}
+    return MicroBatchSettings.from_options({**values, **changes})
+
+
+def test_pipeinfer_speculates_in_micro_batches_while_the_drawn_token_runs_alone():
+    script = Script(PipeInfer(batches()), granted=2, stages=4)
+    assert script.sends == [Send((0,), (-1,))], "the non-speculative run"
+    for token in (1, 2, 3, 4):
+        assert len(script.sends) == 1
+        script.layer([[token]], [[0.9]])
+    assert script.sends[1:] == [Send((1, 2, 3, 4), (5, 6, 7, 8))]
+    assert script.grow == Grow(1, (4,), (3,), (4,), 1), "speculation is continuous"
+
+
+def test_the_cut_off_rises_with_each_micro_batch_falls_with_each_failure_and_is_reset():
+    strategy = PipeInfer(batches())
+    script = Script(strategy, granted=9)
+    for token in (1, 2, 3, 4):
+        script.layer([[token]], [[0.9]])
+    assert strategy.cutoff == pytest.approx(0.5)
+    script.layer([[5]], [[0.45]])
+    assert strategy.cutoff == pytest.approx(0.4), "an attempt has failed"
+    script.layer([[5]], [[0.45]])
+    script.layer([[6]], [[0.1]])
+    assert script.sends[-1].tokens == (5,), "what there is of the micro-batch is sent"
+    assert strategy.cutoff == pytest.approx(0.6)
+    script.verified([5], 1)
+    assert strategy.cutoff == pytest.approx(0.3)
+
+
+def test_a_mismatch_cancels_every_run_below_it():
+    script = Script(PipeInfer(batches()), granted=9)
+    for token in range(1, 9):
+        script.layer([[token]], [[0.9]])
+    assert len(script.sends) == 3
+    assert script.verified([5], 99) == [
+        Emit((99,)),
+        Prune((5,), None, ends_round=True),
+        Send((99,), (-1,)),
+        Grow(2, (0,), (-1,), (99,), 1),
+    ]
+    assert script.returned() == []
+    assert script.returned() == []
+
+
+def test_a_match_keeps_the_runs_and_the_drafter_goes_on():
+    script = Script(PipeInfer(batches()), granted=9)
+    for token in range(1, 5):
+        script.layer([[token]], [[0.9]])
+    assert script.verified([5], 1) == [Emit((1,)), Prune((5,), 6, ends_round=False)]
+    assert script.verified([6, 7, 8, 9], 55)[:2] == [Emit((2, 3, 4, 55)), Prune((6, 7, 8, 9), None, True)]
+
+
+def test_a_drawn_token_that_is_not_under_way_yet_runs_alone():
+    script = Script(PipeInfer(batches()), granted=9)
+    script.layer([[1]], [[0.9]])
+    assert script.verified([5], 1) == [Emit((1,)), Prune((5,), None, ends_round=False), Send((1,), (-1,))]
+    for token in (2, 3, 4, 5):
+        script.layer([[token]], [[0.9]])
+    assert script.sends[-1].tokens == (2, 3, 4, 5)
+
+
+def test_a_likely_second_token_forks_the_micro_batch():
+    script = Script(PipeInfer(batches(sequences=2, split=0.35)), granted=9)
+    script.layer([[1, 2]], [[0.5, 0.4]])
+    assert script.grow == Grow(1, (1, 2), (0, 0), (1, 2), 2)
+    script.layer([[3, 4], [5, 6]], [[0.5, 0.4], [0.5, 0.4]])
+    assert script.sends[-1] == Send((1, 2, 3, 5), (5, 5, 6, 7)), "two sequences, no more"
+
+
+def test_speculation_rests_at_its_budget():
+    script = Script(PipeInfer(batches(max_draft_rows=8)), granted=9)
+    for token in range(1, 5):
+        script.layer([[token]], [[0.9]])
+    assert script.grow is None
+    assert script.verified([5], 1)[-1] == Grow(1, (4,), (3,), (4,), 1)
+
+
+def test_runs_wait_for_credits_in_order():
+    script = Script(PipeInfer(batches(batch_rows=1)))
+    for token in (1, 2):
+        script.layer([[token]], [[0.9]])
+    script.credit()
+    script.credit()
+    assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("pipeinfer", {"decay": 0.0}, "decay is 0"),
+        ("pipeinfer", {"cutoff": -0.1}, "0 or more"),
+        ("pipeinfer", {"recovery": float("inf")}, "finite"),
+        ("pipeinfer", {"batch_rows": 1.5}, "whole number"),
+        ("pipedec", {"depth": 3}, "unknown strategy option depth"),
+        ("specpipe", {"width": 0}, "1 or more"),
+    ],
+)
+def test_options_are_checked(name, options, reason):
+    with pytest.raises(BadRequestError, match=reason):
+        make_strategy(name, options)
+
+
+@pytest.mark.parametrize("name", ["flowspec", "naive_pp", "pipeinfer"])
+def test_asynchronous_strategies_and_naive_pp_need_no_word_of_dead_segments(name):
+    strategy = make_strategy(name, {})
+    strategy.handle(Prefilled(5, 0, 0, 4))
+    assert list(strategy.handle(Returned())) == []

@@ -1,0 +1,108 @@
+"""Naive PP and autoregressive decoding on scripts of events, and strategies by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flowedge.core.errors import BadRequestError
+from flowedge.strategies.autoregressive import Autoregressive
+from flowedge.strategies.base import (
+    Append,
+    CreditGranted,
+    Emit,
+    Grow,
+    Layer,
+    Prefilled,
+    Prune,
+    Send,
+    Verified,
+)
+from flowedge.strategies.flowspec.naive_pp import NaivePP
+from flowedge.strategies.growth import Growth
+from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge.strategies.settings import TreeSettings
+from tests.strategies.script import Script
+from tests.strategies.script_layers import FIRST, SECOND, grow_all, small
+
+
+@pytest.mark.parametrize("rows, sizes", [(16, [16] * 5), (80, [80]), (30, [30, 30, 20])])
+def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, sizes):
+    strategy = NaivePP(TreeSettings(segment_rows=rows))
+    script = Script(strategy)
+    grow_all(script, np.random.default_rng(0))
+    for sent in range(1, len(sizes)):
+        assert len(script.sends) == sent, "a segment for each credit"
+        script.credit()
+    assert [len(send.tokens) for send in script.sends] == sizes
+    assert [send.more for send in script.sends] == [True] * (len(sizes) - 1) + [False]
+    base = strategy._growth.base
+    sent_tokens = [token for send in script.sends for token in send.tokens]
+    assert sent_tokens == base.tokens[base.best(80)].tolist()
+    script.credit()
+    assert len(script.sends) == len(sizes) and script.grow is None, "the tree is verified before the next"
+    assert len(script.flying) == 1 and len(script.flying[0]) == 80
+
+
+def test_naive_pp_drafts_a_new_tree_from_the_drawn_token():
+    script = Script(NaivePP(small(segment_rows=5)))
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert script.sends == [Send((0, 1, 3, 2, 5), (-1, 5, 6, 5, 8))]
+    commands = script.verified([5, 6, 7], 9)
+    assert commands == [
+        Emit((1, 3, 9)),
+        Prune((5, 6, 7), None, ends_round=True),
+        Grow(2, (0,), (-1,), (9,), 2),
+    ]
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    assert len(script.sends) == 1, "there is no credit"
+    script.credit()
+    assert script.sends[1] == Send((9, 1, 3, 2, 5), (-1, 8, 9, 8, 11))
+
+
+def test_autoregressive_appends_each_drawn_token_once():
+    strategy = Autoregressive()
+    assert not strategy.needs_drafter
+    assert strategy.max_draft_rows == 0
+    assert strategy.handle(Prefilled(5, 8, 1)) == [Emit((8,)), Append(8)]
+    assert strategy.handle(CreditGranted()) == []
+    assert strategy.handle(Verified((5,), 9)) == [Emit((9,)), Append(9)]
+    assert strategy.handle(Verified((6,), 4)) == [Emit((4,))], "there is no credit"
+    assert strategy.handle(CreditGranted()) == [Append(4)]
+    assert strategy.handle(CreditGranted()) == []
+
+
+def test_a_growth_keeps_the_best_children_as_its_frontier():
+    growth = Growth(3, 0, 5, top_k=2, depth=2)
+    growth.add(Layer(3, (0,), np.array([[1, 2]]), np.log(np.array([[0.6, 0.3]]))))
+    assert growth.next_layer() == Grow(3, (1, 2), (0, 0), (1, 2), 2)
+    assert growth.frontier_score() == pytest.approx(np.log(0.6))
+    growth.add(Layer(3, (1, 2), np.array([[3, 4], [5, 6]]), np.log(np.array([[0.9, 0.05], [0.5, 0.4]]))))
+    assert growth.finished
+    assert growth.next_layer().tokens == (3, 5)
+    assert growth.frontier_score() == pytest.approx(np.log(0.54))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_made_by_name(name):
+    assert make_strategy(name, {}).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("magic", {}, "magic"),
+        ("flowspec", {"tree_node": 3}, "tree_node"),
+        ("flowspec", {"tree_nodes": 2.5}, "whole number"),
+        ("flowspec", {"tree_nodes": 0}, "1 or more"),
+        ("naive_pp", {"depth": -1}, "1 or more"),
+        ("flowspec", {"depth": float("nan")}, "whole number"),
+        ("flowspec", {"depth": float("inf")}, "whole number"),
+        ("autoregressive", {"depth": 3}, "no options"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(name, options, problem):
+    with pytest.raises(BadRequestError, match=problem):
+        make_strategy(name, options)

@@ -1,0 +1,94 @@
+"""Loading takes hardly more memory than the block that is loaded, however large the checkpoint is."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+LAYERS = 4
+ALLOWANCE = 200 * 2**20  # bytes beside the block
+
+CONFIG = LlamaConfig(
+    vocab_size=128,
+    hidden_size=4096,
+    intermediate_size=16384,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=32,
+    num_key_value_heads=32,
+    max_position_embeddings=512,
+)
+
+LOAD = """
+import sys
+import torch
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from pathlib import Path
+
+def resident(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+directory, quant, dtype = sys.argv[1:]
+torch.set_num_threads(1)
+checkpoint = Checkpoint.open(directory)
+before = resident("VmRSS")
+block = LayerBlock.load(checkpoint, 1, 2, quant=quant, dtype=getattr(torch, dtype))
+print(before, resident("VmHWM"), block.weight_bytes)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """2 GB in bfloat16, one shard a layer; the weights are holes of sparse files, which read as zeros."""
+    directory = tmp_path_factory.mktemp("large")
+    CONFIG.save_pretrained(directory)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(CONFIG)
+    shards: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, parameter in model.named_parameters():
+        layer = name.split(".")[2] if ".layers." in name else "0"
+        shards.setdefault(f"model-{layer}.safetensors", {})[name] = tuple(parameter.shape)
+    for file, shapes in shards.items():
+        write_sparse(directory / file, shapes)
+    weight_map = {name: file for file, shapes in shards.items() for name in shapes}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    yield directory
+    for path in directory.iterdir():
+        path.unlink()
+
+
+def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    encoded = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        file.truncate(8 + len(encoded) + offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("quant", "dtype"), [("none", "float16"), ("nf4", "float32")])
+def test_a_quarter_of_a_checkpoint_of_2_gb(large: Path, quant: str, dtype: str) -> None:
+    assert sum(file.stat().st_size for file in large.iterdir()) > 2 * 10**9
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(large), quant, dtype],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    before, peak, block = map(int, done.stdout.split())
+    assert block > 100 * 2**20
+    assert peak - before <= block + ALLOWANCE

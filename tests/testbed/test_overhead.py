@@ -1,0 +1,21 @@
+"""The overhead benchmark runs and its figures make sense; how large they are is not asserted."""
+
+from __future__ import annotations
+
+from testbed.tools.overhead.draft_work import measure_draft_work
+from testbed.tools.overhead.hop import measure_hop
+
+
+def test_a_hop_is_timed_between_two_processes() -> None:
+    times = measure_hop(rows=4, width=64, hops=5, warm_up=1)
+    assert len(times.seconds) == 5
+    assert 0 < times.quantile(0.5) <= times.quantile(0.99)
+    assert times.frame_bytes > 4 * 64 * 2
+
+
+def test_the_draft_nodes_own_work_is_counted() -> None:
+    work = measure_draft_work(context=30, width=16, new_tokens=40)
+    assert work.tokens == 40
+    assert work.segments > 0
+    assert work.per_segment_s > 0
+    assert work.seconds["finish"] > 0

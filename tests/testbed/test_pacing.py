@@ -1,0 +1,261 @@
+"""Real work held to a given time. Of the machine's own time only this counts: nothing may be early."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowedge.core.errors import DeviceError
+from flowedge.core.messages import Credit, Message
+from flowedge.engine.jobs import DraftJob, DropCache, Forward, StageJob
+from flowedge.live.alarm import Alarm
+from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.pacing import JobTiming, Schedule, Way, abort_time
+from flowedge.live.work_timing import MAX_EARLY_S, DelayLine, Paced
+
+TIMES = st.floats(0, 100)
+JOBS = st.lists(st.tuples(TIMES, st.floats(0, 10)), min_size=1, max_size=20)
+
+
+@given(JOBS)
+def test_slots_have_their_length_and_never_meet(jobs: list[tuple[float, float]]) -> None:
+    schedule = Schedule()
+    slots = [schedule.slot(ready, cost) for ready, cost in jobs]
+    for (ready, cost), slot in zip(jobs, slots, strict=True):
+        assert slot.start >= ready
+        assert slot.end == slot.start + cost
+    for before, after, (ready, _) in zip(slots, slots[1:], jobs[1:], strict=False):
+        assert after.start == max(before.end, ready)
+
+
+def test_a_job_that_is_looked_at_late_begins_when_it_was_ready() -> None:
+    schedule = Schedule()
+    assert schedule.slot(1.0, 0.5) == (1.0, 1.5)
+    assert schedule.slot(1.2, 0.5) == (1.5, 2.0), "it waited for the lane"
+    assert schedule.slot(4.0, 0.5) == (4.0, 4.5), "the lane waited for it"
+
+
+def test_a_slot_that_ends_early_makes_room() -> None:
+    schedule = Schedule()
+    slot = schedule.slot(1.0, 4.0)
+    assert schedule.end_early(slot, 2.0) == (1.0, 2.0)
+    assert schedule.slot(1.0, 1.0) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "ends"), [(10.0, 10.25), (10.1, 10.25), (10.25, 10.5), (10.3, 10.5), (10.99, 11.0)]
+)
+def test_an_abort_takes_effect_at_the_end_of_the_layer(now: float, ends: float) -> None:
+    assert abort_time(10.0, now, 0.25) == ends
+
+
+def test_an_abort_of_layers_that_take_no_time() -> None:
+    assert abort_time(10.0, 12.0, 0.0) == 10.0
+
+
+@dataclass
+class Given:
+    """A Pacing with the same time for everything of a kind."""
+
+    job_s: float = 0.0
+    layer_s: float = 0.0
+    transfer_s: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    shaped: bool = False
+    row_bytes: int = 0
+    timings: list[JobTiming] = field(default_factory=list)
+
+    def stage_job(self, job: StageJob) -> float:
+        return self.job_s
+
+    def layer(self, job: Forward) -> float:
+        return self.layer_s
+
+    def draft_job(self, job: DraftJob) -> float:
+        return self.job_s
+
+    def transfer(self, message: Message) -> float:
+        return self.transfer_s
+
+    def latency(self, way: Way) -> float:
+        return self.latencies.pop(0) if self.latencies else 0.0
+
+    def ran(self, timing: JobTiming) -> None:
+        self.timings.append(timing)
+
+
+class Recorder:
+    """In place of an OutLink: keeps when it was given what."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+
+    async def send(self, message: Message, departed: float) -> int:
+        self.sent.append(time.monotonic())
+        return 7
+
+
+def forward() -> Forward:
+    rows = np.arange(3)
+    return Forward("s", 0, rows[:0], 0, 0, rows - 1, rows, rows.astype(np.int32))
+
+
+def run(given_: Given, test: Callable[[Paced], Coroutine[Any, Any, None]]) -> None:
+    async def with_pace() -> None:
+        lane = ComputeLane("d")
+        pace = Paced(lane, given_)
+        try:
+            await test(pace)
+        finally:
+            pace.stop()
+            lane.stop(5)
+
+    asyncio.run(asyncio.wait_for(with_pace(), 60))
+
+
+def test_a_job_takes_its_slot_and_reports_it() -> None:
+    pacing = Given(job_s=0.05)
+
+    async def test(pace: Paced) -> None:
+        began = time.monotonic()
+        pace.changed()
+        first, span = await pace.stage_job(forward(), lambda: "first")
+        pace.changed()
+        second, after = await pace.draft_job(DropCache("s"), lambda: "second")
+        assert time.monotonic() - began >= 0.1
+        assert (first, second) == ("first", "second")
+        assert span.seconds == pytest.approx(0.05)
+        assert after.start == span.end, "however late the loop came to it"
+
+    run(pacing, test)
+    assert [timing.slot_s for timing in pacing.timings] == [pytest.approx(0.05)] * 2
+    assert all(timing.late_s >= 0 for timing in pacing.timings)
+
+
+def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
+    pacing = Given(job_s=0.001)
+
+    async def test(pace: Paced) -> None:
+        result, span = await pace.stage_job(forward(), lambda: time.sleep(0.05))
+        assert result is None
+        assert span.seconds == pytest.approx(0.001)
+
+    run(pacing, test)
+    (timing,) = pacing.timings
+    assert timing.compute_s >= 0.05
+    assert timing.overrun_s > 0.04
+
+
+def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
+    pacing = Given(job_s=30.0, layer_s=0.02)
+
+    async def test(pace: Paced) -> None:
+        job = forward()
+        pace.changed()
+        running = asyncio.ensure_future(pace.stage_job(job, lambda: "computed"))
+        await asyncio.sleep(0.03)
+        job.dead = True
+        pace.changed()
+        result, span = await running
+        assert result is None
+        assert span.seconds < 30
+        assert span.seconds / 0.02 == pytest.approx(round(span.seconds / 0.02))
+
+    run(pacing, test)
+
+
+def test_an_error_does_not_wait_for_the_slot() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def test(pace: Paced) -> None:
+        with pytest.raises(DeviceError, match="no"):
+            await pace.stage_job(forward(), fail)
+
+    run(Given(job_s=50.0), test)
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
+    async def test(pace: Paced) -> None:
+        link: Any = Recorder()
+        began = time.monotonic()
+        pace.changed()
+        for _ in range(3):
+            assert await pace.send(link, Credit("s")) == 7
+        assert time.monotonic() - began >= 0.09
+        # A network that takes the time itself is given each message as soon as the one before has left.
+        due = [0.0, 0.03, 0.06] if shaped else [0.03, 0.06, 0.09]
+        assert all(sent - began >= wait for sent, wait in zip(link.sent, due, strict=True))
+
+    run(Given(transfer_s=0.03, shaped=shaped), test)
+
+
+def test_jitter_does_not_reorder_what_comes_one_way() -> None:
+    async def test(pace: Paced) -> None:
+        came: list[int] = []
+        began = time.monotonic()
+        for number in range(3):
+            pace.arrive(Way.IN_BAND, 0.0, lambda number=number: came.append(number))  # type: ignore[misc]
+        done = asyncio.Event()
+        pace.arrive(Way.IN_BAND, 0.0, done.set)
+        assert came == [], "it must not be delivered from inside the reading"
+        await done.wait()
+        assert came == [0, 1, 2]
+        assert time.monotonic() - began >= 0.05
+
+    run(Given(latencies=[0.05, 0.0, 0.01]), test)
+
+
+@pytest.mark.parametrize(
+    ("departed", "wait_s"), [(-0.02, 0.03), (-9.0, 0.0), (0.03, 0.08), (1e9, MAX_EARLY_S + 0.05)]
+)
+def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: float) -> None:
+    """`departed` is in seconds from now; the latency is 50 ms."""
+
+    async def test(pace: Paced) -> None:
+        done = asyncio.Event()
+        began = time.monotonic()
+        pace.arrive(Way.IN_BAND, began + departed, done.set)
+        await done.wait()
+        assert time.monotonic() - began >= wait_s
+
+    run(Given(latencies=[0.05]), test)
+
+
+@given(st.lists(st.floats(-0.01, 0.01), max_size=30))
+def test_a_delay_line_gives_times_that_do_not_fall(dues: list[float]) -> None:
+    async def test() -> None:
+        alarm, found = Alarm(), []
+        line = DelayLine(alarm)
+        now = time.monotonic()
+        for index, due in enumerate(dues):
+            line.put(now + due, lambda at, index=index: found.append((index, at)))  # type: ignore[misc]
+        done = asyncio.Event()
+        line.put(now, lambda at: done.set())
+        await done.wait()
+        alarm.stop()
+        assert [index for index, _ in found] == list(range(len(dues)))
+        times = [at for _, at in found]
+        assert times == sorted(times)
+        assert all(at >= now + due for at, due in zip(times, dues, strict=True))
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_stopped_alarm_calls_nothing() -> None:
+    async def test() -> None:
+        alarm = Alarm()
+        alarm.stop()
+        alarm.at(time.monotonic(), lambda: pytest.fail("it was stopped"))
+        await asyncio.sleep(0.05)
+
+    asyncio.run(test())
