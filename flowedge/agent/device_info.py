@@ -8,11 +8,11 @@ import uuid
 from dataclasses import dataclass, field
 
 from flowedge.agent.settings import AgentSettings
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
 from flowedge.security.process import current
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory_room import MemorySettings, read_room, resident_bytes
+from flowedge.system.memory_room import MemorySettings, read_available_memory, resident_bytes
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -23,7 +23,7 @@ def device_name(settings: AgentSettings) -> str:
 
 
 @dataclass(frozen=True)
-class Identity:
+class DeviceInfo:
     """A running agent; `port` is the one it listens on, `instance` another one at each start."""
 
     id: str
@@ -35,7 +35,7 @@ class Identity:
     memory: MemorySettings = field(default_factory=MemorySettings)
 
     @classmethod
-    def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> Identity:
+    def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> DeviceInfo:
         """The identity of this device; without an id (see device_id.py) it has a new one."""
         name = device_name(settings)
         kind = settings.device_kind or device_kind()
@@ -63,14 +63,14 @@ class Identity:
             probe.connect(target)  # sends nothing; it has the system choose the way, and so our address
             return join_address(str(probe.getsockname()[0]), self.port)
 
-    def record(self) -> DeviceRecord:
+    def record(self) -> AdvertisedDevice:
         """What the device advertises."""
-        return DeviceRecord(
+        return AdvertisedDevice(
             name=self.name,
             id=self.id,
             address=self.address,
             kind=self.kind,
-            memory_total=read_room(self.memory).total,
+            memory_total=read_available_memory(self.memory).total,
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             instance=self.instance,
@@ -79,7 +79,7 @@ class Identity:
 
     def describe(self) -> pb.Device:
         """What the device says of itself, apart from its role."""
-        room = read_room(self.memory)
+        room = read_available_memory(self.memory)
         return pb.Device(
             id=self.id,
             name=self.name,

@@ -59,7 +59,7 @@ class LocalAgent:
     def pid(self) -> int:
         return self.process.pid
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The last line it wrote, to say why it ended."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it wrote nothing"
@@ -187,7 +187,7 @@ def _await_address(agent: LocalAgent, deadline: float, timeout_s: float) -> str:
         if found:
             return found.group(1)
         if ended:
-            raise DeviceError(agent.name, f"its agent ended at its start: {agent.last_words()}")
+            raise DeviceError(agent.name, f"its agent ended at its start: {agent.output_tail()}")
         if time.monotonic() > deadline:
             raise DeadlineError(f"the agent {agent.name} did not listen within {timeout_s:g} s")
         time.sleep(_POLL_S)

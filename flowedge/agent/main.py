@@ -11,7 +11,7 @@ from dataclasses import replace
 import grpc.aio
 
 from flowedge.agent.device_id import DeviceId
-from flowedge.agent.device_info import Identity, device_name
+from flowedge.agent.device_info import DeviceInfo, device_name
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.operations import Operations, Signals
@@ -26,7 +26,7 @@ from flowedge.agent.services.unreadable_requests import UnreadableRequests
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.core.log_fields import about
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.transport.server import StreamServer
 from flowedge.net.address import join_address
 from flowedge.net.deadline import within
@@ -63,8 +63,8 @@ async def run_agent(settings: AgentSettings) -> None:
     limiting = (CallLimits(settings.limits), UnreadableRequests())
     server, guard = new_server(settings.link.channel_options, security, limiting)
     device_id = DeviceId.claim()
-    identity = Identity.of(settings, bind(server, settings, security), device_id.value)
-    lane = ComputeLane(identity.name, settings.progress_s)
+    identity = DeviceInfo.of(settings, bind(server, settings, security), device_id.value)
+    lane = ComputeThread(identity.name, settings.progress_s)
     roles = RoleHolder(identity.name)
     metrics = AgentMetrics()
     library = serve_weights(server, identity.name, settings)
@@ -97,7 +97,7 @@ async def run_agent(settings: AgentSettings) -> None:
 
 
 async def _serve_until(
-    signals: Signals, identity: Identity, settings: AgentSettings, operations: Operations
+    signals: Signals, identity: DeviceInfo, settings: AgentSettings, operations: Operations
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if settings.advertise:
@@ -110,7 +110,7 @@ async def _serve_until(
         await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
-def _announce(identity: Identity, settings: AgentSettings) -> None:
+def _announce(identity: DeviceInfo, settings: AgentSettings) -> None:
     """Tells the log, and a person or whoever started the agent, that it serves and where."""
     fields = about(
         event="started",

@@ -17,7 +17,7 @@ from flowedge.system.memory_room import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:
-    from flowedge.live.pacing import Pacing
+    from flowedge.live.pacing import EmulatedDevice
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AgentSettings:
     keep_alive_s: float = 1.0  # a client hears something at least this often
     stop_s: float = 2.0  # each step of the end has this long when the agent has drained
     # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
-    pacing: Callable[[], Pacing] | None = None
+    pacing: Callable[[], EmulatedDevice] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     limits: AgentLimits = field(default_factory=AgentLimits)

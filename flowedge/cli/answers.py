@@ -15,12 +15,12 @@ from flowedge.core.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from flowedge.cli.check import Checker, Verdict
-    from flowedge.cli.report import Report
-    from flowedge.cli.screens.answer_screen import Screen
+    from flowedge.cli.report import JsonReport
+    from flowedge.cli.screens.answer_screen import AnswerScreen
 
 
 @dataclass(frozen=True)
-class Answer:
+class PromptAnswer:
     """One prompt's output, what it took, and what the check found.
 
     Attributes:
@@ -43,8 +43,8 @@ def answer_all(
     questions: Sequence[str],
     address: str,
     options: GenerateOptions,
-    report: Report,
-    screen: Screen,
+    report: JsonReport,
+    screen: AnswerScreen,
     *,
     check: bool,
     timeout_s: float,
@@ -64,7 +64,7 @@ def answer_all(
     screen.show_summary(report.answers)
 
 
-def ask(client: Client, question: str, options: GenerateOptions, checker: Checker | None) -> Answer:
+def ask(client: Client, question: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:
     """Streams the answer to stdout; checks it when there is a checker."""
     started = time.monotonic()
     first_token = started
@@ -82,7 +82,7 @@ def ask(client: Client, question: str, options: GenerateOptions, checker: Checke
         sampling = SamplingParams(options.temperature, options.top_k, options.top_p, seed)
         prompt_ids, token_ids = generation.prompt_ids, generation.token_ids
         verdict = checker.judge(prompt_ids, token_ids, sampling, reason, options.max_new_tokens)
-    return Answer(
+    return PromptAnswer(
         prompt=question,
         prompt_ids=generation.prompt_ids,
         token_ids=generation.token_ids,
@@ -95,7 +95,7 @@ def ask(client: Client, question: str, options: GenerateOptions, checker: Checke
     )
 
 
-def _load_checker(model: str, quant: str, screen: Screen) -> Checker:
+def _load_checker(model: str, quant: str, screen: AnswerScreen) -> Checker:
     from flowedge.cli.check import Checker  # noqa: PLC0415 (it imports torch)
 
     screen.progress("this machine", "loading the whole model into this process, to check with")

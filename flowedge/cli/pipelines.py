@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.discovery_options import discovery_settings
 from flowedge.client import Client, Device
-from flowedge.client.assembly import PipelineSpec, Report, assemble
+from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.client.transfer import OnTransfer
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
 from flowedge.placement.split import split_counts
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class PipelineRequest:
 
 @contextmanager
 def open_pipeline(
-    request: PipelineRequest, report: Report, on_transfer: OnTransfer = lambda *_: None
+    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
 ) -> Iterator[str]:
     """The address of a draft node whose pipeline is ready; agents started for it end with the context.
 
@@ -114,7 +114,7 @@ def _local_spec(request: PipelineRequest, cluster: LocalCluster) -> PipelineSpec
 
 
 def _use_peers(
-    request: PipelineRequest, peers: tuple[str, ...], report: Report, on_transfer: OnTransfer
+    request: PipelineRequest, peers: tuple[str, ...], report: OnProgress, on_transfer: OnTransfer
 ) -> str:
     draft_node = describe(peers[0])
     if len(peers) == 1:
@@ -151,7 +151,7 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
     return named | dict(answering(record) for record in _reachable(found, least - len(named)))
 
 
-def _of_this_cluster(records: list[DeviceRecord], peers: tuple[str, ...]) -> list[DeviceRecord]:
+def _of_this_cluster(records: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
     """Devices of this machine's cluster; the log names the others. AccessError when there are only others."""
     foreign = {record.id: current().foreign(record.name, record.cluster) for record in records}
     reasons = [reason for reason in foreign.values() if reason is not None]
@@ -176,7 +176,7 @@ def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
     return devices
 
 
-def answering(record: DeviceRecord) -> tuple[str, Device]:
+def answering(record: AdvertisedDevice) -> tuple[str, Device]:
     """The first address of a device at which it answers. Raises the error of the last one when none does."""
     *others, last = record.addresses
     for address in others:
@@ -187,14 +187,14 @@ def answering(record: DeviceRecord) -> tuple[str, Device]:
     return last, _described_as(record, last)
 
 
-def _described_as(record: DeviceRecord, address: str) -> Device:
+def _described_as(record: AdvertisedDevice, address: str) -> Device:
     device = describe(address, record.name)
     if device.id != record.id:
         raise other_device(address, record, device)
     return device
 
 
-def _use_discovered(request: PipelineRequest, report: Report, on_transfer: OnTransfer) -> str:
+def _use_discovered(request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer) -> str:
     devices = find_devices(request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
@@ -204,7 +204,7 @@ def _use_discovered(request: PipelineRequest, report: Report, on_transfer: OnTra
 
 
 def _assemble_idle(
-    request: PipelineRequest, devices: dict[str, Device], report: Report, on_transfer: OnTransfer
+    request: PipelineRequest, devices: dict[str, Device], report: OnProgress, on_transfer: OnTransfer
 ) -> str:
     idle = [address for address, device in devices.items() if device.role == IDLE]
     needed = 2 + len(request.middles)
@@ -237,7 +237,9 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
     """In a cluster, the first has to be one that may be a draft node. AccessError for none."""
     if not current().cluster:
         return idle
-    leaders = [address for address in idle if devices[address].certified_role == Role.DRAFT_NODE.value]
+    leaders = [
+        address for address in idle if devices[address].certified_role == CertificateRole.DRAFT_NODE.value
+    ]
     if not leaders:
         raise AccessError(
             "none of the idle agents may be a draft node; join one with a token of "
@@ -255,7 +257,7 @@ def _needs(middles: int) -> str:
     )
 
 
-def _reachable(records: list[DeviceRecord], least: int) -> list[DeviceRecord]:
+def _reachable(records: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:
     """Devices that can reach each other: those on the network, or, if they are too few, those on loopback."""
     networked = [record for record in records if not is_loopback(record.address)]
     return networked if len(networked) >= least else [record for record in records if record not in networked]

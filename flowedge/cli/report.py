@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flowedge.cli.answers import Answer
+from flowedge.cli.answers import PromptAnswer
 from flowedge.cli.pipelines import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
@@ -20,13 +20,13 @@ from flowedge.version import VERSION
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")
 
 
-class Report:
+class JsonReport:
     """The answers so far; written as one JSON file when there is one to write."""
 
     def __init__(self, request: PipelineRequest, options: GenerateOptions, file: Path | None) -> None:
         """BadRequestError when the file cannot be written, before anything has been computed for it."""
         self.request = request
-        self.answers: list[Answer] = []
+        self.answers: list[PromptAnswer] = []
         self._options = options
         self._file = file
         self._draft_node: Device | None = None
@@ -42,7 +42,7 @@ class Report:
         """Keeps what the draft node says of itself and its stages."""
         self._draft_node = draft_node
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: PromptAnswer) -> None:
         """Takes one answer in."""
         self.answers.append(answer)
 
@@ -70,7 +70,7 @@ class Report:
         }
 
 
-def _entry(answer: Answer) -> dict[str, Any]:
+def _entry(answer: PromptAnswer) -> dict[str, Any]:
     measured = answer.measured
     return {
         "prompt": answer.prompt,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines import find_devices
-from flowedge.client.assembly import Report
+from flowedge.client.assembly import OnProgress
 from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.placement.split import split_counts
@@ -57,7 +57,7 @@ class StagesRequest:
 
 
 @contextmanager
-def open_stages(request: StagesRequest, report: Report) -> Iterator[list[str]]:
+def open_stages(request: StagesRequest, report: OnProgress) -> Iterator[list[str]]:
     """The addresses of the agents, in the order of the layers; those started for it end with the context."""
     if request.stages is not None:
         report("this machine", f"starting {request.stages} stage agents")

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import torch
 
 from flowedge.cli.stages import StagesRequest, open_stages
-from flowedge.client.assembly import Report
+from flowedge.client.assembly import OnProgress
 from flowedge.models.layers.taps import Taps
 from flowedge.training.targets.local_target import open_local_target
 from flowedge.training.targets.target import OpenTarget, TrainingTarget, check_device
 
 
-def open_target(agents: StagesRequest, device_name: str, report: Report) -> OpenTarget:
+def open_target(agents: StagesRequest, device_name: str, report: OnProgress) -> OpenTarget:
     """What opens the target on these agents, or in this process when none are asked for.
 
     device_name: "cpu" or "cuda", of the head and of layers in this process. BadRequestError when torch cannot

@@ -20,7 +20,7 @@ from flowedge.security.tls.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
-Report = Callable[[str, str], None]  # device, what it is doing
+OnProgress = Callable[[str, str], None]  # device, what it is doing
 LOAD_TIMEOUT_S = 900.0
 
 
@@ -66,7 +66,7 @@ class PipelineSpec:
 
 def assemble(
     spec: PipelineSpec,
-    report: Report,
+    report: OnProgress,
     timeout_s: float = LOAD_TIMEOUT_S,
     on_transfer: OnTransfer = lambda *_: None,
 ) -> str:

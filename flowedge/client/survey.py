@@ -11,7 +11,7 @@ from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
 from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.discovery.device_record import DeviceRecord, mismatch
+from flowedge.discovery.device_record import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
 
@@ -21,7 +21,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class AgentReply:
     """What an agent says; `round_trip` in seconds, `wall` its clock against ours if it tells."""
 
     device: Device
@@ -41,8 +41,8 @@ class Surveyed:
     """
 
     addresses: tuple[str, ...]
-    record: DeviceRecord | None = None
-    answer: Answer | None = None
+    record: AdvertisedDevice | None = None
+    answer: AgentReply | None = None
     problem: str | None = None
     stale: bool = False
 
@@ -66,28 +66,28 @@ class Surveyed:
         return "" if device is None else device.instance
 
     @property
-    def _source(self) -> Device | DeviceRecord | None:
+    def _source(self) -> Device | AdvertisedDevice | None:
         return self.record if self.answer is None else self.answer.device
 
 
-Ask = Callable[[str, str | None], Answer]
+Ask = Callable[[str, str | None], AgentReply]
 """Asks at an address; with a name, only one whose certificate has it."""
 
 
-def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> Answer:
+def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> AgentReply:
     """Describe and a few round trips. Raises the FlowEdgeError of what fails."""
     with Client(address, silence_s=answer_s, name=name) as client:
         device = client.describe()
         exchanges = client.exchange_clocks(_EXCHANGES)
     round_trip = min(exchange.round_trip for exchange in exchanges)
-    return Answer(device, round_trip, ClockOffset.of_walls(exchanges))
+    return AgentReply(device, round_trip, ClockOffset.of_walls(exchanges))
 
 
 def survey(
-    records: Sequence[DeviceRecord],
+    records: Sequence[AdvertisedDevice],
     peers: Sequence[str] = (),
     *,
-    stale: Iterable[DeviceRecord] = (),
+    stale: Iterable[AdvertisedDevice] = (),
     ask: Ask = ask,
 ) -> list[Surveyed]:
     """Asks them all, several at a time; sorted by name, an agent once however many ways lead to it.
@@ -127,7 +127,7 @@ def merge(found: Iterable[Surveyed]) -> list[Surveyed]:
     ]
 
 
-def _of_record(record: DeviceRecord, stale: bool, ask: Ask) -> Surveyed:
+def _of_record(record: AdvertisedDevice, stale: bool, ask: Ask) -> Surveyed:
     if record.mismatch:
         return Surveyed(record.addresses, record, problem=record.mismatch, stale=stale)
     try:
@@ -150,7 +150,7 @@ def _of_record(record: DeviceRecord, stale: bool, ask: Ask) -> Surveyed:
     return Surveyed(record.addresses, record, problem=str(problems[0]), stale=stale)
 
 
-def other_device(address: str, record: DeviceRecord, device: Device) -> DeviceError:
+def other_device(address: str, record: AdvertisedDevice, device: Device) -> DeviceError:
     """An advertisement's address leads to someone else."""
     return DeviceError(
         record.name,

@@ -14,7 +14,7 @@ from flowedge.client.channel import CHANNEL_OPTIONS, check_address
 from flowedge.client.clock_offset import ClockOffset, Exchange
 from flowedge.client.stubs import agent_stub
 from flowedge.core.errors import ProtocolError
-from flowedge.live.timeline import Event
+from flowedge.live.timeline import TimelineEvent
 from flowedge.live.timeline_wire import decode
 from flowedge.net.grpc_status import from_status
 from flowedge.security.tls.channels import open_sync_channel
@@ -34,7 +34,7 @@ class DeviceTimeline:
     """
 
     address: str
-    events: tuple[Event, ...]
+    events: tuple[TimelineEvent, ...]
     dropped: int
     offset: ClockOffset
 
@@ -86,5 +86,5 @@ def exchange_clocks(stub: Any, address: str, answer_s: float) -> Exchange:
     return Exchange(sent, received, reply.now_s, wall, reply.wall_s)
 
 
-def _moved(event: Event, offset: ClockOffset) -> Event:
+def _moved(event: TimelineEvent, offset: ClockOffset) -> TimelineEvent:
     return event._replace(start=offset.to_caller(event.start), end=offset.to_caller(event.end))

@@ -16,7 +16,7 @@ from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, local_interfaces
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.address import WILDCARDS, host_ip, split_address
@@ -73,7 +73,7 @@ class Advertiser:
 
     def __init__(
         self,
-        record: DeviceRecord,
+        record: AdvertisedDevice,
         settings: DiscoverySettings = DiscoverySettings(),  # noqa: B008 (frozen)
         interfaces: Callable[[], list[Interface]] = local_interfaces,
     ) -> None:

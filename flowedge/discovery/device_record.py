@@ -17,7 +17,7 @@ _PROTOCOL_LIMIT = 2**16
 
 
 @dataclass(frozen=True, order=True)
-class DeviceRecord:
+class AdvertisedDevice:
     """One device as it is advertised; ordered by name, then id.
 
     Attributes:
@@ -64,7 +64,7 @@ class DeviceRecord:
         }
 
     @classmethod
-    def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> DeviceRecord:
+    def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> AdvertisedDevice:
         """Reads TXT fields from the network; ProtocolError says which field is not as it should be."""
         device_id = _text(txt, "id", address)
         if not _ID.fullmatch(device_id):

@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.advertiser import SERVICE_TYPE, Advertiser
-from flowedge.discovery.device_record import DeviceRecord
-from flowedge.discovery.presence import Event
+from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.presence import PresenceEvent
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.discovery.watcher import Watcher
+from flowedge.discovery.watcher import AgentWatcher
 
 __all__ = ["SERVICE_TYPE", "Advertiser", "discover"]
 
@@ -20,7 +20,7 @@ async def discover(
     timeout_s: float,
     want: Collection[str] | None = None,
     settings: DiscoverySettings = DiscoverySettings(),  # noqa: B008 (frozen)
-) -> list[DeviceRecord]:
+) -> list[AdvertisedDevice]:
     """The devices that answer within `timeout_s`, sorted by name.
 
     An agent that answers on several interfaces is listed once, with all its addresses; two agents that say
@@ -36,12 +36,12 @@ async def discover(
     complete = asyncio.Event()
     known: set[str] = set()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: PresenceEvent) -> None:
         known.update((event.record.id, event.record.name))
         if wanted is not None and wanted <= known:
             complete.set()
 
-    async with Watcher(settings, on_event) as watcher:
+    async with AgentWatcher(settings, on_event) as watcher:
         with contextlib.suppress(asyncio.TimeoutError):  # what has answered by then is the result
             await asyncio.wait_for(complete.wait(), timeout_s)
         records = [sighting.record for sighting in watcher.sightings]

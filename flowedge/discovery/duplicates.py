@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Named(Protocol):
+class NamedDevice(Protocol):
     """A device, as it is advertised or as it describes itself."""
 
     @property
@@ -37,7 +37,7 @@ class Duplicate:
         return f"the {self.what} {self.value!r} is that of {' and of '.join(self.devices)}"
 
 
-def duplicates(devices: Iterable[Named]) -> list[Duplicate]:
+def duplicates(devices: Iterable[NamedDevice]) -> list[Duplicate]:
     """Ids first. Devices are told apart by their addresses; those of one id are not named for their name."""
     by_address = {device.address: device for device in devices}
     found = _shared("id", by_address.values(), lambda device: device.id)
@@ -45,8 +45,8 @@ def duplicates(devices: Iterable[Named]) -> list[Duplicate]:
     return found + _shared("name", one_an_id.values(), lambda device: device.name)
 
 
-def _shared(what: str, devices: Iterable[Named], key: Callable[[Named], str]) -> list[Duplicate]:
-    groups: dict[str, list[Named]] = defaultdict(list)
+def _shared(what: str, devices: Iterable[NamedDevice], key: Callable[[NamedDevice], str]) -> list[Duplicate]:
+    groups: dict[str, list[NamedDevice]] = defaultdict(list)
     for device in devices:
         groups[key(device)].append(device)
     return [

@@ -66,7 +66,7 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedInterface:
     """An interface that is not used, and the reason for people to read."""
 
     interface: Interface
@@ -78,7 +78,7 @@ class InterfaceChoice:
     """What is used, loopback included, and what is not; an interface has only the addresses that are used."""
 
     chosen: tuple[Interface, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedInterface, ...]
 
     @property
     def networked(self) -> tuple[Interface, ...]:
@@ -91,13 +91,13 @@ def choose(
 ) -> InterfaceChoice:
     """The interfaces to use by the rules of DiscoverySettings; loopback is used unless it is denied."""
     chosen: list[Interface] = []
-    left_out: list[LeftOut] = []
+    left_out: list[ExcludedInterface] = []
     for interface in interfaces:
         decided = _decide(interface, allow, deny)
         if isinstance(decided, Interface):
             chosen.append(decided)
         else:
-            left_out.append(LeftOut(interface, decided))
+            left_out.append(ExcludedInterface(interface, decided))
     return InterfaceChoice(tuple(chosen), tuple(left_out))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 
 GONE_AFTER = 2.0  # lifetimes of an announcement without a word
 MIN_TTL_S, MAX_TTL_S = 1.0, 3600.0  # what a device may say its announcement is good for
@@ -24,18 +24,18 @@ class Change(str, Enum):
 
 
 @dataclass(frozen=True)
-class Event:
+class PresenceEvent:
     """One change of one device."""
 
     change: Change
-    record: DeviceRecord
+    record: AdvertisedDevice
 
 
 @dataclass(frozen=True)
 class Sighting:
     """A device and when it was last heard of; `ttl` is how long that is good for."""
 
-    record: DeviceRecord
+    record: AdvertisedDevice
     heard: float
     ttl: float
     stale: bool = False
@@ -56,7 +56,7 @@ class Presence:
         """Whether it is there or stale."""
         return instance in self._sightings
 
-    def heard(self, instance: str, record: DeviceRecord, ttl: float, now: float) -> list[Event]:
+    def heard(self, instance: str, record: AdvertisedDevice, ttl: float, now: float) -> list[PresenceEvent]:
         """An announcement. One that has an address of another instance of the same id replaces it."""
         sighting = Sighting(record, now, min(max(ttl, MIN_TTL_S), MAX_TTL_S))
         previous = self._sightings.get(instance)
@@ -71,32 +71,32 @@ class Presence:
             del self._sightings[name]
         self._sightings[instance] = sighting
         if previous is None:
-            return [Event(Change.RESTARTED if earlier else Change.CAME, record)]
+            return [PresenceEvent(Change.RESTARTED if earlier else Change.CAME, record)]
         if previous.stale:
-            return [Event(Change.RETURNED, record)]
-        return [Event(Change.CHANGED, record)] if previous.record != record else []
+            return [PresenceEvent(Change.RETURNED, record)]
+        return [PresenceEvent(Change.CHANGED, record)] if previous.record != record else []
 
-    def refreshed(self, instance: str, ttl: float, now: float) -> list[Event]:
+    def refreshed(self, instance: str, ttl: float, now: float) -> list[PresenceEvent]:
         """A sign of life that changes nothing else."""
         sighting = self._sightings.get(instance)
         return [] if sighting is None else self.heard(instance, sighting.record, ttl, now)
 
-    def goodbye(self, instance: str) -> list[Event]:
+    def goodbye(self, instance: str) -> list[PresenceEvent]:
         """It says that it leaves."""
         sighting = self._sightings.pop(instance, None)
-        return [] if sighting is None else [Event(Change.LEFT, sighting.record)]
+        return [] if sighting is None else [PresenceEvent(Change.LEFT, sighting.record)]
 
-    def tick(self, now: float) -> list[Event]:
+    def tick(self, now: float) -> list[PresenceEvent]:
         """Time has passed."""
         events = []
         for instance, sighting in list(self._sightings.items()):
             silent = now - sighting.heard
             if silent > GONE_AFTER * sighting.ttl:
                 del self._sightings[instance]
-                events.append(Event(Change.GONE, sighting.record))
+                events.append(PresenceEvent(Change.GONE, sighting.record))
             elif silent > sighting.ttl and not sighting.stale:
                 self._sightings[instance] = replace(sighting, stale=True)
-                events.append(Event(Change.STALE, sighting.record))
+                events.append(PresenceEvent(Change.STALE, sighting.record))
         return events
 
     def shortest_ttl(self) -> float | None:

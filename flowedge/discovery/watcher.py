@@ -25,9 +25,9 @@ from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR, _TYPE_SRV
 
 from flowedge.core.errors import DeviceError, ProtocolError
 from flowedge.discovery.advertiser import SERVICE_TYPE
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, choose, local_interfaces
-from flowedge.discovery.presence import Event, Presence, Sighting
+from flowedge.discovery.presence import Presence, PresenceEvent, Sighting
 from flowedge.discovery.reachability import by_reachability
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.address import join_address
@@ -38,10 +38,10 @@ _QUERIES_A_TTL = 3  # so that a lost answer or two make no one stale
 _TICK_S = 0.5
 _log = logging.getLogger(__name__)
 
-OnEvent = Callable[[Event], None]
+OnEvent = Callable[[PresenceEvent], None]
 
 
-class Watcher:
+class AgentWatcher:
     """Knows the agents that answer, while its context lasts; `on_event` is told each change."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Watcher:
         """The agents that are there, or were lately, sorted by name."""
         return self._presence.sightings
 
-    async def __aenter__(self) -> Watcher:
+    async def __aenter__(self) -> AgentWatcher:
         """DeviceError when the network does not let itself be searched."""
         choice = choose(local_interfaces(), self._settings.allow, self._settings.deny)
         self._interfaces = choice.chosen
@@ -102,7 +102,7 @@ class Watcher:
         if self._zeroconf is not None:
             await self._zeroconf.async_close()
 
-    def _tell(self, events: list[Event]) -> None:
+    def _tell(self, events: list[PresenceEvent]) -> None:
         if self._on_event is not None:
             for event in events:
                 self._on_event(event)
@@ -143,12 +143,12 @@ class Watcher:
         except (ProtocolError, OSError, ZeroconfError) as error:
             _log.warning("an advertisement was ignored: %s", error)
 
-    def _record_of(self, info: AsyncServiceInfo) -> DeviceRecord:
+    def _record_of(self, info: AsyncServiceInfo) -> AdvertisedDevice:
         hosts = info.parsed_scoped_addresses(IPVersion.All)[:MAX_ADDRESSES]
         if not hosts or not info.port:
             raise ProtocolError(f"{info.name!r} advertises no address")
         addresses = {join_address(host, info.port) for host in hosts}
-        return DeviceRecord.from_txt(info.properties, *by_reachability(addresses, self._interfaces))
+        return AdvertisedDevice.from_txt(info.properties, *by_reachability(addresses, self._interfaces))
 
     async def _keep_time(self, zeroconf: Zeroconf) -> None:
         """Ask again before what is known grows old, and notice what has."""

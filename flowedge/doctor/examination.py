@@ -18,7 +18,7 @@ from flowedge.doctor.checks import agents, clocks, compute, links, memory, mtu, 
 from flowedge.doctor.finding import Finding, in_order
 from flowedge.doctor.peers import Agents
 from flowedge.doctor.probes.compute_probe import try_libraries
-from flowedge.doctor.probes.connection_probe import Connection, connect
+from flowedge.doctor.probes.connection_probe import ConnectionAttempt, connect
 from flowedge.doctor.probes.link_probe import measure_links
 from flowedge.doctor.probes.mtu_probe import passing_size
 from flowedge.doctor.probes.multicast_probe import hear
@@ -31,7 +31,7 @@ KINDS = tuple(
     for kind in judge.KINDS
 )
 _CONNECT_S = 3.0
-Progress = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Examination:
     validity: clocks.Validity | None = None
     device: str = field(default_factory=lambda: platform.node() or "this device")
 
-    def run(self, say: Progress) -> list[Finding]:
+    def run(self, say: OnStep) -> list[Finding]:
         """Everything that was found, the worst first; `say` is told what is looked at."""
         say("the interfaces of this device")
         choice = choose(local_interfaces(), self.settings.allow, self.settings.deny)
@@ -116,7 +116,9 @@ class Examination:
         return findings
 
 
-def _judge_ways(found: Agents, ways: Mapping[str, Connection], choice: InterfaceChoice) -> list[Finding]:
+def _judge_ways(
+    found: Agents, ways: Mapping[str, ConnectionAttempt], choice: InterfaceChoice
+) -> list[Finding]:
     reached = [
         ports.PortFacts(
             one.name,
@@ -132,7 +134,7 @@ def _judge_ways(found: Agents, ways: Mapping[str, Connection], choice: Interface
     return ports.judge_ports(reached) + mtu.judge_mtu([facts for facts in measured if facts is not None])
 
 
-def _mtu_facts(one: Surveyed, connection: Connection, choice: InterfaceChoice) -> mtu.MtuFacts | None:
+def _mtu_facts(one: Surveyed, connection: ConnectionAttempt, choice: InterfaceChoice) -> mtu.MtuFacts | None:
     own = next((i.mtu for i in choice.networked if connection.local in i.ips), None)
     if own is None:
         return None

@@ -19,7 +19,7 @@ EXIT_CODES = {Severity.INFO: 0, Severity.WARNING: 4, Severity.ERROR: 1}
 
 
 @dataclass(frozen=True)
-class Kind:
+class FindingKind:
     """One thing that can be found.
 
     Attributes:
@@ -37,7 +37,7 @@ class Kind:
 class Finding:
     """One thing that was found; `device` is where, `detail` says it with names and numbers."""
 
-    kind: Kind
+    kind: FindingKind
     device: str
     detail: str
 

@@ -18,7 +18,7 @@ from flowedge.models.layers.taps import Taps
 
 
 @dataclass
-class _Session:
+class _LookupSession:
     """What one session has shown of lookup.
 
     Attributes:
@@ -54,7 +54,7 @@ class HybridDrafter:
         self._vocab_size = vocab_size
         self._parts: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
         self._taps = next((part.taps for part in self._parts if part.taps), ())
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _LookupSession] = {}
         for part in self._parts:
             if part.taps not in ((), self._taps):
                 raise ValueError(f"one drafter taps the layers {part.taps}, the other {self._taps}")
@@ -81,7 +81,7 @@ class HybridDrafter:
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
-        self._sessions[session] = _Session(noise)
+        self._sessions[session] = _LookupSession(noise)
         for part in self._parts:
             part.open(session, capacity, first_token, noise)
 
@@ -138,7 +138,9 @@ class HybridDrafter:
             self._lookup.extend(session, None, next_tokens[i : i + 1])
         return matches
 
-    def _learn(self, session: str, state: _Session, matches: Sequence[Match], next_tokens: IntArray) -> None:
+    def _learn(
+        self, session: str, state: _LookupSession, matches: Sequence[Match], next_tokens: IntArray
+    ) -> None:
         """Learn from the latest tokens, whose distributions models had after the rows before them."""
         assert state.first is not None
         start = state.first + len(state.odds) - 1

@@ -23,7 +23,7 @@ SCRATCH_ROWS = 512  # rows of one growth that fit before the cache has to be enl
 
 
 @dataclass
-class _Node:
+class _LMNode:
     """A draft node that has been computed.
 
     Attributes:
@@ -37,7 +37,7 @@ class _Node:
 
 
 @dataclass
-class _Session:
+class _LMSession:
     """One session's cache: a row for each known token, then the scratch of one growth.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Session:
     root: torch.Tensor | None = None
     growth: int | None = None
     tail_parents: list[int] = field(default_factory=list)
-    nodes: dict[int, _Node] = field(default_factory=dict)
+    nodes: dict[int, _LMNode] = field(default_factory=dict)
     names: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
@@ -68,9 +68,9 @@ class _Session:
         self.growth = None
         self.tail_parents, self.nodes, self.names = [], {}, {}
 
-    def computed_path(self, tokens: Sequence[int]) -> list[_Node]:
+    def computed_path(self, tokens: Sequence[int]) -> list[_LMNode]:
         """The nodes of the growth that lead along these tokens from its root, as far as they are computed."""
-        path: list[_Node] = []
+        path: list[_LMNode] = []
         name = ROOT
         for token in tokens:
             below = self.names.get((name, token))
@@ -100,7 +100,7 @@ class LMDrafter:
         self._block = block
         self._lm_head = lm_head
         self._vocab_size = vocab_size
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _LMSession] = {}
 
     @property
     def weight_bytes(self) -> int:
@@ -118,7 +118,7 @@ class LMDrafter:
     ) -> None:
         cache = self._block.new_cache(_cache_rows(capacity))
         predicted = torch.zeros((1 + capacity, self._lm_head.hidden_size), dtype=self._block.dtype)
-        self._sessions[session] = _Session(cache, predicted, capacity, [first_token], noise)
+        self._sessions[session] = _LMSession(cache, predicted, capacity, [first_token], noise)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -185,7 +185,7 @@ class LMDrafter:
             if state.root is None:
                 raise ValueError(f"session {session} has no true row to draft from")
             state.growth = growth
-            state.nodes[ROOT] = _Node(state.cached - 1, 0, state.root)
+            state.nodes[ROOT] = _LMNode(state.cached - 1, 0, state.root)
         fresh = [i for i, node in enumerate(nodes) if node not in state.nodes]
         if fresh:
             self._expand(state, [(nodes[i], parents[i], tokens[i]) for i in fresh])
@@ -201,7 +201,7 @@ class LMDrafter:
         logits = self._lm_head.logits(hidden)[:, : self._vocab_size]
         return Prediction(logits, list(range(start + 2, stop + 2)))
 
-    def _expand(self, state: _Session, fresh: Sequence[tuple[int, int, int]]) -> None:
+    def _expand(self, state: _LMSession, fresh: Sequence[tuple[int, int, int]]) -> None:
         """Compute nodes that are given by name, parent's name and token."""
         missing = {parent for _, parent, _ in fresh} - state.nodes.keys()
         if missing:
@@ -213,11 +213,11 @@ class LMDrafter:
         hidden = self._forward(state, [token for _, _, token in fresh], positions, np.array(tail))
         state.tail_parents = tail
         for i, (name, parent, token) in enumerate(fresh):
-            state.nodes[name] = _Node(first + i, above[i].depth + 1, hidden[i])
+            state.nodes[name] = _LMNode(first + i, above[i].depth + 1, hidden[i])
             state.names[parent, token] = name
 
     def _forward(
-        self, state: _Session, tokens: Sequence[int], positions: IntArray, tail_parents: IntArray
+        self, state: _LMSession, tokens: Sequence[int], positions: IntArray, tail_parents: IntArray
     ) -> torch.Tensor:
         """Final hidden states [n, hidden] of n tokens, whose rows are the last of the tail."""
         stop = state.cached + len(tail_parents)

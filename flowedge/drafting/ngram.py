@@ -122,7 +122,7 @@ def _longer(
 
 
 @dataclass
-class _Session:
+class _NGramSession:
     index: NGramIndex
     capacity: int
     noise: SamplingParams | None = None
@@ -145,7 +145,7 @@ class NGramDrafter:
         self._max_n = max_n
         self._indexed_n = max(min(max_n, INDEXED_N), min_n)
         self._min_n = min_n
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _NGramSession] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -159,7 +159,7 @@ class NGramDrafter:
     ) -> None:
         index = NGramIndex(self._indexed_n, self._min_n)
         index.append(first_token)
-        self._sessions[session] = _Session(index, capacity, noise)
+        self._sessions[session] = _NGramSession(index, capacity, noise)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)

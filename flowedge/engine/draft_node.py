@@ -38,7 +38,7 @@ from flowedge.engine.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.engine.stopping import TextStream
-from flowedge.protocol.outbox import Outgoing
+from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies import base
 from flowedge.strategies.base import TARGET, HierarchicalStrategy, Strategy
 
@@ -62,7 +62,7 @@ class DraftNode:
         self._sessions: dict[str, DraftSession] = {}
         self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
         self._cache_jobs: deque[OpenDraft | DropCache] = deque()
-        self._outgoing = [Outgoing() for _ in self.routes]
+        self._outgoing = [DraftNodeOutbox() for _ in self.routes]
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
         self._now = 0.0
@@ -148,7 +148,7 @@ class DraftNode:
             self.fail_session(name, error)
         self._closing.clear()
         self._reports.clear()
-        self._outgoing = [Outgoing() for _ in self.routes]
+        self._outgoing = [DraftNodeOutbox() for _ in self.routes]
 
     def receive(self, message: Message, route: int = TARGET) -> None:
         """Take in a message from the last stage of a route, a credit from the first, or a fault."""
@@ -310,7 +310,7 @@ class DraftNode:
                 case base.Emit():
                     if self._emit(session, command):
                         return
-                case base.Prune():
+                case base.AcceptPath():
                     self._outgoing[TARGET].prune(session.prune(command))
                 case base.Send():
                     self._outgoing[TARGET].put(session.draft_segment(command))

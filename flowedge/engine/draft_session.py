@@ -17,10 +17,10 @@ from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_node_spec import DraftNodeSpec
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.middle_session import MiddleSession
-from flowedge.engine.rows_in_flight import FlightMeter
+from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.protocol.epochs import map_segment
-from flowedge.protocol.pipeline_ledger import Flight
+from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies import base
 from flowedge.strategies.base import TARGET, Strategy
 
@@ -79,9 +79,9 @@ class DraftSession:
         self.job_s = 0.0
         self._growth: base.Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
-        self._flight = Flight(self.name, request.prompt)
+        self._flight = PipelineLedger(self.name, request.prompt)
         self._sequence = self._flight.sequence
-        self._meter = FlightMeter()  # of decoding
+        self._meter = RowsInFlightMeter()  # of decoding
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next
         self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
@@ -99,7 +99,7 @@ class DraftSession:
         """To the pipelines that have a part in it."""
         return (TARGET, *self.middles)
 
-    def flight(self, route: int) -> Flight:
+    def flight(self, route: int) -> PipelineLedger:
         """What is under way on a route. ProtocolError when it has no part in the session."""
         return self._flight if route == TARGET else self.middle(route).flight
 
@@ -140,7 +140,7 @@ class DraftSession:
         self._meter.send(segment.number, len(send.tokens), self._flight.now, committed=False)
         return segment
 
-    def prune(self, command: base.Prune) -> Prune:
+    def prune(self, command: base.AcceptPath) -> Prune:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._flight.prune(prune)

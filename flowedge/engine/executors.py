@@ -70,7 +70,7 @@ class BlockExecutor:
         cache = self._caches.get(job.session)
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
-        cache.gather(job.settled, job.slots)
+        cache.gather(job.gathered_until, job.slots)
         inputs, width = to_tensor(job.payload), self.block.hidden_size
         carries = self.row_width > width  # what earlier stages have tapped
         output = self.block.forward(

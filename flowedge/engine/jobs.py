@@ -44,17 +44,18 @@ class Forward:
     """Compute n rows through a stage's layers. Result: [n, width] payload, or None when aborted.
 
     Attributes:
-        settled: before computing, cache row settled + i must receive cache row slots[i] (the pending gather).
-        slots: int64, strictly ascending, each at least settled + its index.
+        gathered_until: the pending gather: before computing, cache row gathered_until + i must receive cache
+            row slots[i].
+        slots: int64, strictly ascending, each at least gathered_until + its index.
         context: rows below this are seen by every row.
-        cached: cache row of the first computed row; equals settled + len(slots).
+        cached: cache row of the first computed row; equals gathered_until + len(slots).
         tail_parents: int64, parent row of rows context .. cached + n, CONTEXT where it is the context.
         positions: int64 [n]; payload: int32 [n] token ids or [n, width]; widths as in StageSpec.
         dead: set when no row is wanted any more; to be read between layers.
     """
 
     session: str
-    settled: int
+    gathered_until: int
     slots: IntArray
     context: int
     cached: int

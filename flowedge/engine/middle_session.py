@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.protocol.pipeline_ledger import Flight
+from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies import base
 
 TOKEN_DTYPE = "int32"  # numpy name of what a middle model answers each row with
@@ -23,7 +23,7 @@ class MiddleSession:
         self, session: str, route: int, prompt: tuple[int, ...], capacity: int, vocab_size: int
     ) -> None:
         """capacity: cache rows; vocab_size: the target's number of token ids."""
-        self.flight = Flight(session, prompt)
+        self.flight = PipelineLedger(session, prompt)
         self._route = route
         self._prompt_rows = len(prompt)
         self._capacity = capacity

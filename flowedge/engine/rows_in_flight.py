@@ -10,7 +10,7 @@ from flowedge.core.sampling import IntArray
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
-class FlightMeter:
+class RowsInFlightMeter:
     """Follows a session's segments from when they are handed to the link until their fate is known.
 
     That is when they have been verified, or have come back without a live row and their turn has come; it is

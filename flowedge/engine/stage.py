@@ -29,7 +29,7 @@ from flowedge.core.messages import (
 from flowedge.core.sampling import IntArray
 from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
-from flowedge.protocol.cached_rows import Tail
+from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.epochs import check_prune, map_segment
 from flowedge.protocol.outbox import Outbox
 
@@ -75,10 +75,10 @@ class _Computing:
 
 
 @dataclass
-class _Session:
+class _StageSession:
     capacity: int
     work: Counter[str]  # of all sessions
-    tail: Tail = field(default_factory=Tail)
+    tail: CachedRows = field(default_factory=CachedRows)
     epoch: int = 0
     fence: int = 0  # the last prune that came in-band
     maps: dict[int, Prune] = field(default_factory=dict)  # applied prunes beyond the fence
@@ -102,7 +102,7 @@ class Stage:
     def __init__(self, device: str, spec: StageSpec) -> None:
         self.device = device
         self.spec = spec
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _StageSession] = {}
         self._closed: dict[str, StageReport] = {}  # tombstones, until the in-band close has passed
         self._passed: deque[str] = deque(maxlen=MAX_LATE_CLOSES)
         self._inbox: deque[Segment] = deque()
@@ -123,7 +123,7 @@ class Stage:
         return len(self._sessions)
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether no session is open, and none has ended whose close is still to pass here."""
         return not (self._sessions or self._closed or self._outbox)
 
@@ -131,7 +131,7 @@ class Stage:
         """Answer every session that is to be opened from now on with an error; those that are open go on."""
         self._refusing = error
 
-    def hand_back(self, error: FlowEdgeError) -> None:
+    def fail_sessions(self, error: FlowEdgeError) -> None:
         """End every session with an error, which reaches the draft node as a Fault."""
         for name in list(self._sessions):
             self._fail_session(name, error)
@@ -245,7 +245,7 @@ class Stage:
             self._outbox.put(self._fault(message.session, refusal))
             return
         self._counts.opened += 1
-        self._sessions[message.session] = _Session(
+        self._sessions[message.session] = _StageSession(
             message.capacity, self._counts.work, counted={"device": self.device}
         )
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
@@ -319,7 +319,7 @@ class Stage:
             session.fence = prune.epoch
             session.maps.pop(prune.epoch, None)
 
-    def _apply(self, session: _Session, prune: Prune) -> None:
+    def _apply(self, session: _StageSession, prune: Prune) -> None:
         check_prune(prune, session.tail.context, session.tail.cached)
         session.tail.apply(prune)
         session.epoch = prune.epoch
@@ -350,7 +350,7 @@ class Stage:
         tail.check_next(segment)
         job = Forward(
             session=segment.session,
-            settled=tail.settled,
+            gathered_until=tail.gathered_until,
             slots=tail.slots,
             context=tail.context,
             cached=tail.cached,
@@ -395,7 +395,7 @@ class Stage:
             self._computing.job.dead = True
         self._cache_jobs.append(DropCache(name))
 
-    def _session(self, name: str) -> _Session:
+    def _session(self, name: str) -> _StageSession:
         if name not in self._sessions:
             raise ProtocolError(f"session {name} is not open here")
         return self._sessions[name]

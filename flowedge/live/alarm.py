@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 
-class Alarm:
+class PreciseTimer:
     """Calls functions on the event loop it was made on, each at a time of time.monotonic()."""
 
     def __init__(self) -> None:

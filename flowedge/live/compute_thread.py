@@ -29,19 +29,19 @@ class Span(NamedTuple):
         return self.end - self.start
 
 
-class _Work(NamedTuple):
+class _QueuedFunction(NamedTuple):
     run: Callable[[], None]
     limit_s: float
 
 
-class ComputeLane:
+class ComputeThread:
     """Runs blocking functions in a thread of its own, in order."""
 
     def __init__(self, device: str, job_s: float = JOB_S) -> None:
         """job_s: how long a function may take, unless it has a limit of its own; see `overdue_s`."""
         self._device = device
         self._job_s = job_s
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_QueuedFunction | None] = queue.SimpleQueue()
         self._due: float | None = None  # when the function that is running should have ended
         # A daemon, so that a process that is told to stop does not wait for a long load to end.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
@@ -77,12 +77,12 @@ class ComputeLane:
             else:
                 _tell(loop, done, (result, Span(started, time.monotonic())), None)
 
-        self._work.put(_Work(work, self._job_s if limit_s is None else limit_s))
+        self._work.put(_QueuedFunction(work, self._job_s if limit_s is None else limit_s))
         return await done
 
     def run_later(self, function: Callable[[], None]) -> None:
         """Run a function, which raises nothing, after the work there is; nobody waits for it."""
-        self._work.put(_Work(function, self._job_s))
+        self._work.put(_QueuedFunction(function, self._job_s))
 
     def stop(self, wait_s: float) -> None:
         """End the thread after the work it has; waits for that at most `wait_s`."""

@@ -28,16 +28,16 @@ from flowedge.engine.activity import REQUEST, TRANSFER, job_activity, message_ro
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
-from flowedge.live.observer import UNOBSERVED, Observer
-from flowedge.live.pacing import Pacing, Way
+from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.pacing import EmulatedDevice, Way
 from flowedge.live.pump import Pump
 from flowedge.live.route_links import OpenLink, RouteLinks, RouteOpener
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import Lane
+from flowedge.live.transport.link import LinkKind
 from flowedge.live.transport.server import InStream
-from flowedge.live.work_timing import make_pace
+from flowedge.live.work_timing import make_work_timing
 from flowedge.net.deadline import within
 from flowedge.protocol.wire import FrameError
 
@@ -46,7 +46,7 @@ CHECK_S = 0.5  # how often sessions are looked at for progress
 _log = logging.getLogger(__name__)
 
 
-class Generation:
+class RunningRequest:
     """One request that is being served."""
 
     def __init__(self, session: str) -> None:
@@ -79,12 +79,12 @@ class LiveDraftNode:
         self,
         machine: DraftNode,
         executor: DraftExecutor,
-        lane: ComputeLane,
+        lane: ComputeThread,
         *,
         progress_s: float,
         fault: ExpressFault,
-        pacing: Pacing | None = None,
-        observer: Observer = UNOBSERVED,
+        pacing: EmulatedDevice | None = None,
+        observer: LiveObserver = UNOBSERVED,
     ) -> None:
         """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
 
@@ -94,10 +94,10 @@ class LiveDraftNode:
         self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._pace = make_pace(lane, pacing)
+        self._pace = make_work_timing(lane, pacing)
         self._progress_s = progress_s
         self._observer = observer
-        self._generations: dict[str, Generation] = {}
+        self._generations: dict[str, RunningRequest] = {}
         self._fault = fault
         self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks() for route in machine.routes}
@@ -120,7 +120,7 @@ class LiveDraftNode:
         return self._machine.num_sessions
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether no request is being served, and no session is open anywhere on the pipeline."""
         return not self._generations and (self.lost is not None or not self._machine.num_sessions)
 
@@ -128,7 +128,7 @@ class LiveDraftNode:
         """Have requests go on, and every new one refused with an error."""
         self._refusing = error
 
-    def hand_back(self, error: DrainingError) -> None:
+    def fail_sessions(self, error: DrainingError) -> None:
         """End every request with an error."""
         for session in list(self._generations):
             self._machine.fail_session(session, error)
@@ -158,7 +158,7 @@ class LiveDraftNode:
         """See DraftNode.draft_with."""
         self._machine.draft_with(needs_features=needs_features)
 
-    def generate(self, request: Request, arrived: float | None = None) -> Generation:
+    def generate(self, request: Request, arrived: float | None = None) -> RunningRequest:
         """Begin to serve a request; end it with `end`.
 
         arrived: when it arrived, on time.monotonic(); now if not given.
@@ -173,12 +173,12 @@ class LiveDraftNode:
         self._machine.start(request)
         began = time.monotonic() if arrived is None else arrived
         self.timeline.add(request.session, REQUEST, began, began)
-        generation = self._generations[request.session] = Generation(request.session)
+        generation = self._generations[request.session] = RunningRequest(request.session)
         self._observer.counted(WorkCounts(opened=1))
         self._changed()
         return generation
 
-    def end(self, generation: Generation) -> None:
+    def end(self, generation: RunningRequest) -> None:
         """The client has its result, or wants none; cancels what is still going on."""
         if self._generations.pop(generation.session, None) is not None and not generation.concluded:
             self._count_end(CANCELLED)
@@ -199,7 +199,7 @@ class LiveDraftNode:
 
     def opened(self, stream: InStream) -> None:
         """The last stage asks for a stream; see StreamOwner."""
-        if stream.lane is not Lane.IN_BAND:
+        if stream.lane is not LinkKind.IN_BAND:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
         if self.lost is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
@@ -337,7 +337,7 @@ class LiveDraftNode:
                 if now - generation.progressed > self._progress_s:
                     self._give_up(generation)
 
-    def _give_up(self, generation: Generation) -> None:
+    def _give_up(self, generation: RunningRequest) -> None:
         error = DeadlineError(
             f"device {self.device}: session {generation.session} saw no message, no result and no output "
             f"for {self._progress_s:g} s"

@@ -23,15 +23,15 @@ from flowedge.core.messages import Close, Fault, Message, Open, Prune
 from flowedge.engine.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.engine.jobs import StageExecutor
 from flowedge.engine.stage import Stage
-from flowedge.live.compute_thread import ComputeLane
-from flowedge.live.observer import UNOBSERVED, Observer
-from flowedge.live.pacing import Pacing, Way
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.pacing import EmulatedDevice, Way
 from flowedge.live.pump import Pump
 from flowedge.live.session_log import SessionLog
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import Lane, OutLink
+from flowedge.live.transport.link import LinkKind, OutLink
 from flowedge.live.transport.server import InStream
-from flowedge.live.work_timing import make_pace
+from flowedge.live.work_timing import make_work_timing
 from flowedge.protocol.wire import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
@@ -52,10 +52,10 @@ class LiveStage:
         self,
         machine: Stage,
         executor: StageExecutor,
-        lane: ComputeLane,
+        lane: ComputeThread,
         on_ended: Callable[[str], None],
-        pacing: Pacing | None = None,
-        observer: Observer = UNOBSERVED,
+        pacing: EmulatedDevice | None = None,
+        observer: LiveObserver = UNOBSERVED,
         *,
         pipeline: str = "",
     ) -> None:
@@ -69,7 +69,7 @@ class LiveStage:
         self._log = SessionLog(machine.device, pipeline)
         self._machine = machine
         self._executor = executor
-        self._pace = make_pace(lane, pacing)
+        self._pace = make_work_timing(lane, pacing)
         self._observer = observer
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
@@ -102,17 +102,17 @@ class LiveStage:
         return self._machine.queue_length
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether nothing is under way: no session, and no message that has not been sent on."""
-        return self.ended is not None or (self._machine.settled and not self._sending)
+        return self.ended is not None or (self._machine.is_drained and not self._sending)
 
     def begin_drain(self, error: DrainingError) -> None:
         """Have sessions go on, and every new one refused with an error."""
         self._machine.refuse_sessions(error)
 
-    def hand_back(self, error: DrainingError) -> None:
-        """End every session with an error, which its client gets; `settled` when all have been told."""
-        self._machine.hand_back(error)
+    def fail_sessions(self, error: DrainingError) -> None:
+        """End every session with an error, which its client gets; `is_drained` when all have been told."""
+        self._machine.fail_sessions(error)
         self._changed()
 
     async def connect(self, open_link: OpenLink) -> None:
@@ -138,7 +138,7 @@ class LiveStage:
         """Take a stream; see StreamOwner."""
         if self.ended is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.ended}")
-        if stream.lane is Lane.EXPRESS:
+        if stream.lane is LinkKind.EXPRESS:
             if self._express is not None:
                 raise BadRequestError(f"device {self.device} has a draft node already: {self._express.peer}")
             self._express = stream
@@ -149,7 +149,7 @@ class LiveStage:
 
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message; see StreamOwner."""
-        way = Way.EXPRESS if stream.lane is Lane.EXPRESS else Way.IN_BAND
+        way = Way.EXPRESS if stream.lane is LinkKind.EXPRESS else Way.IN_BAND
         self._pace.arrive(way, stream.departed, lambda: self._take(stream, message))
 
     def _take(self, stream: InStream, message: Message) -> None:
@@ -161,7 +161,7 @@ class LiveStage:
             session = getattr(message, "session", "?")
             stream.reply(Fault(session, self.device, error.code, str(error)))
             return
-        express = stream.lane is Lane.EXPRESS
+        express = stream.lane is LinkKind.EXPRESS
         if express and isinstance(message, Prune) and message.session in self._owners:
             now = time.monotonic()
             self.timeline.add(message.session, PRUNE, now, now)
@@ -184,7 +184,7 @@ class LiveStage:
         self._changed()
 
     def _check_sender(self, stream: InStream, message: Message) -> None:
-        if stream.lane is Lane.EXPRESS:
+        if stream.lane is LinkKind.EXPRESS:
             if not isinstance(message, Prune | Close):
                 raise ProtocolError(f"a {type(message).__name__} does not belong on the express lane")
             return

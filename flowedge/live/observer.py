@@ -8,7 +8,7 @@ from flowedge.core.request import DecodeCounters
 from flowedge.engine.work_counts import WorkCounts
 
 
-class Observer(Protocol):
+class LiveObserver(Protocol):
     """Hears of what was done; it raises nothing and changes nothing. Times are in seconds."""
 
     def counted(self, counts: WorkCounts) -> None:
@@ -30,7 +30,7 @@ class Observer(Protocol):
         """A request has ended well on the draft node."""
 
 
-class Unobserved:
+class NoObserver:
     """An Observer that counts nothing."""
 
     def counted(self, counts: WorkCounts) -> None: ...
@@ -46,4 +46,4 @@ class Unobserved:
     def decoded(self, counters: DecodeCounters) -> None: ...
 
 
-UNOBSERVED = Unobserved()
+UNOBSERVED = NoObserver()

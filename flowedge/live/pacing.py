@@ -63,7 +63,7 @@ class JobTiming:
     late_s: float
 
 
-class Pacing(Protocol):
+class EmulatedDevice(Protocol):
     """What one emulated device takes for its work, and its links for its messages.
 
     Attributes:

@@ -10,7 +10,7 @@ MAX_EVENTS = 20_000  # of all sessions together
 MAX_SESSIONS = 64
 
 
-class Event(NamedTuple):
+class TimelineEvent(NamedTuple):
     """A stretch of time, or a moment where `start` is `end`, in seconds of one monotonic clock.
 
     Attributes:
@@ -25,8 +25,8 @@ class Event(NamedTuple):
 
 
 @dataclass
-class _Session:
-    events: deque[Event] = field(default_factory=deque)
+class _SessionEvents:
+    events: deque[TimelineEvent] = field(default_factory=deque)
     dropped: int = 0
 
 
@@ -39,7 +39,7 @@ class Timeline:
     def __init__(self, max_events: int = MAX_EVENTS, max_sessions: int = MAX_SESSIONS) -> None:
         self._max_events = max_events
         self._max_sessions = max_sessions
-        self._sessions: dict[str, _Session] = {}  # the oldest first
+        self._sessions: dict[str, _SessionEvents] = {}  # the oldest first
         self._held = 0
 
     def add(self, session: str, kind: str, start: float, end: float, rows: int = 0) -> None:
@@ -47,21 +47,21 @@ class Timeline:
         known = self._sessions.get(session)
         if known is None:
             known = self._open(session)
-        known.events.append(Event(kind, start, end, rows))
+        known.events.append(TimelineEvent(kind, start, end, rows))
         self._held += 1
         if self._held > self._max_events:
             self._drop_one()
 
-    def of(self, session: str) -> tuple[list[Event], int]:
+    def of(self, session: str) -> tuple[list[TimelineEvent], int]:
         """What is remembered of a session, in the order it ended, and how many older events were dropped."""
         known = self._sessions.get(session)
         return ([], 0) if known is None else (list(known.events), known.dropped)
 
-    def _open(self, session: str) -> _Session:
+    def _open(self, session: str) -> _SessionEvents:
         while len(self._sessions) >= self._max_sessions:
             oldest = next(iter(self._sessions))
             self._held -= len(self._sessions.pop(oldest).events)
-        made = self._sessions[session] = _Session()
+        made = self._sessions[session] = _SessionEvents()
         return made
 
     def _drop_one(self) -> None:

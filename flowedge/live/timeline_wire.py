@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from flowedge.core.errors import ProtocolError
 from flowedge.engine.activity import ACTIVITIES
-from flowedge.live.timeline import MAX_EVENTS, Event
+from flowedge.live.timeline import MAX_EVENTS, TimelineEvent
 from flowedge.v1 import agent_pb2 as pb
 
 _CODES: dict[str, int] = {kind: pb.Activity.Value(f"ACTIVITY_{kind.upper()}") for kind in ACTIVITIES}
 _KINDS = {code: kind for kind, code in _CODES.items()}
 
 
-def encode(events: Sequence[Event], dropped: int) -> pb.TimelineReply:
+def encode(events: Sequence[TimelineEvent], dropped: int) -> pb.TimelineReply:
     """The reply that carries the events."""
     return pb.TimelineReply(
         activity=[_CODES[event.kind] for event in events],  # type: ignore[misc]
@@ -25,7 +25,7 @@ def encode(events: Sequence[Event], dropped: int) -> pb.TimelineReply:
     )
 
 
-def decode(reply: pb.TimelineReply, device: str) -> tuple[list[Event], int]:
+def decode(reply: pb.TimelineReply, device: str) -> tuple[list[TimelineEvent], int]:
     """The events and how many older ones were dropped; ProtocolError, naming the device, for nonsense."""
     count = len(reply.activity)
     if count > MAX_EVENTS or not count == len(reply.start_s) == len(reply.end_s) == len(reply.rows):
@@ -33,12 +33,12 @@ def decode(reply: pb.TimelineReply, device: str) -> tuple[list[Event], int]:
             f"device {device} sent a timeline of {count} kinds, {len(reply.start_s)} starts, "
             f"{len(reply.end_s)} ends and {len(reply.rows)} rows; at most {MAX_EVENTS} of each are taken"
         )
-    events: list[Event] = []
+    events: list[TimelineEvent] = []
     for code, start, end, rows in zip(reply.activity, reply.start_s, reply.end_s, reply.rows, strict=True):
         kind = _KINDS.get(code)
         if kind is None:
             raise ProtocolError(f"device {device} sent a timeline with the unknown activity {code}")
         if not (math.isfinite(start) and math.isfinite(end) and start <= end):
             raise ProtocolError(f"device {device} sent a timeline in which {kind} goes from {start} to {end}")
-        events.append(Event(kind, start, end, rows))
+        events.append(TimelineEvent(kind, start, end, rows))
     return events, reply.dropped

@@ -11,16 +11,16 @@ from typing import Protocol, TypeVar
 
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, StageJob
-from flowedge.live.alarm import Alarm
-from flowedge.live.compute_thread import ComputeLane, Span
-from flowedge.live.pacing import JobTiming, Pacing, Schedule, Way, abort_time
+from flowedge.live.alarm import PreciseTimer
+from flowedge.live.compute_thread import ComputeThread, Span
+from flowedge.live.pacing import EmulatedDevice, JobTiming, Schedule, Way, abort_time
 from flowedge.live.transport.link import OutLink
 
 T = TypeVar("T")
 MAX_EARLY_S = 1.0  # by which a network may bring a message before it was due to have left
 
 
-class Pace(Protocol):
+class WorkTiming(Protocol):
     """What a live driver does its work through; called on the event loop."""
 
     async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, Span]:
@@ -45,15 +45,15 @@ class Pace(Protocol):
         """Deliver nothing any more."""
 
 
-def make_pace(lane: ComputeLane, pacing: Pacing | None) -> Pace:
+def make_work_timing(lane: ComputeThread, pacing: EmulatedDevice | None) -> WorkTiming:
     """The pace that `pacing` asks for, or none in particular; on a running event loop."""
-    return AsItComes(lane) if pacing is None else Paced(lane, pacing)
+    return RealTime(lane) if pacing is None else EmulatedTime(lane, pacing)
 
 
-class AsItComes:
+class RealTime:
     """A Pace that holds nothing up."""
 
-    def __init__(self, lane: ComputeLane) -> None:
+    def __init__(self, lane: ComputeThread) -> None:
         self._lane = lane
 
     async def stage_job(self, job: StageJob, work: Callable[[], T]) -> tuple[T | None, Span]:  # noqa: ARG002
@@ -84,17 +84,17 @@ class _Running:
     ended: asyncio.Event
 
 
-class Paced:
+class EmulatedTime:
     """A Pace by a profile, on an absolute schedule.
 
     Every event has the time at which it was due, and what it leads to is counted from that time, however late
     the event loop came to it.
     """
 
-    def __init__(self, lane: ComputeLane, pacing: Pacing) -> None:
+    def __init__(self, lane: ComputeThread, pacing: EmulatedDevice) -> None:
         self._compute = lane
         self._pacing = pacing
-        self._alarm = Alarm()
+        self._alarm = PreciseTimer()
         self._lane = Schedule()
         self._link = Schedule()
         self._lines = {way: DelayLine(self._alarm) for way in Way}
@@ -175,7 +175,7 @@ class Paced:
 class DelayLine:
     """Has things happen at their times, never in another order than they were put in."""
 
-    def __init__(self, alarm: Alarm) -> None:
+    def __init__(self, alarm: PreciseTimer) -> None:
         self._alarm = alarm
         self._waiting: deque[tuple[float, Callable[[float], None]]] = deque()
         self._last = float("-inf")

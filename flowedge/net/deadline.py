@@ -28,7 +28,7 @@ async def within(seconds: float, awaited: Awaitable[T], what: str) -> T:
     return task.result()
 
 
-class Patience:
+class ProgressDeadline:
     """A deadline that moves on with every sign of progress."""
 
     def __init__(self, seconds: float) -> None:

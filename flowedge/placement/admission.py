@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.system.memory_room import MemorySettings, Room, read_room
+from flowedge.system.memory_room import AvailableMemory, MemorySettings, read_available_memory
 from flowedge.system.memory_sums import gib, require_memory
 
 ADVICE = (
@@ -18,11 +18,17 @@ def admit(
 
     weights: bytes; row_bytes: of the KV cache, for one token; max_rows: the longest context of the model.
     """
-    require(what, device, read_room(settings), weights, row_bytes, max_rows, settings)
+    require(what, device, read_available_memory(settings), weights, row_bytes, max_rows, settings)
 
 
 def require(
-    what: str, device: str, room: Room, weights: int, row_bytes: int, max_rows: int, settings: MemorySettings
+    what: str,
+    device: str,
+    room: AvailableMemory,
+    weights: int,
+    row_bytes: int,
+    max_rows: int,
+    settings: MemorySettings,
 ) -> None:
     """The same for a room that has been read."""
     rows = min(settings.kv_tokens, max_rows)
@@ -37,5 +43,5 @@ def require(
 
 def session_rows(row_bytes: int, settings: MemorySettings) -> int:
     """The cache rows that one session may have, at least 1: what is free now without the reserve."""
-    free = read_room(settings).available - settings.reserve_bytes
+    free = read_available_memory(settings).available - settings.reserve_bytes
     return max(1, free // row_bytes)

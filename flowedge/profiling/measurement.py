@@ -19,13 +19,13 @@ Seconds = Annotated[float, Field(gt=0, lt=3600)]
 Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
 
 
-class Checked(BaseModel):
+class StrictModel(BaseModel):
     """Base of what crosses a link as JSON: frozen, and nothing unknown is taken."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
-class MeasureOptions(Checked):
+class MeasureOptions(StrictModel):
     """What is to be measured, and how carefully.
 
     Attributes:
@@ -45,7 +45,7 @@ class MeasureOptions(Checked):
     compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
 
 
-class LayerSizes(Checked):
+class LayerSizes(StrictModel):
     """A Llama decoder layer."""
 
     hidden: Size
@@ -54,7 +54,7 @@ class LayerSizes(Checked):
     kv_heads: Size
 
 
-class LayerTime(Checked):
+class LayerTime(StrictModel):
     """One decoder layer over `rows` rows that see `cached` rows before them."""
 
     sizes: LayerSizes
@@ -63,7 +63,7 @@ class LayerTime(Checked):
     seconds: Seconds
 
 
-class DraftTimes(Checked):
+class DraftTimes(StrictModel):
     """Jobs of a draft node with a drafter; see DraftTimes in flowedge/profiling/documents/measured.py."""
 
     extend: Table
@@ -71,7 +71,7 @@ class DraftTimes(Checked):
     root: Seconds
 
 
-class ModelTimes(Checked):
+class ModelTimes(StrictModel):
     """One model on the device.
 
     Attributes:
@@ -93,7 +93,7 @@ class ModelTimes(Checked):
     draft: DraftTimes | None
 
 
-class DeviceMeasurement(Checked):
+class DeviceMeasurement(StrictModel):
     """A device, and every time that was taken on it.
 
     Attributes:
@@ -118,7 +118,7 @@ class DeviceMeasurement(Checked):
     four_bit_problem: str = Field(default="", max_length=4096)
 
 
-class LinkMeasurement(Checked):
+class LinkMeasurement(StrictModel):
     """One direction of a link, as its sender and its receiver measured it.
 
     Attributes:
@@ -134,7 +134,7 @@ class LinkMeasurement(Checked):
         return 8 * self.bytes / self.seconds
 
 
-C = TypeVar("C", bound=Checked)
+C = TypeVar("C", bound=StrictModel)
 
 
 def measure_options(**given: object) -> MeasureOptions:

@@ -56,7 +56,7 @@ class ProfileOptions:
     force: bool = False
 
 
-class Progress:
+class ProfileProgress:
     """Told what is being measured; does nothing by itself."""
 
     def say(self, device: str, text: str) -> None:
@@ -72,7 +72,7 @@ class Profiled:
     scenario: Path
 
 
-def run_profile(options: ProfileOptions, progress: Progress) -> Profiled:
+def run_profile(options: ProfileOptions, progress: ProfileProgress) -> Profiled:
     """Measure, fit and write.
 
     Before anything is measured, raises BadRequestError for hosts that make no ring or files that are there
@@ -110,14 +110,14 @@ def _describe(host: str) -> Device:
     return device
 
 
-def _measure(options: ProfileOptions, index: int, name: str, progress: Progress) -> DeviceMeasurement:
+def _measure(options: ProfileOptions, index: int, name: str, progress: ProfileProgress) -> DeviceMeasurement:
     if options.hosts:
         return measure_device(options.hosts[index], options.measure, lambda text: progress.say(name, text))
     return measure_here(options.measure, name, lambda text: progress.say(name, text))
 
 
 def _measure_links(
-    options: ProfileOptions, agents: Sequence[Device], progress: Progress
+    options: ProfileOptions, agents: Sequence[Device], progress: ProfileProgress
 ) -> list[LinkProfile]:
     links = []
     for index, agent in enumerate(agents):

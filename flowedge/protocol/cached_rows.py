@@ -12,18 +12,18 @@ from flowedge.protocol.epochs import renumbered_parents, retained_from
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
-class Tail:
+class CachedRows:
     """The rows a stage has cached or is computing: `context` committed rows, then the draft tail.
 
-    Prunes change the numbering at once; the cache rows are moved later, by the gather that the next
-    computation starts with. Until then `slots` says where they are: row settled + i is in cache row slots[i].
+    Prunes change the numbering at once. The cache rows are moved later, by the gather that the next
+    computation starts with. Until then row gathered_until + i is in cache row slots[i].
     """
 
     def __init__(self) -> None:
         self.context = 0
         self.parents: IntArray = _EMPTY  # of rows context .. cached
         self.positions: IntArray = _EMPTY
-        self.settled = 0
+        self.gathered_until = 0
         self.slots: IntArray = _EMPTY
 
     @property
@@ -53,10 +53,10 @@ class Tail:
 
     def append(self, segment: Segment) -> None:
         """Take in the rows of a segment whose computation starts now, after the pending gather."""
-        self.settled = self.context
+        self.gathered_until = self.context
         if segment.committed:
             self.context += segment.num_rows
-            self.settled = self.context
+            self.gathered_until = self.context
             self.slots = _EMPTY
         else:
             self.parents = np.concatenate([self.parents, segment.parents])
@@ -66,8 +66,8 @@ class Tail:
     def apply(self, prune: Prune) -> None:
         """Keep what the prune retains; its accepted rows become context."""
         kept = retained_from(prune, self.context, len(self.parents))
-        before_tail = np.arange(self.context - self.settled)
-        self.slots = self.slots[np.append(before_tail, kept + self.context - self.settled)]
+        before_tail = np.arange(self.context - self.gathered_until)
+        self.slots = self.slots[np.append(before_tail, kept + self.context - self.gathered_until)]
         draft = kept[prune.accepted :]
         self.parents = renumbered_parents(prune, self.parents[draft])
         self.positions = self.positions[draft]

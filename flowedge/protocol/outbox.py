@@ -53,7 +53,7 @@ class Outbox:
         )
 
 
-class Outgoing:
+class DraftNodeOutbox:
     """What waits to leave the draft node for one pipeline.
 
     Attributes:

@@ -10,11 +10,11 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
 from flowedge.core.sampling import IntArray
 from flowedge.protocol.epochs import map_segment
-from flowedge.protocol.row_sequence import Sequence
-from flowedge.strategies.base import Crossing
+from flowedge.protocol.row_sequence import RowSequence
+from flowedge.strategies.base import PipelineTrip
 
 
-class Flight:
+class PipelineLedger:
     """The sequence of rows in a pipeline, the segments they were sent in, and the fence of what comes back.
 
     Attributes:
@@ -23,7 +23,7 @@ class Flight:
     """
 
     def __init__(self, session: str, prompt: tuple[int, ...]) -> None:
-        self.sequence = Sequence(session)
+        self.sequence = RowSequence(session)
         self.credits = 1
         self.sent = 0
         self.now = 0.0
@@ -35,7 +35,7 @@ class Flight:
         self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
         self._returned = 0
         self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of what is under way
-        self._crossings: dict[int, Crossing] = {}  # of what is back
+        self._crossings: dict[int, PipelineTrip] = {}  # of what is back
 
     @property
     def all_returned(self) -> bool:
@@ -139,10 +139,10 @@ class Flight:
         if not _same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         rows, sent_at = self._sent_at.pop(segment.number)
-        self._crossings[segment.number] = Crossing(rows, self.now - sent_at)
+        self._crossings[segment.number] = PipelineTrip(rows, self.now - sent_at)
         return segment
 
-    def take_crossings(self, last: int) -> tuple[Crossing, ...]:
+    def take_crossings(self, last: int) -> tuple[PipelineTrip, ...]:
         """What the segments up to this number took, in order; each is told once."""
         numbers = sorted(number for number in self._crossings if number <= last)
         return tuple(self._crossings.pop(number) for number in numbers)

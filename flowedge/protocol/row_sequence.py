@@ -11,7 +11,7 @@ from flowedge.protocol.epochs import renumbered_parents
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
-class Sequence:
+class RowSequence:
     """Context rows, then the draft rows that were sent, in the numbering of `epoch`.
 
     Attributes:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.net.address import is_loopback, join_address
-from flowedge.security.credentials.certificate_role import LEADERS, Role
+from flowedge.security.credentials.certificate_role import LEADERS, CertificateRole
 from flowedge.security.credentials.certificates import check_time
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.settings import SecuritySettings
 from flowedge.system.state_dir import state_dir
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class Security:
     """What is shown to others, and asked of them. Without a store there is no identity."""
 
-    def __init__(self, store: IdentityStore | None, *, insecure: bool = False) -> None:
+    def __init__(self, store: CredentialStore | None, *, insecure: bool = False) -> None:
         self.store = store
         self.insecure = insecure
 
@@ -36,8 +36,8 @@ class Security:
                 "use this device"
             )
             return cls(None, insecure=True)
-        if IdentityStore.exists(state):
-            return cls(IdentityStore.open(state))
+        if CredentialStore.exists(state):
+            return cls(CredentialStore.open(state))
         if settings.cluster_dir:
             raise BadRequestError(
                 f"there is no identity in {state}; `flowedge join TOKEN --dir {state}` makes one"
@@ -50,7 +50,7 @@ class Security:
         return self.store.identity.cluster_id if self.store is not None else ""
 
     @property
-    def role(self) -> Role | None:
+    def role(self) -> CertificateRole | None:
         return self.store.identity.holder.member.role if self.store is not None else None
 
     def listen_host(self, asked: str | None) -> str:
@@ -94,7 +94,7 @@ class Security:
                 "TOKEN), or say --insecure here and there"
             )
 
-    def check_valid(self, now: datetime.datetime) -> IdentityStore:
+    def check_valid(self, now: datetime.datetime) -> CredentialStore:
         """The identity, which is valid now. AccessError when it is not."""
         if self.store is None:
             raise AccessError("this machine has joined no cluster; join one: flowedge join TOKEN")

@@ -21,7 +21,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import row_width
 from flowedge.models.layers.tensors import payload_dtype
 from flowedge.models.layers.whole_model import MiddleModel
-from flowedge.simulate.virtual_pipeline import Costs, ExpressFault, Observer, VirtualPipeline
+from flowedge.simulate.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.registry import make_strategy
 
 
@@ -51,8 +51,8 @@ def virtual_pipeline(
     make_text: Callable[[], TextStream],
     quant: str = "none",
     prefill_rows: int = 128,
-    express_fault: ExpressFault | None = None,
-    observer: Observer | None = None,
+    express_fault: ExpressDelay | None = None,
+    observer: VirtualObserver | None = None,
     blocks: Sequence[LayerBlock] | None = None,
     middles: Sequence[MiddleModel] = (),
 ) -> VirtualPipeline:
@@ -99,8 +99,8 @@ def machine_pipeline(
     vocab_size: int,
     spec: DraftNodeSpec,
     make_text: Callable[[], TextStream],
-    express_fault: ExpressFault | None = None,
-    observer: Observer | None = None,
+    express_fault: ExpressDelay | None = None,
+    observer: VirtualObserver | None = None,
     added_widths: Sequence[int] | None = None,
     middle_executors: Sequence[StageExecutor] = (),
 ) -> VirtualPipeline:

@@ -56,7 +56,7 @@ class Costs(Protocol):
         """Size of a message on the link out of `sender`."""
 
 
-class Observer(Protocol):
+class VirtualObserver(Protocol):
     """Told what happens and when, in seconds of virtual time; it changes nothing."""
 
     def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
@@ -69,12 +69,12 @@ class Observer(Protocol):
         """The draft node sent a message straight to a stage."""
 
 
-ExpressFault = Callable[[int, Message], float | None]
+ExpressDelay = Callable[[int, Message], float | None]
 """Extra delay in seconds of an express message to a stage; None loses it."""
 
 
 @dataclass
-class _Lane:
+class _ComputeSlot:
     busy: bool = False
     job: StageJob | DraftJob | None = None
     started: float = 0.0
@@ -105,8 +105,8 @@ class VirtualPipeline:
         stages: Sequence[Stage],
         stage_executors: Sequence[StageExecutor],
         costs: Costs,
-        express_fault: ExpressFault | None = None,
-        observer: Observer | None = None,
+        express_fault: ExpressDelay | None = None,
+        observer: VirtualObserver | None = None,
         middles: Sequence[Stage] = (),
         middle_executors: Sequence[StageExecutor] = (),
     ) -> None:
@@ -127,8 +127,8 @@ class VirtualPipeline:
         self._observer = observer
         self._heap: list[_Event] = []
         self._sequence = 0
-        self._draft_lane = _Lane()
-        self._lanes = {place: _Lane() for place in self._machines}
+        self._draft_lane = _ComputeSlot()
+        self._lanes = {place: _ComputeSlot() for place in self._machines}
         self._link_busy = dict.fromkeys([DRAFT_NODE, *self._machines], False)
         self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
 
@@ -203,12 +203,14 @@ class VirtualPipeline:
             self._deliver_up(self.now + self._costs.latency(index), index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
-    def _occupy(self, place: int, lane: _Lane, job: Any, cost: float, finish: Callable[[], None]) -> None:
+    def _occupy(
+        self, place: int, lane: _ComputeSlot, job: Any, cost: float, finish: Callable[[], None]
+    ) -> None:
         lane.busy, lane.job, lane.started, lane.ends = True, job, self.now, self.now + cost
         lane.run += 1
         self._end_at(lane.ends, place, lane, finish)
 
-    def _end_at(self, time: float, place: int, lane: _Lane, finish: Callable[[], None]) -> None:
+    def _end_at(self, time: float, place: int, lane: _ComputeSlot, finish: Callable[[], None]) -> None:
         run = lane.run
 
         def end() -> None:
@@ -218,7 +220,7 @@ class VirtualPipeline:
 
         self._at(time, place, end)
 
-    def _end_early(self, index: int, lane: _Lane, job: Forward) -> None:
+    def _end_early(self, index: int, lane: _ComputeSlot, job: Forward) -> None:
         """An aborted computation ends where its current layer ends."""
         ends = abort_time(lane.started, self.now, self._costs.layer(index, job))
         if ends < lane.ends:
@@ -237,7 +239,7 @@ class VirtualPipeline:
         stage.record_busy(job.session, self.now - self._lanes[index].started)
         stage.finish(job, self._stage_executors[index].run(job))
 
-    def _record(self, place: int, lane: _Lane, job: StageJob | DraftJob) -> None:
+    def _record(self, place: int, lane: _ComputeSlot, job: StageJob | DraftJob) -> None:
         if self._observer is not None:
             self._observer.computed(place, job, lane.started, self.now)
 

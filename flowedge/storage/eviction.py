@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheFile:
     """A file of the cache.
 
     Attributes:
@@ -25,12 +25,12 @@ class Entry:
     in_use: bool
 
 
-def choose_evicted(entries: Iterable[Entry], excess: int) -> list[Entry]:
+def choose_evicted(entries: Iterable[CacheFile], excess: int) -> list[CacheFile]:
     """The entries to drop so that `excess` bytes less are taken: what was not used for longest first.
 
     Nothing in use is among them, so it may be less.
     """
-    chosen: list[Entry] = []
+    chosen: list[CacheFile] = []
     for entry in sorted(entries, key=lambda entry: (entry.used_s, str(entry.path))):
         if excess <= 0:
             break

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from flowedge.core.errors import CapacityError
-from flowedge.storage.eviction import Entry, choose_evicted
+from flowedge.storage.eviction import CacheFile, choose_evicted
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.lock import locked, try_lock
 from flowedge.storage.pins import pinned
@@ -40,25 +40,25 @@ class CacheSpace:
         self.limits.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         return locked(self.limits.root / ".lock")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheFile]:
         """All that is on the disk."""
         return self._entries(pinned(self.limits.root / PINS))
 
-    def _entries(self, used: Mapping[str, int]) -> list[Entry]:
+    def _entries(self, used: Mapping[str, int]) -> list[CacheFile]:
         root = self.limits.root
         found = [
-            Entry(path, stat.st_size, stat.st_size, stat.st_mtime, path.name in used)
+            CacheFile(path, stat.st_size, stat.st_size, stat.st_mtime, path.name in used)
             for path, stat in _files(root / OBJECTS, "*/*")
         ]
         found += [
-            Entry(path, stat.st_size, stat.st_size, stat.st_mtime, False)
+            CacheFile(path, stat.st_size, stat.st_size, stat.st_mtime, False)
             for path, stat in _files(self._quantised, "*")
             if not _is_being_written(path, stat.st_mtime)
         ]
         for path, stat in _files(root / PARTIAL, "*"):
             size = path.name.rpartition(".")[2]
             whole = int(size) if size.isdigit() else stat.st_size
-            found.append(Entry(path, whole, stat.st_size, stat.st_mtime, _is_locked(path)))
+            found.append(CacheFile(path, whole, stat.st_size, stat.st_mtime, _is_locked(path)))
         return found
 
     def make_room(self, size: int) -> bool:
@@ -96,7 +96,7 @@ class CacheSpace:
             )
 
 
-def _to_come(used: Mapping[str, int], entries: Iterable[Entry]) -> int:
+def _to_come(used: Mapping[str, int], entries: Iterable[CacheFile]) -> int:
     """Bytes of objects that room is kept for, and nothing of which is here."""
     here = {entry.path.name.partition(".")[0] for entry in entries}
     return sum(size for digest, size in used.items() if digest not in here)

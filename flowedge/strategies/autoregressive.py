@@ -10,9 +10,9 @@ from flowedge.strategies.base import (
     Command,
     CreditGranted,
     Emit,
-    Event,
     Prefilled,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 
@@ -31,7 +31,7 @@ class Autoregressive(Strategy):
     def max_draft_rows(self) -> int:
         return 0
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits

@@ -18,7 +18,7 @@ TARGET = 0  # the route to the target's pipeline; the others lead to middle mode
 
 
 @dataclass(frozen=True)
-class Crossing:
+class PipelineTrip:
     """A segment of so many rows has crossed the pipeline; `seconds` from when D0 had it to its return."""
 
     rows: int
@@ -41,7 +41,7 @@ class Prefilled:
     token: int
     credits: int
     stages: int = 1
-    crossings: tuple[Crossing, ...] = ()
+    crossings: tuple[PipelineTrip, ...] = ()
     routes: tuple[int, ...] = ()
 
 
@@ -75,7 +75,7 @@ class Verified:
 
     accepted: tuple[int, ...]
     token: int
-    crossing: Crossing | None = None
+    crossing: PipelineTrip | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Predicted:
     tokens: tuple[int, ...]
 
 
-Event: TypeAlias = Prefilled | Layer | Verified | Returned | CreditGranted
+StrategyEvent: TypeAlias = Prefilled | Layer | Verified | Returned | CreditGranted
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Prune:
+class AcceptPath:
     """Keep the accepted rows, as context, and the sent subtree of `root`; everything else dies.
 
     Attributes:
@@ -198,7 +198,7 @@ class Emit:
     tokens: tuple[int, ...]
 
 
-Command: TypeAlias = Grow | Cancel | Send | Append | Prune | SendTo | Keep | Emit
+Command: TypeAlias = Grow | Cancel | Send | Append | AcceptPath | SendTo | Keep | Emit
 
 
 class Strategy(ABC):
@@ -226,7 +226,7 @@ class Strategy(ABC):
         return ()
 
     @abstractmethod
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         """Take in an event and say what to do."""
 
 
@@ -239,5 +239,5 @@ class HierarchicalStrategy(Strategy):
         """The most middle models that it works with; where there are more, the last of them."""
 
     @abstractmethod
-    def handle(self, event: Event | Predicted) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
         """Take in an event and say what to do."""

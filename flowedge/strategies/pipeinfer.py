@@ -10,15 +10,15 @@ import numpy as np
 
 from flowedge.core.tree import ROOT, UNSENT
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Layer,
     Prefilled,
-    Prune,
     Returned,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.live_tree import LiveTree
@@ -70,7 +70,7 @@ class PipeInfer(Strategy):
         """The least confidence a drafted token must have now."""
         return self._settings.cutoff + self._raised
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
@@ -102,13 +102,13 @@ class PipeInfer(Strategy):
         match_ = tree.child(path[-1], event.token)
         if match_ is None:
             self._begin(event.token, tree.context + len(path))
-            return [emitted, Prune(event.accepted, None, ends_round=True), *self._proceed()]
+            return [emitted, AcceptPath(event.accepted, None, ends_round=True), *self._proceed()]
         row = int(tree.rows[match_])
         live.reroot(match_)
         self._batch = [live.name(node) for node in live.living(self._batch) if node != ROOT]
         if row == UNSENT:
             self._queue.appendleft([live.name(ROOT)])
-        prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
+        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
         return [emitted, prune, *self._proceed()]
 
     def _extend(self, tips: list[int]) -> None:

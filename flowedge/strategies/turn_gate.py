@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Pace:
+class TurnGate:
     """Lets a segment enter for each one that has come back, so that `width` of them are under way.
 
     That is a turn of the papers' lock-step without a barrier: a stage works on one segment at a time, and

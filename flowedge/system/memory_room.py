@@ -29,7 +29,7 @@ class MemorySettings:
 
 
 @dataclass(frozen=True)
-class Room:
+class AvailableMemory:
     """Bytes of memory there are and that can still be had; `bound` is what sets the latter."""
 
     total: int
@@ -37,7 +37,7 @@ class Room:
     bound: str
 
 
-def read_room(settings: MemorySettings | None = None, root: Path = Path("/")) -> Room:
+def read_available_memory(settings: MemorySettings | None = None, root: Path = Path("/")) -> AvailableMemory:
     """Memory of the device, of the control groups of this process, and by its own limit: the least of them.
 
     root: where /proc and /sys are found.
@@ -45,15 +45,15 @@ def read_room(settings: MemorySettings | None = None, root: Path = Path("/")) ->
     rooms = [_device_room(root)]
     for group in cgroup_memory(root):
         left = max(group.limit - group.used, 0)
-        rooms.append(Room(group.limit, left, f"the limit of cgroup {group.path}"))
+        rooms.append(AvailableMemory(group.limit, left, f"the limit of cgroup {group.path}"))
     limit = settings.limit_bytes if settings is not None else None
     if limit is not None:
-        rooms.append(Room(limit, max(limit - resident_bytes(), 0), "the setting memory.limit_gib"))
+        rooms.append(AvailableMemory(limit, max(limit - resident_bytes(), 0), "the setting memory.limit_gib"))
     tightest = min(rooms, key=lambda room: room.available)
-    return Room(min(room.total for room in rooms), tightest.available, tightest.bound)
+    return AvailableMemory(min(room.total for room in rooms), tightest.available, tightest.bound)
 
 
-def read_cuda_room() -> Room:
+def read_available_cuda_memory() -> AvailableMemory:
     """Memory of the GPU that computes. It imports torch, and CUDA has to be available.
 
     A GPU that shares the device's memory says what is free of it, and files that are kept for being read
@@ -62,9 +62,9 @@ def read_cuda_room() -> Room:
     import torch  # noqa: PLC0415
 
     if torch.cuda.get_device_properties(torch.cuda.current_device()).is_integrated:
-        return read_room()
+        return read_available_memory()
     free, total = torch.cuda.mem_get_info()
-    return Room(int(total), int(free), "the GPU's memory")
+    return AvailableMemory(int(total), int(free), "the GPU's memory")
 
 
 def resident_bytes() -> int:
@@ -72,13 +72,13 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _device_room(root: Path) -> Room:
+def _device_room(root: Path) -> AvailableMemory:
     bound = "the device's memory"
     try:
         lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:  # not Linux
         memory = psutil.virtual_memory()
-        return Room(int(memory.total), int(memory.available), bound)
+        return AvailableMemory(int(memory.total), int(memory.available), bound)
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return Room(total, available, bound)
+    return AvailableMemory(total, available, bound)

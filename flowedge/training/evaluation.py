@@ -14,7 +14,7 @@ STRATEGY = "naive_pp"
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptanceLength:
     """Tokens put out, in how many draft-verify cycles, over how many prompts."""
 
     prompts: int
@@ -29,7 +29,7 @@ class Acceptance:
 
 def evaluate(
     target: TrainingTarget, head: Path, prompts: Sequence[list[int]], advance: Callable[[int, int], None]
-) -> Acceptance:
+) -> AcceptanceLength:
     """The acceptance of a saved head on prompts of token ids, at temperature 0.
 
     `advance` is told how many prompts are done, and of how many. Errors as in TrainingTarget.decode.
@@ -40,4 +40,4 @@ def evaluate(
         rounds = counters.accepted_per_round
         tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
         advance(done, len(prompts))
-    return Acceptance(len(prompts), tokens, cycles)
+    return AcceptanceLength(len(prompts), tokens, cycles)

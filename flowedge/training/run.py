@@ -17,14 +17,14 @@ from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.training.data.documents import Document, document_of, prompt_tokens
+from flowedge.training.data.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out
 from flowedge.training.data.self_generation import self_generated
-from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, Acceptance, evaluate
+from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, AcceptanceLength, evaluate
 from flowedge.training.heads.kinds import head_taps, head_training
 from flowedge.training.heads.recipe import default_learning_rate
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import Progress, StateFolder
+from flowedge.training.state import StateFolder, TrainingProgress
 from flowedge.training.targets.local_target import open_local_target
 from flowedge.training.targets.target import OpenTarget, TrainingTarget
 from flowedge.training.trainer import Trainer
@@ -34,7 +34,7 @@ REPORT_NAME = "training.json"
 SAVE_EVERY_S = 120.0
 
 
-class Watcher(Protocol):
+class TrainingObserver(Protocol):
     """Who is told how a training goes."""
 
     def say(self, line: str) -> None: ...
@@ -42,7 +42,7 @@ class Watcher(Protocol):
     def advance(self, what: str, done: int, total: int) -> None:
         """Of answers that are generated, and prompts that are evaluated on."""
 
-    def step(self, progress: Progress, share: float) -> None:
+    def step(self, progress: TrainingProgress, share: float) -> None:
         """After each update; `share` of the training is done, 0 to 1."""
 
     def saved(self, step: int) -> None:
@@ -54,11 +54,11 @@ def train_drafter(
     data: Path,
     out: Path,
     settings: TrainingSettings,
-    watcher: Watcher,
+    watcher: TrainingObserver,
     *,
     open_target: OpenTarget = open_local_target,
     restart: bool = False,
-) -> Acceptance:
+) -> AcceptanceLength:
     """Trains a head, or goes on where the same call was interrupted, and evaluates it.
 
     `out` gets config.json and model.safetensors in the published layout, training.json with settings and
@@ -119,8 +119,8 @@ def _documents(
     examples: Sequence[Example],
     settings: TrainingSettings,
     folder: Path,
-    watcher: Watcher,
-) -> list[Document]:
+    watcher: TrainingObserver,
+) -> list[TrainingText]:
     """What to train on: the examples with answers, and the target's own answers where they are asked for."""
     found = [document_of(target.tokenizer, example) for example in examples if example.has_answer]
     if settings.self_generate:
@@ -161,7 +161,7 @@ def _prompts(
     return prompts
 
 
-def _train(trainer: Trainer, states: StateFolder, watcher: Watcher) -> None:
+def _train(trainer: Trainer, states: StateFolder, watcher: TrainingObserver) -> None:
     """Trains to the end from the last checkpoint, and keeps new ones on the way."""
     saved = states.load()
     if saved is not None:
@@ -185,7 +185,7 @@ def _train(trainer: Trainer, states: StateFolder, watcher: Watcher) -> None:
 
 
 def _write_report(
-    out: Path, model: str, identity: dict[str, Any], progress: Progress, acceptance: Acceptance
+    out: Path, model: str, identity: dict[str, Any], progress: TrainingProgress, acceptance: AcceptanceLength
 ) -> None:
     report = {
         "model": model,

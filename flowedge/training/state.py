@@ -18,7 +18,7 @@ IDENTITY_NAME = "identity.json"
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far a training is.
 
     Attributes:
@@ -41,7 +41,7 @@ class Progress:
 class Saved:
     """A checkpoint: its progress, and tensors by name."""
 
-    progress: Progress
+    progress: TrainingProgress
     tensors: dict[str, Tensor]
 
 
@@ -67,7 +67,7 @@ class StateFolder:
             return None
         state = _read(path)
         try:
-            progress, weights = Progress(**state["progress"]), str(state["weights"])
+            progress, weights = TrainingProgress(**state["progress"]), str(state["weights"])
             # The file is data: it may name files of its own folder only.
             if Path(weights).name != weights:
                 raise ValueError(f"{weights!r} is no file name")

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.training.data.batch import Batch, like_lengths
-from flowedge.training.data.documents import Document, updates_from
+from flowedge.training.data.documents import TrainingText, updates_from
 from flowedge.training.heads.head_training import HeadTraining, Sums
 from flowedge.training.heads.recipe import (
     BETAS,
@@ -25,7 +25,7 @@ from flowedge.training.heads.recipe import (
     learning_rate_scale,
 )
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import Progress, Saved
+from flowedge.training.state import Saved, TrainingProgress
 from flowedge.training.targets.target import TrainingTarget
 
 LARGEST_NORM = 1.0  # of an update's gradients
@@ -57,7 +57,7 @@ class Trainer:
         self,
         target: TrainingTarget,
         training: HeadTraining,
-        documents: Sequence[Document],
+        documents: Sequence[TrainingText],
         settings: TrainingSettings,
     ) -> None:
         """`documents` have counted rows, all of them, and lie within the target's context."""
@@ -68,7 +68,7 @@ class Trainer:
         self.head = training.head
         self._peak = settings.learning_rate or default_learning_rate(target.lm_head.hidden_size)
         self._optimizer = AdamW(self.head.parameters(), lr=self._peak, betas=BETAS, weight_decay=WEIGHT_DECAY)
-        self.progress = Progress()
+        self.progress = TrainingProgress()
 
     @property
     def share(self) -> float:
@@ -120,7 +120,7 @@ class Trainer:
             ) from error
         self.progress = saved.progress
 
-    def _step(self, batch: Sequence[Document], features: Iterator[Tensor]) -> StepReport:
+    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> StepReport:
         """`features` gives those of the batch's documents next."""
         started = time.monotonic()
         # Keyed by the step, so that there is no state of it to keep.
@@ -153,7 +153,9 @@ class Trainer:
         return report
 
 
-def _advanced(progress: Progress, report: StepReport, tokens: int, seconds: float) -> Progress:
+def _advanced(
+    progress: TrainingProgress, report: StepReport, tokens: int, seconds: float
+) -> TrainingProgress:
     kept = SMOOTHING if progress.step else 0.0
 
     def smooth(old: float, new: float) -> float:

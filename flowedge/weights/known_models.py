@@ -34,7 +34,7 @@ class KnownModel:
     here: int
 
 
-class Shelf:
+class KnownModels:
     """Directories below the root of the cache; only names that a manifest may have are ever made in them."""
 
     def __init__(self, store: ObjectStore) -> None:

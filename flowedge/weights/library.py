@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from flowedge.storage.digest import digest_of
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.known_models import Shelf
+from flowedge.weights.known_models import KnownModels
 from flowedge.weights.manifest.location import FileState, Location
 from flowedge.weights.manifest.manifest import Manifest
 
@@ -40,7 +40,7 @@ class Library:
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
-        self.shelf = Shelf(self.store)
+        self.shelf = KnownModels(self.store)
         self._locations: dict[str, Location] = {}
         self._contents: dict[str, bytes] = {}
         self._receiving: set[str] = set()

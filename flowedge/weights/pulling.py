@@ -11,7 +11,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.storage.digest import READ_BYTES, is_digest
 from flowedge.weights.fetch.documents import fetch_manifest
 from flowedge.weights.fetch.fetcher import SourceAddress, fetch
-from flowedge.weights.fetch.progress import Progress
+from flowedge.weights.fetch.progress import FetchProgress
 from flowedge.weights.inventory import ask_all
 from flowedge.weights.known_models import name_of, shown
 from flowedge.weights.library import Library, read_at
@@ -43,7 +43,7 @@ async def pull_model(library: Library, model: str, addresses: Sequence[str], on_
     store = library.store
     pin = store.pin({identity: 0, **manifest.sizes})
 
-    async def on_progress(progress: Progress) -> None:
+    async def on_progress(progress: FetchProgress) -> None:
         on_transfer(shown(name), _transfer(progress.done, progress.total, progress.rate, progress.left_s))
 
     try:

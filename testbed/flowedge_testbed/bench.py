@@ -14,21 +14,21 @@ from typing import Any
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge_testbed.bounds.bounds import all_bounds
-from flowedge_testbed.bounds.tree_coverage import Reach
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.bounds.tree_coverage import TreeCoverage
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced.clock import why_loopback
-from flowedge_testbed.paced.timings import Kept
+from flowedge_testbed.paced.timings import ScheduleAccuracy
 from flowedge_testbed.plan import Case, Plan, Run, Task, by_setup, cases, make_plan
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from flowedge_testbed.provenance import code_digest, git_revision, versions
-from flowedge_testbed.replay.path_reach import ReachStore
+from flowedge_testbed.replay.path_reach import CoverageStore
 from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
 from flowedge_testbed.scenario import Scenario, read_scenario
-from flowedge_testbed.workers import Done, WorkerSettings, carry_out_all, read_record, unfinished
+from flowedge_testbed.workers import FinishedTask, WorkerSettings, carry_out_all, read_record, unfinished
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BenchOptions:
     processes: int = 2
 
 
-class Progress:
+class BenchProgress:
     """Told how far a benchmark is; does nothing by itself."""
 
     def say(self, line: str) -> None:
@@ -92,7 +92,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
     return Scenario.checked(content, "the command line")
 
 
-def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = None) -> Path:
+def run_bench(options: BenchOptions, progress: BenchProgress, pair: ModelSet | None = None) -> Path:
     """Carry out a scenario; returns the report's path. Finished runs in the output directory are kept."""
     started = time.time()
     scenario = overridden(read_scenario(options.scenario), options)
@@ -113,7 +113,7 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     progress.begin(plan.num_runs, plan.num_runs - left_runs)
     processes = 1 if scenario.clock in LIVE else options.processes
     began = time.perf_counter()
-    done: list[Done] = []
+    done: list[FinishedTask] = []
     with closing(carry_out_all(left, settings, processes, loaded)) as finished:
         for task in finished:
             done.append(task)
@@ -123,14 +123,14 @@ def run_bench(options: BenchOptions, progress: Progress, pair: Pair | None = Non
     write_json(options.out / "results.json", results)
     write_json(options.out / "run.json", _run_facts(scenario, processes, plan, done, started, worked))
     if done and "schedule" in done[-1].facts:
-        progress.say(Kept(**done[-1].facts["schedule"]).line())
+        progress.say(ScheduleAccuracy(**done[-1].facts["schedule"]).line())
     progress.say("writing the report and plots")
     return write_report(scenario, results, plan, loaded, options.out)
 
 
-def _load_pair(scenario: Scenario) -> Pair:
+def _load_pair(scenario: Scenario) -> ModelSet:
     names = scenario.pair
-    return Pair.load(names.model, names.drafter, names.middles)
+    return ModelSet.load(names.model, names.drafter, names.middles)
 
 
 def _worker_settings(scenario: Scenario, options: BenchOptions, plan: Plan) -> WorkerSettings:
@@ -148,7 +148,9 @@ def _say_network(scenario: Scenario, say: Callable[[str], None]) -> None:
         say(f"agents share loopback, and wait in place of links: {reason}")
 
 
-def _datasets(scenario: Scenario, directory: Path, pair: Pair, say: Callable[[str], None]) -> list[Dataset]:
+def _datasets(
+    scenario: Scenario, directory: Path, pair: ModelSet, say: Callable[[str], None]
+) -> list[Dataset]:
     files, missing = dataset_files(scenario.datasets, directory)
     if OWN in files:
         say(
@@ -161,7 +163,7 @@ def _datasets(scenario: Scenario, directory: Path, pair: Pair, say: Callable[[st
     return [read_dataset(name, file, scenario.samples, room, pair.encode) for name, file in files.items()]
 
 
-def _base(scenario: Scenario, pair: Pair) -> dict[str, Any]:
+def _base(scenario: Scenario, pair: ModelSet) -> dict[str, Any]:
     """What every run of this process depends on, besides its own settings."""
     return {
         "code": code_digest(),
@@ -180,7 +182,7 @@ def _results(
     plan: Plan,
     all_cases: Sequence[Case],
     datasets: Sequence[Dataset],
-    pair: Pair,
+    pair: ModelSet,
 ) -> dict[str, Any]:
     records = {}
     for task in plan.tasks:
@@ -189,9 +191,9 @@ def _results(
             if record is None:
                 raise BadRequestError(f"run {run.key} is missing from {options.out}; start it again")
             records[run.key] = record
-    reaches = ReachStore(pair, options.out)
+    reaches = CoverageStore(pair, options.out)
 
-    def reach_of(task: Task, run: Run) -> Reach:
+    def reach_of(task: Task, run: Run) -> TreeCoverage:
         return reaches.reach(task.prompt, task.sampling, task.max_new_tokens, run.noise)
 
     return {
@@ -226,7 +228,12 @@ def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def _run_facts(
-    scenario: Scenario, processes: int, plan: Plan, done: Sequence[Done], started: float, worked: float
+    scenario: Scenario,
+    processes: int,
+    plan: Plan,
+    done: Sequence[FinishedTask],
+    started: float,
+    worked: float,
 ) -> dict[str, Any]:
     how = "measured" if scenario.clock in LIVE else "simulated"
     tokens = sum(task.tokens for task in done)

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from flowedge_testbed.bench import Progress
+from flowedge_testbed.bench import BenchProgress
 
 
-class _Bar(Progress):
+class _Bar(BenchProgress):
     def __init__(self, bar: RichProgress) -> None:
         self._bar = bar
         self._task = bar.add_task("loading", total=None)
@@ -32,7 +32,7 @@ class _Bar(Progress):
 
 
 @contextmanager
-def bench_progress() -> Iterator[Progress]:
+def bench_progress() -> Iterator[BenchProgress]:
     """A progress bar with the time left, on standard error."""
     columns = (
         TextColumn("{task.description}"),

@@ -22,7 +22,7 @@ from flowedge.simulate.in_process import load_blocks
 
 
 @dataclass
-class Pair:
+class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pair:
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> Pair:
+    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
         """Reads all, as --model, --drafter and --middle name them; CheckpointError or BadRequestError."""
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)

@@ -27,7 +27,7 @@ from flowedge_testbed.live.pipeline import RealPipeline, real_pipeline
 from flowedge_testbed.profiles import library
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import Dataset
-from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, PairNames, Scenario
+from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, ModelSetNames, Scenario
 
 Point = tuple[tuple[str, float], ...]  # value of each sweep axis
 Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
@@ -145,7 +145,7 @@ def _point_options(point: Point) -> Options:
 
 
 def _case(
-    devices: Devices, links: Links, pair: PairNames, beside: Path, emulated: Emulated, point: Point
+    devices: Devices, links: Links, pair: ModelSetNames, beside: Path, emulated: Emulated, point: Point
 ) -> Case:
     values = dict(point)
     swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}

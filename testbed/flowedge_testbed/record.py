@@ -17,7 +17,7 @@ from flowedge_testbed.trace import Trace, place_name, use_between
 
 
 @dataclass(frozen=True)
-class DeviceRecord:
+class DeviceUsage:
     """One device's part; shares are of the decode time, counts and joules of the whole request.
 
     Attributes:
@@ -70,13 +70,13 @@ class RunRecord:
     rows_alive_in_flight: float
     segments_in_flight: float
     express_bytes: int
-    draft_node: DeviceRecord
-    stages: tuple[DeviceRecord, ...]
-    middles: tuple[DeviceRecord, ...] = ()
+    draft_node: DeviceUsage
+    stages: tuple[DeviceUsage, ...]
+    middles: tuple[DeviceUsage, ...] = ()
     rollbacks: tuple[int, ...] = ()
 
     @property
-    def devices(self) -> tuple[DeviceRecord, ...]:
+    def devices(self) -> tuple[DeviceUsage, ...]:
         """All that had a part."""
         return (self.draft_node, *self.stages, *self.middles)
 
@@ -89,9 +89,9 @@ class RunRecord:
         values = dict(content)
         for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks"):
             values[name] = tuple(values[name])
-        values["draft_node"] = DeviceRecord(**values["draft_node"])
+        values["draft_node"] = DeviceUsage(**values["draft_node"])
         for name in ("stages", "middles"):
-            values[name] = tuple(DeviceRecord(**device) for device in values[name])
+            values[name] = tuple(DeviceUsage(**device) for device in values[name])
         return cls(**values)
 
 
@@ -164,7 +164,7 @@ def record_from(
 
 def _devices(
     statistics: RequestStatistics, trace: Trace, watts: Sequence[Watts | None], last: float
-) -> list[DeviceRecord]:
+) -> list[DeviceUsage]:
     reports: list[StageReport] = [
         statistics.draft_node.report,
         *(device.report for device in (*statistics.stages, *statistics.middles)),
@@ -176,12 +176,12 @@ def _devices(
     places = [*ring, *every[len(every) - len(statistics.middles) :]]
     uses = use_between(trace.intervals, places, statistics.ttft_s, last)
     context = statistics.prompt_tokens + statistics.new_tokens - 1  # the last token's row is not needed
-    records: list[DeviceRecord] = []
+    records: list[DeviceUsage] = []
     for place, report in zip(places, reports, strict=True):
         use, watt = uses[place], power[place]
         idle_s = max(last - report.busy_s, 0.0)
         records.append(
-            DeviceRecord(
+            DeviceUsage(
                 device=place_name(place),
                 busy=use.busy,
                 transferring=use.transferring,

@@ -15,7 +15,7 @@ from typing import Any
 from flowedge_testbed.bounds.bounds import RunBounds, bound_together
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.plan import Cell
-from flowedge_testbed.record import DeviceRecord, RunRecord
+from flowedge_testbed.record import DeviceUsage, RunRecord
 
 DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
@@ -151,7 +151,7 @@ def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str,
     }
 
 
-def _use(devices: Sequence[DeviceRecord]) -> dict[str, float]:
+def _use(devices: Sequence[DeviceUsage]) -> dict[str, float]:
     return {
         "busy": fmean(device.busy for device in devices),
         "transferring": fmean(device.transferring for device in devices),
@@ -159,7 +159,7 @@ def _use(devices: Sequence[DeviceRecord]) -> dict[str, float]:
     }
 
 
-def _energy(devices: Iterable[Sequence[DeviceRecord]], tokens: int) -> float | None:
+def _energy(devices: Iterable[Sequence[DeviceUsage]], tokens: int) -> float | None:
     joules = [device.energy_j for run in devices for device in run]
     known = [energy for energy in joules if energy is not None]
     return sum(known) / tokens if len(known) == len(joules) and tokens else None

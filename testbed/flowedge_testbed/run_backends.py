@@ -15,9 +15,9 @@ from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import even_split
-from flowedge_testbed.live.real import RealClock
-from flowedge_testbed.model_set import Pair
-from flowedge_testbed.paced.clock import PacedClock
+from flowedge_testbed.live.real import RealBackend
+from flowedge_testbed.model_set import ModelSet
+from flowedge_testbed.paced.clock import PacedBackend
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
@@ -26,7 +26,7 @@ from flowedge_testbed.replay.true_path import PathStore
 from flowedge_testbed.trace import Trace, TraceObserver
 
 
-class Clock(Protocol):
+class RunBackend(Protocol):
     """Carries out the runs of tasks."""
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
@@ -49,10 +49,10 @@ class NoText:
         return ""
 
 
-class VirtualClock:
+class VirtualBackend:
     """Every forward is computed; time is what the profile says."""
 
-    def __init__(self, pair: Pair, directory: Path) -> None:  # noqa: ARG002
+    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._pair = pair
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
@@ -93,13 +93,13 @@ class VirtualClock:
         )
 
 
-class ReplayClock:
+class ReplayBackend:
     """The true path of each prompt is computed once, and each draft; the rest is looked up.
 
     What middle models predict off the path decides what is drafted next, so they compute what they are sent.
     """
 
-    def __init__(self, pair: Pair, directory: Path) -> None:
+    def __init__(self, pair: ModelSet, directory: Path) -> None:
         self._pair = pair
         self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head, pair.drafter.taps)
 
@@ -152,11 +152,11 @@ class ReplayClock:
         )
 
 
-CLOCKS: dict[str, Callable[[Pair, Path], Clock]] = {
-    "virtual": VirtualClock,
-    "replay": ReplayClock,
-    "paced": PacedClock,
-    "real": RealClock,
+CLOCKS: dict[str, Callable[[ModelSet, Path], RunBackend]] = {
+    "virtual": VirtualBackend,
+    "replay": ReplayBackend,
+    "paced": PacedBackend,
+    "real": RealBackend,
 }
 LIVE = ("paced", "real")  # clocks of agents at work: one run at a time, and none can be had a second time
 
@@ -167,7 +167,7 @@ def check_clock(name: str) -> None:
         raise BadRequestError(f"clock {name!r} is not available here; available are {', '.join(CLOCKS)}")
 
 
-def make_clock(name: str, pair: Pair, directory: Path) -> Clock:
+def make_run_backend(name: str, pair: ModelSet, directory: Path) -> RunBackend:
     """The clock of this name; `directory` is where it may keep things. BadRequestError for an unknown one."""
     check_clock(name)
     return CLOCKS[name](pair, directory)

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
-from flowedge.profiling.documents.document import Document, explain, read_document
+from flowedge.profiling.documents.document import YamlDocument, explain, read_document
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 
@@ -21,7 +21,7 @@ Count = Annotated[int, Field(ge=1)]
 OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 
 
-class PairNames(Document):
+class ModelSetNames(YamlDocument):
     """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`.
 
     Attributes:
@@ -33,14 +33,14 @@ class PairNames(Document):
     middles: list[str] = Field(default_factory=list)
 
 
-class Stages(Document):
+class Stages(YamlDocument):
     """So many stages on the same kind of device."""
 
     device: str
     count: Count
 
 
-class Devices(Document):
+class Devices(YamlDocument):
     """Device profiles by name; `stages` in pipeline order, `middles` in that of the pair's middle models."""
 
     draft_node: str
@@ -53,7 +53,7 @@ class Devices(Document):
         return listed if count is None else [listed[i % len(listed)] for i in range(count)]
 
 
-class LinkChoice(Document):
+class LinkChoice(YamlDocument):
     """A link profile by name, with some of its values replaced."""
 
     profile: str
@@ -63,14 +63,14 @@ class LinkChoice(Document):
     seed: int | None = Field(default=None, ge=0)
 
 
-class Links(Document):
+class Links(YamlDocument):
     """The links; `hops` replaces the one that leaves a device: d0, v1, v2 and so on, m1 and so on."""
 
     default: LinkChoice
     hops: dict[str, LinkChoice] = Field(default_factory=dict)
 
 
-class Emulated(Document):
+class Emulated(YamlDocument):
     """An emulated model; `split` are its layers on each stage, even when not given.
 
     Attributes:
@@ -84,7 +84,7 @@ class Emulated(Document):
     split: list[Count] | None = None
 
 
-class Hosts(Document):
+class Hosts(YamlDocument):
     """Agents on a network, host:port each, for the real clock, which has them serve the scenario's pair.
 
     Attributes:
@@ -97,7 +97,7 @@ class Hosts(Document):
     split: list[Count] | None = None
 
 
-class MethodVariant(Document):
+class MethodVariant(YamlDocument):
     """A method under a name of its own: a strategy with other options.
 
     Attributes:
@@ -109,7 +109,7 @@ class MethodVariant(Document):
     noise: Annotated[list[Noise], Field(min_length=1)] | None = None
 
 
-class Quick(Document):
+class Quick(YamlDocument):
     """What --quick replaces."""
 
     samples: Count = 1
@@ -119,14 +119,14 @@ class Quick(Document):
     sweep: dict[str, list[float]] | None = None
 
 
-class ReportChoice(Document):
+class ReportChoice(YamlDocument):
     """What the report shows."""
 
     tables: list[Table] = Field(default_factory=list)
     plots: list[Plot] = Field(default_factory=list)
 
 
-class Scenario(Document):
+class Scenario(YamlDocument):
     """A whole benchmark.
 
     Attributes:
@@ -145,7 +145,7 @@ class Scenario(Document):
     name: str
     title: str
     clock: ClockName = "replay"
-    pair: PairNames = PairNames()
+    pair: ModelSetNames = ModelSetNames()
     devices: Devices | None = None
     links: Links | None = None
     hosts: Hosts | None = None

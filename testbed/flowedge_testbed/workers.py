@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from flowedge_testbed.bounds.bounds import drafts, is_bounded
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.replay.path_reach import ReachStore
-from flowedge_testbed.run_backends import Clock, make_clock
+from flowedge_testbed.replay.path_reach import CoverageStore
+from flowedge_testbed.run_backends import RunBackend, make_run_backend
 from flowedge_testbed.trace import Trace
 
 
@@ -39,7 +39,7 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedTask:
     """A finished task: how many runs it had, and the tokens they came to.
 
     `facts` are what the clock has to say of everything it has measured so far.
@@ -90,16 +90,16 @@ def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
 class Worker:
     """One process's models and clock."""
 
-    def __init__(self, settings: WorkerSettings, pair: Pair | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, pair: ModelSet | None = None) -> None:
         import torch  # noqa: PLC0415 (slow; only a worker needs it)
 
         torch.set_num_threads(1)
         self._settings = settings
-        loaded = Pair.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
-        self._clock: Clock = make_clock(settings.clock, loaded, settings.directory)
-        self._reaches = ReachStore(loaded, settings.directory)
+        loaded = ModelSet.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
+        self._clock: RunBackend = make_run_backend(settings.clock, loaded, settings.directory)
+        self._reaches = CoverageStore(loaded, settings.directory)
 
-    def carry_out(self, task: Task) -> Done:
+    def carry_out(self, task: Task) -> FinishedTask:
         """Run a task, keeping each run as it ends, and then the reach of its drafts."""
         tokens, directory = 0, self._settings.directory
         for run, record, trace in self._clock.measure(task):
@@ -109,7 +109,7 @@ class Worker:
             _keep(record_file(directory, run.key), record.to_dict())
         for noise in {run.noise for run in task.runs if is_bounded(run) and drafts(run)}:
             self._reaches.reach(task.prompt, task.sampling, task.max_new_tokens, noise)
-        return Done(len(task.runs), tokens, self._clock.facts())
+        return FinishedTask(len(task.runs), tokens, self._clock.facts())
 
     def close(self) -> None:
         """Give back what the clock has taken."""
@@ -125,8 +125,8 @@ def _keep(file: Path, content: dict[str, Any]) -> None:
 
 
 def carry_out_all(
-    tasks: Sequence[Task], settings: WorkerSettings, processes: int, pair: Pair | None = None
-) -> Generator[Done, None, None]:
+    tasks: Sequence[Task], settings: WorkerSettings, processes: int, pair: ModelSet | None = None
+) -> Generator[FinishedTask, None, None]:
     """Carry out tasks in so many processes, or in this one; yields as each ends, in any order.
 
     Closing the generator early ends the processes. `pair` is used when there is only this process.
@@ -161,5 +161,5 @@ def _worker() -> Worker:
     return Worker(_settings[0])
 
 
-def _carry_out(task: Task) -> Done:
+def _carry_out(task: Task) -> FinishedTask:
     return _worker().carry_out(task)

@@ -21,7 +21,7 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.report.paper import lookup
@@ -140,7 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        pair = Pair.load("bundled", "bundled")
+        pair = ModelSet.load("bundled", "bundled")
         directory = arguments.out or Path(scratch)
         runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
         if runs.dataset == OWN:

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from flowedge.strategies.levels.specpipe import SpecPipe
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.record import RunRecord
@@ -35,7 +35,7 @@ def hit_rate(records: Sequence[RunRecord]) -> float:
     return 1 - misses / levels if levels else 0.0
 
 
-def measure(pair: Pair, names: str, directory: Path) -> HitRates:
+def measure(pair: ModelSet, names: str, directory: Path) -> HitRates:
     """The rates of a pair, printed as they come; `names` says which pair it is."""
     runs = SampleRuns(pair, OWN, directory, SAMPLES, directory)
     emulation = runs.emulation(PIPELINE)
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    pair = Pair.load(arguments.model, arguments.drafter)
+    pair = ModelSet.load(arguments.model, arguments.drafter)
     with tempfile.TemporaryDirectory() as scratch:
         rates = measure(pair, f"{arguments.model} with {arguments.drafter}", Path(scratch))
     arguments.out.write_text(yaml.safe_dump(rates.model_dump(), sort_keys=False), encoding="utf-8")

@@ -10,12 +10,12 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Options, Run, Task, cases
 from flowedge_testbed.prompts import dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.run_backends import make_clock
-from flowedge_testbed.scenario import PairNames, read_scenario
+from flowedge_testbed.run_backends import make_run_backend
+from flowedge_testbed.scenario import ModelSetNames, read_scenario
 
 SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"
 
@@ -27,11 +27,11 @@ class SampleRuns:
         dataset: its name; that of the project's own prompts when there is no such file.
     """
 
-    def __init__(self, pair: Pair, dataset: str, data: Path, samples: int, directory: Path) -> None:
+    def __init__(self, pair: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
         """data: directory of the dataset's file; directory: receives the true paths."""
-        own = PairNames(model=pair.model, drafter=pair.drafter_name)
+        own = ModelSetNames(model=pair.model, drafter=pair.drafter_name)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
-        self._clock = make_clock("replay", pair, directory)
+        self._clock = make_run_backend("replay", pair, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))
         room = pair.max_positions - self._scenario.max_new_tokens

@@ -24,7 +24,7 @@ import torch
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.settings import AutoSettings
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.provenance import code_digest
 from flowedge_testbed.results import rounded, write_json
 from testbed.tools.line_search import Step, Values, line_search, outcome
@@ -48,7 +48,7 @@ class Prompts:
     """Prompts of several datasets, the first `samples` of each to tune on and as many to validate on."""
 
     def __init__(
-        self, pair: Pair, datasets: Sequence[str], data: Path, samples: int, directory: Path
+        self, pair: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
     ) -> None:
         """Raises BadRequestError where a dataset has too few prompts."""
         self._samples = samples
@@ -160,7 +160,7 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         space = parse_space(arguments.parameters)
-        pair = Pair.load(arguments.model, arguments.drafter)
+        pair = ModelSet.load(arguments.model, arguments.drafter)
         with tempfile.TemporaryDirectory() as scratch:
             datasets = arguments.datasets.split(",")
             prompts = Prompts(pair, datasets, arguments.data, arguments.samples, Path(scratch))

@@ -12,7 +12,7 @@ import tomli
 
 from flowedge.agent.config.agent_config import AgentConfig, section_fields
 from flowedge.agent.config.example import example_toml, example_value
-from flowedge.agent.config.loading import Effective, load_config
+from flowedge.agent.config.loading import EffectiveConfig, load_config
 from flowedge.agent.config.rendering import toml_value
 from flowedge.agent.settings import AgentSettings
 from flowedge.cli.discovery_options import discovery_settings
@@ -31,7 +31,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
 
 
-def load(path: Path | None, flags: dict[str, tuple[str, str, Any]] | None = None) -> Effective:
+def load(path: Path | None, flags: dict[str, tuple[str, str, Any]] | None = None) -> EffectiveConfig:
     return load_config(flags or {}, path, default_file=Path("/nowhere"))
 
 

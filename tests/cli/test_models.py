@@ -12,7 +12,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.known_models import Shelf
+from flowedge.weights.known_models import KnownModels
 from flowedge.weights.open.kept import open_kept
 
 
@@ -39,7 +39,7 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
     assert model["here_bytes"] == model["total_bytes"]
 
     store = ObjectStore(CacheLimits(cache, 1 << 40))
-    manifest = Shelf(store).manifest(str(model["id"]))
+    manifest = KnownModels(store).manifest(str(model["id"]))
     assert manifest is not None
     kept = open_kept(store, manifest, cache / "models" / manifest.id)
     bundled = Checkpoint.open("bundled")

@@ -11,7 +11,7 @@ from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
@@ -45,11 +45,11 @@ class Network:
         self.devices = devices
         self.assembled: list[PipelineSpec] = []
         records = [
-            DeviceRecord(f"device {address}", address[-1], address, "test", 1, protocol, "0.1.0")
+            AdvertisedDevice(f"device {address}", address[-1], address, "test", 1, protocol, "0.1.0")
             for address in devices
         ]
 
-        async def discover(timeout_s: float, *, settings: DiscoverySettings) -> list[DeviceRecord]:
+        async def discover(timeout_s: float, *, settings: DiscoverySettings) -> list[AdvertisedDevice]:
             return records
 
         monkeypatch.setattr(pipelines, "discover", discover)

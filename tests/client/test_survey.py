@@ -7,9 +7,9 @@ from dataclasses import replace
 from flowedge.cli.screens.device_rows import device_rows
 from flowedge.client import Device
 from flowedge.client.clock_offset import ClockOffset, Exchange
-from flowedge.client.survey import Answer, Surveyed, survey
+from flowedge.client.survey import AgentReply, Surveyed, survey
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.profiling.link_rates import link_rates
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge.v1 import agent_pb2
@@ -30,8 +30,8 @@ def device(number: int, **changes: object) -> Device:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def record(number: int, *addresses: str, **changes: object) -> DeviceRecord:
-    plain = DeviceRecord(
+def record(number: int, *addresses: str, **changes: object) -> AdvertisedDevice:
+    plain = AdvertisedDevice(
         f"board-{number}",
         f"id-{number}",
         addresses[0],
@@ -51,10 +51,10 @@ class Network:
     def __init__(self, **devices: Device) -> None:
         self.devices = {f"10.0.0.{key[1:]}:7": device for key, device in devices.items()}
 
-    def __call__(self, address: str, name: str | None) -> Answer:
+    def __call__(self, address: str, name: str | None) -> AgentReply:
         if address not in self.devices:
             raise DeviceLostError(address, "it does not answer")
-        return Answer(self.devices[address], 0.001, None)
+        return AgentReply(self.devices[address], 0.001, None)
 
 
 def test_the_address_that_answers_is_used() -> None:
@@ -114,7 +114,7 @@ def agents(count: int, **roles: str) -> list[Surveyed]:
     return [
         Surveyed(
             (f"10.0.0.{number}:7",),
-            answer=Answer(device(number, role=roles.get(f"r{number}", "idle")), 0.001, None),
+            answer=AgentReply(device(number, role=roles.get(f"r{number}", "idle")), 0.001, None),
         )
         for number in range(1, count + 1)
     ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flowedge.core.messages import CONTEXT
 from flowedge.core.tree import ROOT, UNSENT, DraftTree, ancestor_mask
-from flowedge.protocol.row_sequence import Sequence
+from flowedge.protocol.row_sequence import RowSequence
 from tests.core.trees import (
     LOG_PROBS,
     assert_connected,
@@ -215,7 +215,7 @@ def test_ancestor_mask_of_a_single_row_sees_itself():
 @settings(max_examples=100, deadline=None)
 def test_tree_and_sequence_number_the_same_rows_alike(data):
     """The strategy's tree and the draft node's sequence go through sends and prunes side by side."""
-    sequence = Sequence("s")
+    sequence = RowSequence("s")
     sequence.commit(data.draw(st.integers(1, 5)))
     tree = DraftTree(data.draw(st.integers(0, 3)), sequence.context)
     for _ in range(data.draw(st.integers(1, 12))):
@@ -250,7 +250,7 @@ def test_tree_and_sequence_number_the_same_rows_alike(data):
         assert_same(tree, sequence)
 
 
-def assert_same(tree: DraftTree, sequence: Sequence) -> None:
+def assert_same(tree: DraftTree, sequence: RowSequence) -> None:
     check_tree(tree)
     assert sequence.context == tree.context
     assert sequence.length == tree.next_row

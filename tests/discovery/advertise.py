@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.discovery import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
 
 
 async def advertise(device_id: str, name: str, address: str, protocol: int, ttl_s: int) -> None:
-    record = DeviceRecord(
+    record = AdvertisedDevice(
         name=name,
         id=device_id,
         address=address,

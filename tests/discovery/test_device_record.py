@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError, ProtocolError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.net.address import join_address, split_address
 from flowedge.version import PROTOCOL_VERSION
 
-RECORD = DeviceRecord(
+RECORD = AdvertisedDevice(
     name="küche",
     id="abc-1",
     address="10.0.0.1:7070",
@@ -30,7 +30,7 @@ def txt(**changes: bytes | None) -> dict[bytes, bytes | None]:
 
 
 def test_a_record_survives_the_network() -> None:
-    assert DeviceRecord.from_txt(txt(), RECORD.address) == RECORD
+    assert AdvertisedDevice.from_txt(txt(), RECORD.address) == RECORD
     assert RECORD.mismatch is None
 
 
@@ -56,13 +56,13 @@ def test_a_record_survives_the_network() -> None:
 )
 def test_a_field_that_is_not_as_it_should_be_is_refused(field: str, value: bytes | None) -> None:
     with pytest.raises(ProtocolError, match=field):
-        DeviceRecord.from_txt(txt(**{field: value}), RECORD.address)
+        AdvertisedDevice.from_txt(txt(**{field: value}), RECORD.address)
 
 
 @given(st.dictionaries(st.sampled_from([b"id", b"name", b"kind", b"memory", b"protocol"]), st.binary()))
 def test_garbage_gives_a_record_or_a_typed_error(fields: dict[bytes, bytes]) -> None:
     try:
-        record = DeviceRecord.from_txt({**txt(), **fields}, RECORD.address)
+        record = AdvertisedDevice.from_txt({**txt(), **fields}, RECORD.address)
     except ProtocolError:
         return
     assert record.name.isprintable()
@@ -70,7 +70,7 @@ def test_garbage_gives_a_record_or_a_typed_error(fields: dict[bytes, bytes]) -> 
 
 
 def test_another_protocol_version_is_named() -> None:
-    other = DeviceRecord.from_txt(txt(protocol=b"9", version=b"7.0"), RECORD.address)
+    other = AdvertisedDevice.from_txt(txt(protocol=b"9", version=b"7.0"), RECORD.address)
     assert other.mismatch is not None
     assert "küche" in other.mismatch
     assert "protocol 9" in other.mismatch

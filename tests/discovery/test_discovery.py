@@ -14,7 +14,7 @@ import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from flowedge.core.errors import BadRequestError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.discovery import SERVICE_TYPE, Advertiser, discover
 from flowedge.version import PROTOCOL_VERSION
 
@@ -77,7 +77,7 @@ def test_another_protocol_version_is_found_and_named(token: str) -> None:
 def test_a_device_that_advertises_twice_is_listed_once(token: str) -> None:
     """The same id under two names of the service, as after a restart that left no goodbye."""
 
-    async def search() -> list[DeviceRecord]:
+    async def search() -> list[AdvertisedDevice]:
         first, second = AsyncZeroconf(interfaces=["127.0.0.1"]), AsyncZeroconf(interfaces=["127.0.0.1"])
         try:
             await register(first, f"{token}-old", record_of(token).to_txt(), 5001)
@@ -92,7 +92,7 @@ def test_a_device_that_advertises_twice_is_listed_once(token: str) -> None:
 def test_an_advertisement_that_breaks_the_format_is_left_out(
     token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def search() -> list[DeviceRecord]:
+    async def search() -> list[AdvertisedDevice]:
         zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
         try:
             await register(zeroconf, token, {**record_of(token).to_txt(), "memory": "lots"}, 5001)
@@ -115,8 +115,8 @@ def test_time_to_search_must_be_positive() -> None:
         asyncio.run(discover(0.0))
 
 
-def record_of(token: str, host: str = "127.0.0.1") -> DeviceRecord:
-    return DeviceRecord(
+def record_of(token: str, host: str = "127.0.0.1") -> AdvertisedDevice:
+    return AdvertisedDevice(
         name=token,
         id=f"id-{token}",
         address=f"{host}:5001",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.duplicates import duplicates
-from flowedge.discovery.presence import Change, Event, Presence
+from flowedge.discovery.presence import Change, Presence, PresenceEvent
 
-KITCHEN = DeviceRecord("kitchen", "id-1", "10.0.0.1:7", "test", 1, 1, "0.1.0", instance="a")
+KITCHEN = AdvertisedDevice("kitchen", "id-1", "10.0.0.1:7", "test", 1, 1, "0.1.0", instance="a")
 TTL = 30.0
 
 
-def changes(events: list[Event]) -> list[Change]:
+def changes(events: list[PresenceEvent]) -> list[Change]:
     return [event.change for event in events]
 
 

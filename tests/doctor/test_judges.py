@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.client.survey import Answer, Surveyed
+from flowedge.client.survey import AgentReply, Surveyed
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.discovery.duplicates import Duplicate
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor.checks import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
 from flowedge.doctor.examination import KINDS
-from flowedge.doctor.finding import Finding, Kind, Severity, exit_code, in_order
+from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.peers import Agents
 from flowedge.doctor.probes.link_probe import measure_links
 from flowedge.profiling.measurement import LinkMeasurement
@@ -30,7 +30,7 @@ ETH0 = Interface("eth0", ("10.0.0.5/24",))
 DEFAULT = DiscoverySettings()
 
 
-def kinds(findings: Sequence[Finding]) -> list[Kind]:
+def kinds(findings: Sequence[Finding]) -> list[FindingKind]:
     return [finding.kind for finding in findings]
 
 
@@ -45,14 +45,14 @@ def test_the_documentation_has_each_finding_as_the_code_has_it() -> None:
 
 def test_the_exit_code_is_that_of_the_worst() -> None:
     info, warning, error = (
-        Finding(Kind(severity.value, severity, "", ""), HERE, "") for severity in Severity
+        Finding(FindingKind(severity.value, severity, "", ""), HERE, "") for severity in Severity
     )
     assert [exit_code(found) for found in ([], [info], [info, warning], [warning, error])] == [0, 0, 4, 1]
     assert in_order([info, warning, error]) == [error, warning, info]
 
 
 def test_interfaces() -> None:
-    def judge(*interfaces: Interface) -> list[Kind]:
+    def judge(*interfaces: Interface) -> list[FindingKind]:
         return kinds(multicast.judge_interfaces(choose(interfaces), DEFAULT, HERE))
 
     lo = Interface("lo", ("127.0.0.1/8",), multicast=False, loopback=True)
@@ -65,13 +65,13 @@ def test_interfaces() -> None:
 
 
 def test_multicast() -> None:
-    def judge(*heard: multicast.Heard) -> list[Kind]:
+    def judge(*heard: multicast.MulticastTraffic) -> list[FindingKind]:
         return kinds(multicast.judge_multicast(heard, HERE))
 
-    assert judge(multicast.Heard("eth0", True, frozenset(["10.0.0.9"]))) == []
-    assert judge(multicast.Heard("eth0", True)) == [multicast.MULTICAST_ALONE]
-    assert judge(multicast.Heard("eth0", False)) == [multicast.MULTICAST_BLOCKED]
-    (found,) = multicast.judge_multicast([multicast.Heard("eth0", False, problem="in use")], HERE)
+    assert judge(multicast.MulticastTraffic("eth0", True, frozenset(["10.0.0.9"]))) == []
+    assert judge(multicast.MulticastTraffic("eth0", True)) == [multicast.MULTICAST_ALONE]
+    assert judge(multicast.MulticastTraffic("eth0", False)) == [multicast.MULTICAST_BLOCKED]
+    (found,) = multicast.judge_multicast([multicast.MulticastTraffic("eth0", False, problem="in use")], HERE)
     assert "in use" in found.detail
     lost = multicast.judge_arrival([("a", "10.0.0.1:7"), ("b", "10.0.0.2:7")], frozenset(["10.0.0.1:7"]))
     assert [(finding.kind, finding.device) for finding in lost] == [(multicast.MULTICAST_LOST, "b")]
@@ -80,21 +80,23 @@ def test_multicast() -> None:
 @pytest.mark.parametrize(
     ("reach", "kind"),
     [
-        (ports.Reach.REFUSED, ports.PORT_CLOSED),
-        (ports.Reach.SILENT, ports.PORT_FILTERED),
-        (ports.Reach.NO_ROUTE, ports.NO_ROUTE),
-        (ports.Reach.OPEN, ports.NO_ANSWER),
+        (ports.ConnectResult.REFUSED, ports.PORT_CLOSED),
+        (ports.ConnectResult.SILENT, ports.PORT_FILTERED),
+        (ports.ConnectResult.NO_ROUTE, ports.NO_ROUTE),
+        (ports.ConnectResult.OPEN, ports.NO_ANSWER),
     ],
 )
-def test_ports(reach: ports.Reach, kind: Kind) -> None:
+def test_ports(reach: ports.ConnectResult, kind: FindingKind) -> None:
     facts = ports.PortFacts("kitchen", "10.0.0.1:7", reach, answered=False, problem="gibberish")
-    (found,) = ports.judge_ports([facts, ports.PortFacts("b", "c:1", ports.Reach.OPEN, answered=True)])
+    (found,) = ports.judge_ports(
+        [facts, ports.PortFacts("b", "c:1", ports.ConnectResult.OPEN, answered=True)]
+    )
     assert found.kind is kind
     assert "10.0.0.1:7" in found.detail
 
 
 def test_mtu() -> None:
-    def judge(own: int, agreed: int | None, passes: int | None) -> list[Kind]:
+    def judge(own: int, agreed: int | None, passes: int | None) -> list[FindingKind]:
         return kinds(mtu.judge_mtu([mtu.MtuFacts("kitchen", own, agreed, passes)]))
 
     assert judge(1500, 1500, 1500) == judge(1500, 9000, 1500) == judge(1500, None, None) == []
@@ -104,7 +106,7 @@ def test_mtu() -> None:
 
 
 def test_clocks() -> None:
-    def judge(offset: float, uncertainty: float = 0.0) -> list[Kind]:
+    def judge(offset: float, uncertainty: float = 0.0) -> list[FindingKind]:
         return kinds(clocks.judge_clocks([clocks.ClockFacts("kitchen", offset, uncertainty)]))
 
     assert judge(1.9) == judge(-1.9) == judge(4.0, 2.5) == []
@@ -115,7 +117,7 @@ def test_clocks() -> None:
 def test_certificates() -> None:
     valid = clocks.Validity(NOW - timedelta(days=1), NOW + timedelta(days=29))
 
-    def judge(now: datetime, *others: float) -> list[tuple[Kind, str]]:
+    def judge(now: datetime, *others: float) -> list[tuple[FindingKind, str]]:
         facts = [clocks.ClockFacts("kitchen", offset, 0.0) for offset in others]
         return [(found.kind, found.device) for found in clocks.judge_certificate(valid, now, HERE, facts)]
 
@@ -129,7 +131,7 @@ def test_certificates() -> None:
 
 
 def test_versions() -> None:
-    def judge(protocol: int, version: str) -> list[Kind]:
+    def judge(protocol: int, version: str) -> list[FindingKind]:
         return kinds(versions.judge_versions([versions.VersionFacts("kitchen", protocol, version)]))
 
     assert judge(PROTOCOL_VERSION, VERSION) == []
@@ -145,7 +147,7 @@ def test_duplicates() -> None:
 
 
 def test_links() -> None:
-    def judge(**facts: object) -> list[Kind]:
+    def judge(**facts: object) -> list[FindingKind]:
         return kinds(links.judge_links([links.LinkFacts("a", "b", **facts)]))  # type: ignore[arg-type]
 
     assert judge(bits_per_s=1e8, round_trip_s=0.001) == []
@@ -173,19 +175,19 @@ def test_agents_of_this_device() -> None:
         ("LoadState=loaded\nActiveState=inactive\n\nLoadState=not-found\n", [agents.UNIT_STOPPED]),
     ],
 )
-def test_the_unit(shown: str, expected: list[Kind]) -> None:
+def test_the_unit(shown: str, expected: list[FindingKind]) -> None:
     assert kinds(agents.judge_unit(agents.unit_facts(shown), HERE)) == expected
 
 
 def test_memory_and_disk() -> None:
-    def judge(total: int, available: int, swap: int = 0) -> list[Kind]:
+    def judge(total: int, available: int, swap: int = 0) -> list[FindingKind]:
         return kinds(memory.judge_memory([memory.MemoryFacts(HERE, total, available, swap)]))
 
     assert judge(8 * GIB, 4 * GIB) == []
     assert judge(64 * GIB, 6 * GIB) == judge(2 * GIB, GIB // 4) == [memory.MEMORY_LOW]
     assert judge(8 * GIB, 4 * GIB, GIB) == [memory.SWAP_USED]
 
-    def disk(free: int, limit: int, used: int) -> list[Kind]:
+    def disk(free: int, limit: int, used: int) -> list[FindingKind]:
         return kinds(memory.judge_disk(memory.DiskFacts("/cache", free, limit, used), HERE))
 
     assert disk(9 * GIB, 16 * GIB, 8 * GIB) == disk(0, 0, 0) == disk(0, 16 * GIB, 17 * GIB) == []
@@ -193,7 +195,7 @@ def test_memory_and_disk() -> None:
 
 
 def test_libraries() -> None:
-    def judge(gpu: bool, cuda: bool, torch: str | None = None, bnb: str | None = None) -> list[Kind]:
+    def judge(gpu: bool, cuda: bool, torch: str | None = None, bnb: str | None = None) -> list[FindingKind]:
         return kinds(compute.judge_compute(compute.ComputeFacts(gpu, cuda, torch, bnb), HERE))
 
     assert judge(gpu=False, cuda=False) == judge(gpu=True, cuda=True) == []
@@ -203,7 +205,7 @@ def test_libraries() -> None:
 
 
 def seen(number: int, role: str = "idle") -> Surveyed:
-    return Surveyed((f"10.0.0.{number}:7",), answer=Answer(device(number, role=role), 0.001, None))
+    return Surveyed((f"10.0.0.{number}:7",), answer=AgentReply(device(number, role=role), 0.001, None))
 
 
 def test_links_are_measured_there_and_back() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowedge.core.messages import Payload
 from flowedge.engine.jobs import Forward, StageJob
-from flowedge.strategies.base import Command, Event, Predicted, Prefilled
+from flowedge.strategies.base import Command, Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.pipespec.pipespec import PipeSpec
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
@@ -64,7 +64,7 @@ class CheckedPipeSpec(PipeSpec):
         self.prompt, self.middles = list(prompt), middles
         self.compared = 0
 
-    def handle(self, event: Event | Predicted) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
         if isinstance(event, Predicted):
             chain, start = self._chain, len(self.prompt)
             text = [*self.prompt, *chain.tokens(start, chain.end)]

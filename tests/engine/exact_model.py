@@ -96,9 +96,9 @@ class ExactStage:
     def _forward(self, job: Forward) -> Payload | None:
         cache, slots, cached = self.caches[job.session], job.slots.tolist(), job.cached
         capacity = len(cache)
-        assert job.settled + len(slots) == cached
-        assert all(slot >= row for row, slot in enumerate(slots, start=job.settled))
-        cache[job.settled :] = [cache[slot] for slot in slots] + [POISON] * (capacity - cached)
+        assert job.gathered_until + len(slots) == cached
+        assert all(slot >= row for row, slot in enumerate(slots, start=job.gathered_until))
+        cache[job.gathered_until :] = [cache[slot] for slot in slots] + [POISON] * (capacity - cached)
         if job.dead:
             return None
         inputs, positions = job.payload.reshape(-1).tolist(), job.positions.tolist()

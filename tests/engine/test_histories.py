@@ -18,9 +18,9 @@ from flowedge.protocol import cached_rows as tail
 from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
 from flowedge.protocol import row_sequence as sequence
-from flowedge.protocol.cached_rows import Tail
+from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.outbox import Outbox
-from flowedge.protocol.row_sequence import Sequence
+from flowedge.protocol.row_sequence import RowSequence
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies import base
 from flowedge.strategies.flowspec.flowspec import FlowSpec
@@ -129,19 +129,19 @@ def outbox_prune_lost(original, self: Outbox, prune: Prune) -> int:
     return trimmed
 
 
-def without_gather(original, self: Tail, prune: Prune) -> None:
+def without_gather(original, self: CachedRows, prune: Prune) -> None:
     original(self, prune)
-    self.slots = self.settled + np.arange(len(self.slots))
+    self.slots = self.gathered_until + np.arange(len(self.slots))
 
 
-def gather_without_accepted(original, self: Tail, prune: Prune) -> None:
+def gather_without_accepted(original, self: CachedRows, prune: Prune) -> None:
     """Accepted rows are taken to be in place, whatever was between them."""
     original(self, prune)
-    accepted = self.context - self.settled
-    self.slots[:accepted] = self.settled + np.arange(accepted)
+    accepted = self.context - self.gathered_until
+    self.slots[:accepted] = self.gathered_until + np.arange(accepted)
 
 
-def positions_unmoved(original, self: Tail, prune: Prune) -> None:
+def positions_unmoved(original, self: CachedRows, prune: Prune) -> None:
     before = self.positions
     original(self, prune)
     self.positions = before[: len(self.positions)]
@@ -232,18 +232,18 @@ def credit_forgotten(original, self: Stage, segment: Segment):
     return original(self, segment)
 
 
-def subtree_with_siblings(original, self: Sequence, root: int):
+def subtree_with_siblings(original, self: RowSequence, root: int):
     return np.arange(root, self.length)
 
 
-def subtree_without_grandchildren(original, self: Sequence, root: int):
+def subtree_without_grandchildren(original, self: RowSequence, root: int):
     rows = original(self, root)
     return rows[(rows == root) | (self.parents[rows - self.context] == root)]
 
 
 def subtree_dies(original, self: FlowSpec, event) -> list:
     commands = original(self, event)
-    return [replace(c, root=None) if isinstance(c, base.Prune) else c for c in commands]
+    return [replace(c, root=None) if isinstance(c, base.AcceptPath) else c for c in commands]
 
 
 def walk_one_too_far(tokens, parents, draw) -> Walk:
@@ -277,9 +277,9 @@ BUGS: dict[str, Bug] = {
     "parents in a stage's tail not renumbered": replaced(tail, "renumbered_parents", parents_as_they_are),
     "parents in the sequence not renumbered": replaced(sequence, "renumbered_parents", parents_as_they_are),
     "accepted parents not made context": replaced(tail, "renumbered_parents", context_parents_kept),
-    "gather skipped": wrapped(Tail, "apply", without_gather),
-    "gather leaves the accepted rows out": wrapped(Tail, "apply", gather_without_accepted),
-    "positions of the tail not gathered": wrapped(Tail, "apply", positions_unmoved),
+    "gather skipped": wrapped(CachedRows, "apply", without_gather),
+    "gather leaves the accepted rows out": wrapped(CachedRows, "apply", gather_without_accepted),
+    "positions of the tail not gathered": wrapped(CachedRows, "apply", positions_unmoved),
     "a stage trims nothing": replaced(stage, "map_segment", restamped_only),
     "inbox not trimmed": wrapped(Stage, "_apply", inbox_untrimmed),
     "the segment in the lane not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
@@ -293,13 +293,13 @@ BUGS: dict[str, Bug] = {
     "no tombstone": wrapped(Stage, "_receive_close", no_tombstone),
     "late express closes leave tombstones": wrapped(Stage, "_receive_close", closes_not_remembered),
     "no credit for empty segments": wrapped(Stage, "_start", credit_forgotten),
-    "siblings retained": wrapped(Sequence, "_subtree", subtree_with_siblings),
-    "grandchildren pruned": wrapped(Sequence, "_subtree", subtree_without_grandchildren),
+    "siblings retained": wrapped(RowSequence, "_subtree", subtree_with_siblings),
+    "grandchildren pruned": wrapped(RowSequence, "_subtree", subtree_without_grandchildren),
     "the subtree of the new root pruned": wrapped(FlowSpec, "_advance", subtree_dies),
     "a row accepted that was not drawn": replaced(exact_model, "walk", walk_one_too_far),
     "the node trims no results": replaced(draft_session, "map_segment", restamped_only),
     "what returns late is not trimmed": replaced(flight, "map_segment", restamped_only),
-    "a rolled back row stays in a middle model": wrapped(Sequence, "keep", one_row_too_many),
+    "a rolled back row stays in a middle model": wrapped(RowSequence, "keep", one_row_too_many),
     "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
 }
 

@@ -10,7 +10,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies.base import Crossing, Event, Layer, Prefilled, Verified
+from flowedge.strategies.base import Layer, PipelineTrip, Prefilled, StrategyEvent, Verified
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, ExactStage
 from tests.engine.histories import NoText
@@ -40,7 +40,7 @@ class EvenCosts:
 
 @pytest.mark.parametrize("name", ["auto", "autoregressive"])
 def test_a_crossing_takes_what_its_jobs_and_links_do(name: str) -> None:
-    events: list[Event] = []
+    events: list[StrategyEvent] = []
 
     def recorded(request: Request):
         strategy = make_strategy(request.strategy, request.strategy_options)
@@ -59,7 +59,7 @@ def test_a_crossing_takes_what_its_jobs_and_links_do(name: str) -> None:
     assert isinstance(pipeline.outputs[-1].output, Finished)
     least = 2 * COMPUTE + 3 * (TRANSFER + LATENCY)
     (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
-    assert prefilled.crossings == (Crossing(3, least),)
+    assert prefilled.crossings == (PipelineTrip(3, least),)
     verified = [event.crossing for event in events if isinstance(event, Verified)]
     assert verified
     assert all(crossing is not None and crossing.rows == 1 for crossing in verified)

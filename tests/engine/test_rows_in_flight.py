@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowedge.core.messages import Prune
-from flowedge.engine.rows_in_flight import FlightMeter
+from flowedge.engine.rows_in_flight import RowsInFlightMeter
 
 
 def prune(context: int, accepted: int, *retained: int) -> Prune:
@@ -15,7 +15,7 @@ def prune(context: int, accepted: int, *retained: int) -> Prune:
 
 
 def test_rows_count_until_their_fate_is_known() -> None:
-    meter = FlightMeter()
+    meter = RowsInFlightMeter()
     meter.send(0, 7, 0.0, committed=True)  # the prompt: before the first token nothing counts
     meter.settle(0, 5.0)
     meter.mark(5.0)
@@ -35,7 +35,7 @@ def test_rows_count_until_their_fate_is_known() -> None:
 
 
 def test_what_comes_after_the_last_mark_does_not_count() -> None:
-    meter = FlightMeter()
+    meter = RowsInFlightMeter()
     assert meter.means() == (0, 0, 0)
     meter.mark(1.0)
     assert meter.means() == (0, 0, 0), "over no time"
@@ -47,7 +47,7 @@ def test_what_comes_after_the_last_mark_does_not_count() -> None:
 
 
 def test_a_verified_segment_is_not_in_flight_even_where_nothing_is_pruned() -> None:
-    meter = FlightMeter()
+    meter = RowsInFlightMeter()
     meter.mark(0.0)
     meter.send(0, 3, 0.0, committed=False)
     meter.send(1, 2, 0.0, committed=False)

@@ -71,12 +71,12 @@ class StrictStage(ExactStage):
         assert isinstance(job, Forward)
         n, capacity = job.num_rows, len(self.caches[job.session])
         assert n > 0
-        assert 0 <= job.settled <= job.cached
+        assert 0 <= job.gathered_until <= job.cached
         assert 0 <= job.context <= job.cached
         assert job.cached + n <= capacity
-        assert job.settled + len(job.slots) == job.cached
+        assert job.gathered_until + len(job.slots) == job.cached
         assert np.all(np.diff(job.slots) > 0)
-        assert np.all(job.slots >= job.settled + np.arange(len(job.slots)))
+        assert np.all(job.slots >= job.gathered_until + np.arange(len(job.slots)))
         assert np.all(job.slots < capacity)
         assert len(job.tail_parents) == job.cached + n - job.context
         assert np.all(job.positions >= 0)
@@ -132,13 +132,13 @@ def test_a_stage_that_drains_refuses_what_is_new_and_hands_back_what_runs():
     (refusal,) = rig.faults("new")
     assert (refusal.device, refusal.code, refusal.reason) == ("v0", "draining", "it is draining")
     assert not rig.faults("s") + rig.faults("other")
-    rig.stage.hand_back(DrainingError("v0", "time is up"))
+    rig.stage.fail_sessions(DrainingError("v0", "time is up"))
     rig.pump()
     for name in ("s", "new", "other"):
         assert [fault.code for fault in rig.faults(name)] == ["draining"]
-        assert not rig.stage.settled
+        assert not rig.stage.is_drained
         rig.receive(Close(name))
-    assert rig.stage.settled
+    assert rig.stage.is_drained
     rig.check_empty()
     counts = rig.stage.take_counts()
     assert (counts.opened, counts.ended) == (2, {"draining": 2})

@@ -20,7 +20,7 @@ from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, loa
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.simulate.virtual_pipeline import ExpressFault, TimedOutput, VirtualPipeline
+from flowedge.simulate.virtual_pipeline import ExpressDelay, TimedOutput, VirtualPipeline
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "
@@ -43,7 +43,7 @@ class Pair:
         return tuple(ids[:num_tokens])
 
     def pipeline(
-        self, split: list[int], quant: str = "none", express_fault: ExpressFault | None = None
+        self, split: list[int], quant: str = "none", express_fault: ExpressDelay | None = None
     ) -> VirtualPipeline:
         return virtual_pipeline(
             self.checkpoint,

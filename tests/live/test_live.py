@@ -21,11 +21,11 @@ from flowedge.engine.activity import COMPUTING
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
-from flowedge.live.transport.link import Lane, LinkEvents, OutLink
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamOwner, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
@@ -83,8 +83,8 @@ async def live_pipeline(
             await server.start()
             stack.push_async_callback(server.stop, 0)
 
-        def lane(name: str) -> ComputeLane:
-            made = ComputeLane(name)
+        def lane(name: str) -> ComputeThread:
+            made = ComputeThread(name)
             stack.callback(made.stop, 1.0)
             return made
 
@@ -105,9 +105,9 @@ async def live_pipeline(
         )
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
-            await stage.connect(partial(open_link, stage.device, downstream, Lane.IN_BAND))
-        express = [partial(open_link, "d0", address, Lane.EXPRESS) for address in addresses[:-1]]
-        await node.connect(partial(open_link, "d0", addresses[0], Lane.IN_BAND), express)
+            await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
+        express = [partial(open_link, "d0", address, LinkKind.EXPRESS) for address in addresses[:-1]]
+        await node.connect(partial(open_link, "d0", addresses[0], LinkKind.IN_BAND), express)
         try:
             yield node, stages
         finally:
@@ -116,7 +116,7 @@ async def live_pipeline(
                 await stage.stop("the test is over")
 
 
-async def open_link(device: str, address: str, lane: Lane, on_message: Any, on_lost: Any) -> OutLink:
+async def open_link(device: str, address: str, lane: LinkKind, on_message: Any, on_lost: Any) -> OutLink:
     return await OutLink.open(
         address,
         lane,

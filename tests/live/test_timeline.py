@@ -10,13 +10,13 @@ import pytest
 from flowedge.core.errors import ProtocolError
 from flowedge.engine.activity import ACTIVITIES, job_activity
 from flowedge.engine.jobs import DropCache, Forward
-from flowedge.live.timeline import MAX_EVENTS, Event, Timeline
+from flowedge.live.timeline import MAX_EVENTS, Timeline, TimelineEvent
 from flowedge.live.timeline_wire import decode, encode
 from flowedge.v1 import agent_pb2 as pb
 
 
-def event(number: int) -> Event:
-    return Event("forward", float(number), number + 0.5, number)
+def event(number: int) -> TimelineEvent:
+    return TimelineEvent("forward", float(number), number + 0.5, number)
 
 
 def test_sessions_are_apart_and_in_order() -> None:
@@ -71,7 +71,7 @@ def test_a_forward_is_named_by_what_became_of_it() -> None:
 
 
 def test_every_activity_crosses_the_wire() -> None:
-    events = [Event(kind, 1.5 * i, 1.5 * i + 1, i) for i, kind in enumerate(ACTIVITIES)]
+    events = [TimelineEvent(kind, 1.5 * i, 1.5 * i + 1, i) for i, kind in enumerate(ACTIVITIES)]
     sent = encode(events, 7).SerializeToString()
     assert decode(pb.TimelineReply.FromString(sent), "v1") == (events, 7)
 

@@ -16,7 +16,7 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Close, Credit, Fault, Message, Open, Segment
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE, Lane, LinkEvents, OutLink
+from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE, LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
@@ -89,7 +89,7 @@ async def serving(owner: Owner, settings: LinkSettings = SETTINGS) -> AsyncItera
 
 
 async def open_link(
-    address: str, client: Client, lane: Lane = Lane.IN_BAND, settings: LinkSettings = SETTINGS
+    address: str, client: Client, lane: LinkKind = LinkKind.IN_BAND, settings: LinkSettings = SETTINGS
 ) -> OutLink:
     return await OutLink.open(
         address, lane, pipeline="p", device="älice", events=client.events, settings=settings
@@ -143,7 +143,7 @@ def test_heartbeats_keep_idle_links_open() -> None:
         owner, client = Owner(), Client()
         settings = LinkSettings(heartbeat_s=0.1, silence_s=2.0, upstream_silence_s=2.0)
         async with serving(owner, settings) as address:
-            links = [await open_link(address, client, lane, settings) for lane in Lane]
+            links = [await open_link(address, client, lane, settings) for lane in LinkKind]
             await asyncio.sleep(2 * settings.silence_s)
             assert not owner.ends and not client.lost
             for link in links:
@@ -165,7 +165,7 @@ def test_lanes_use_connections_of_their_own() -> None:
         server.add_generic_rpc_handlers((Recording("bob", lambda pipeline: owner, SETTINGS).handler(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        links = [await open_link(f"127.0.0.1:{port}", Client(), lane) for lane in Lane]
+        links = [await open_link(f"127.0.0.1:{port}", Client(), lane) for lane in LinkKind]
         for link in links:
             await link.close()
         await server.stop(0)
@@ -247,7 +247,7 @@ async def deaf_server() -> AsyncIterator[str]:
         await release.wait()
 
     server = grpc.aio.server(options=SETTINGS.channel_options)
-    methods = {lane.value: grpc.stream_stream_rpc_method_handler(serve) for lane in Lane}
+    methods = {lane.value: grpc.stream_stream_rpc_method_handler(serve) for lane in LinkKind}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -294,8 +294,8 @@ def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("lane", Lane)
-def test_a_client_that_goes_silent_is_let_go(lane: Lane) -> None:
+@pytest.mark.parametrize("lane", LinkKind)
+def test_a_client_that_goes_silent_is_let_go(lane: LinkKind) -> None:
     async def test() -> None:
         owner = Owner()
         async with serving(owner, BRISK) as address, grpc.aio.insecure_channel(address) as channel:

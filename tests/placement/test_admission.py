@@ -16,7 +16,14 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.grpc_status import from_status
 from flowedge.placement.admission import require, session_rows
 from flowedge.system.cgroup import CgroupMemory, cgroup_memory
-from flowedge.system.memory_room import GIB, MemorySettings, Room, read_cuda_room, read_room, resident_bytes
+from flowedge.system.memory_room import (
+    GIB,
+    AvailableMemory,
+    MemorySettings,
+    read_available_cuda_memory,
+    read_available_memory,
+    resident_bytes,
+)
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -37,7 +44,9 @@ def write(path: Path, text: object) -> None:
 
 
 def test_without_a_limit_it_is_what_the_device_has(root: Path) -> None:
-    assert read_room(None, root) == Room(8000 * 1024, 5000 * 1024, "the device's memory")
+    assert read_available_memory(None, root) == AvailableMemory(
+        8000 * 1024, 5000 * 1024, "the device's memory"
+    )
 
 
 def test_the_least_of_all_groups_above_counts(root: Path) -> None:
@@ -54,7 +63,9 @@ def test_the_least_of_all_groups_above_counts(root: Path) -> None:
         CgroupMemory("/system.slice/agent.service", 3_000_000, 600_000),
         CgroupMemory("/system.slice", 4_000_000, 3_000_000),
     ]
-    assert read_room(None, root) == Room(3_000_000, 1_000_000, "the limit of cgroup /system.slice")
+    assert read_available_memory(None, root) == AvailableMemory(
+        3_000_000, 1_000_000, "the limit of cgroup /system.slice"
+    )
 
 
 @pytest.mark.parametrize("path", ["/docker/1a2b", "/../.."])
@@ -63,15 +74,15 @@ def test_version_1_and_a_path_that_only_the_host_can_see(root: Path, path: str) 
     write(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", 2_000_000)
     write(root / "sys/fs/cgroup/memory/memory.usage_in_bytes", 1_500_000)
     write(root / "sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 500000")
-    assert read_room(None, root) == Room(2_000_000, 1_000_000, "the limit of cgroup /")
+    assert read_available_memory(None, root) == AvailableMemory(2_000_000, 1_000_000, "the limit of cgroup /")
 
 
 def test_the_settings_limit_counts_what_the_process_holds(root: Path) -> None:
     held = resident_bytes()
-    room = read_room(MemorySettings(limit_gib=1000 / GIB), root)
-    assert room == Room(1000, 0, "the setting memory.limit_gib")
+    room = read_available_memory(MemorySettings(limit_gib=1000 / GIB), root)
+    assert room == AvailableMemory(1000, 0, "the setting memory.limit_gib")
     write(root / "proc/meminfo", MEMINFO.replace("000 kB", "000000000 kB"))
-    room = read_room(MemorySettings(limit_gib=2 * held / GIB), root)
+    room = read_available_memory(MemorySettings(limit_gib=2 * held / GIB), root)
     assert 0 < room.available < 2 * held == room.total
 
 
@@ -81,14 +92,14 @@ def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: p
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (7, 8))
-    room = read_cuda_room()
-    assert (room == Room(8, 7, "the GPU's memory")) is not integrated
-    assert (room.total == read_room().total) is integrated
+    room = read_available_cuda_memory()
+    assert (room == AvailableMemory(8, 7, "the GPU's memory")) is not integrated
+    assert (room.total == read_available_memory().total) is integrated
 
 
 def test_the_sums_are_said() -> None:
     settings = MemorySettings(reserve_gib=0.5, kv_tokens=1000)
-    room = Room(4 * GIB, 3 * GIB, "the device's memory")
+    room = AvailableMemory(4 * GIB, 3 * GIB, "the device's memory")
     require("it", "kitchen", room, 2 * GIB, GIB // 2000, 4096, settings)
     require("it", "kitchen", room, 2 * GIB, GIB // 200, 100, settings)
     with pytest.raises(CapacityError) as caught:
@@ -101,7 +112,7 @@ def test_the_sums_are_said() -> None:
 
 def test_a_session_always_has_a_row_and_never_the_reserve() -> None:
     assert session_rows(1, MemorySettings(reserve_gib=10**6)) == 1
-    free = read_room().available
+    free = read_available_memory().available
     assert session_rows(1, MemorySettings(reserve_gib=1.0)) <= free
 
 

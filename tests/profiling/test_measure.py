@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
@@ -20,7 +20,7 @@ from flowedge.agent.settings import AgentSettings
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
@@ -162,10 +162,10 @@ def test_what_is_no_measurement_is_refused() -> None:
 @asynccontextmanager
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
-    settings, lane = AgentSettings(), ComputeLane("here")
+    settings, lane = AgentSettings(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
-    identity = Identity.of(settings, port)
+    identity = DeviceInfo.of(settings, port)
     service = MeasureService(identity, RoleHolder("here"), settings, lane, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()

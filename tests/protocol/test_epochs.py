@@ -14,7 +14,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Open, Prune, Segment
 from flowedge.protocol.epochs import check_prune, map_segment, renumbered, renumbered_parents, retained_from
 from flowedge.protocol.outbox import Outbox
-from flowedge.protocol.row_sequence import Sequence
+from flowedge.protocol.row_sequence import RowSequence
 
 EXAMPLES = settings(max_examples=200, deadline=None)
 
@@ -45,7 +45,7 @@ def chains(draw):
     Returns the sequence at the end; each segment with the number of prunes it is in flight for; the prunes;
     and of each prune the naive form: a dict from old row to new row, and the context after it.
     """
-    sequence = Sequence("s")
+    sequence = RowSequence("s")
     sequence.commit(draw(st.integers(0, 4)))
     segments = []
     for number in range(draw(st.integers(1, 5))):

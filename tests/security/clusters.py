@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.security.credentials.credentials import ClusterInfo, Identity, IdentityStore
+from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.process import Security
 
@@ -51,12 +51,14 @@ class Cluster:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def token(self, role: Role = Role.AGENT, *, made: datetime.datetime | None = None) -> str:
+    def token(
+        self, role: CertificateRole = CertificateRole.AGENT, *, made: datetime.datetime | None = None
+    ) -> str:
         """A join token for 15 minutes."""
         ttl = 15 * MINUTE
         return self.authority.new_token(role, ttl, [self.address], now=made or now()).encode()
 
-    def member(self, name: str, role: Role, issued: datetime.datetime | None = None) -> Path:
+    def member(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Path:
         """The state directory of a new member, whose certificate was issued then."""
         when = issued or now()
         key = new_key()
@@ -64,13 +66,13 @@ class Cluster:
         signed = self.authority.join(secret, name, request_for(key), when)
         ca = self.authority.certificate
         info = ClusterInfo("home", (self.address,), self.port + 1)
-        identity = Identity(key_pem(key), read_certificate(signed.certificate), ca, info)
-        IdentityStore.create(self.directory / name, identity, read_list(signed.revocation_list, ca))
+        identity = Credentials(key_pem(key), read_certificate(signed.certificate), ca, info)
+        CredentialStore.create(self.directory / name, identity, read_list(signed.revocation_list, ca))
         return self.directory / name
 
-    def security(self, name: str, role: Role, issued: datetime.datetime | None = None) -> Security:
+    def security(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Security:
         """What a new member shows and asks of others."""
-        return Security(IdentityStore.open(self.member(name, role, issued)))
+        return Security(CredentialStore.open(self.member(name, role, issued)))
 
 
 class Process:

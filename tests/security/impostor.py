@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from flowedge.security.credentials.credentials import Identity, IdentityStore
+from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 
@@ -57,13 +57,13 @@ def impostor(
 
 def posing_as(state: Path) -> Any:
     """An impostor with the key and certificate of a member."""
-    identity = IdentityStore.open(state).identity
+    identity = CredentialStore.open(state).identity
     return impostor(identity.key_pem, identity.certificate_pem, identity.authority_pem)
 
 
 @contextmanager
 def call_as(
-    address: str, server: Identity, caller: Identity | None, *, shown: bool = True
+    address: str, server: Credentials, caller: Credentials | None, *, shown: bool = True
 ) -> Iterator[grpc.Channel]:
     """A channel to the agent with an identity, by a caller with another; not `shown`, it is kept back."""
     own = (caller.key_pem, caller.certificate_pem) if caller is not None and shown else (None, None)

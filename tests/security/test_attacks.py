@@ -17,18 +17,18 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.core.errors import AccessError, DeviceLostError
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.discovery import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.security import process
 from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import Role
-from flowedge.security.credentials.credentials import Identity, IdentityStore
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.credentials.freshening import freshen
 from flowedge.security.process import Security
 from flowedge.security.tls.channels import _credentials, _naming
-from flowedge.security.tls.introduction import Introduced
+from flowedge.security.tls.introduction import VerifiedPeer
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
@@ -49,15 +49,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def kitchen(cluster: Cluster) -> Iterator[Process]:
     """An agent; its certificate is old enough to be renewed at once."""
-    state = cluster.member("kitchen", Role.AGENT, now() - OLD * 0.4)
+    state = cluster.member("kitchen", CertificateRole.AGENT, now() - OLD * 0.4)
     with agents([state], "--no-advertise") as (agent,):
         yield agent
 
 
 @pytest.fixture
-def own_identity(cluster: Cluster) -> Identity:
+def own_identity(cluster: Cluster) -> Credentials:
     """The agent's, as it is now."""
-    return IdentityStore.open(cluster.directory / "kitchen").identity
+    return CredentialStore.open(cluster.directory / "kitchen").identity
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def frames(channel: grpc.Channel, lane: str) -> Any:
     return stream(iter([b""]), timeout=ANSWER_S)
 
 
-def refused(agent: Process, server: Identity, caller: Identity | None, code: grpc.StatusCode) -> str:
+def refused(agent: Process, server: Credentials, caller: Credentials | None, code: grpc.StatusCode) -> str:
     """The details of the error that a call ends with."""
     with call_as(agent.address, server, caller) as channel, pytest.raises(grpc.RpcError) as caught:
         describe(channel)
@@ -92,13 +92,15 @@ def test_a_running_agent_renews_its_certificate_and_serves_on(cluster: Cluster, 
     kitchen.line("the certificate was renewed until")
     issued = [c for c in cluster.authority.certificates() if c.name == "kitchen"]
     assert len(issued) == 2
-    store = IdentityStore.open(cluster.directory / "kitchen")
+    store = CredentialStore.open(cluster.directory / "kitchen")
     assert store.identity.holder.serial == issued[-1].serial
-    with Client(kitchen.address, name="kitchen", security=cluster.security("reader", Role.CLIENT)) as client:
+    with Client(
+        kitchen.address, name="kitchen", security=cluster.security("reader", CertificateRole.CLIENT)
+    ) as client:
         assert client.describe().certified_role == "agent"
 
 
-def test_a_peer_without_a_certificate(kitchen: Process, own_identity: Identity) -> None:
+def test_a_peer_without_a_certificate(kitchen: Process, own_identity: Credentials) -> None:
     seen = len(kitchen.lines)
     refused(kitchen, own_identity, None, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "PEER_DID_NOT_RETURN_A_CERTIFICATE", after=seen)
@@ -116,18 +118,18 @@ def test_a_peer_in_plaintext(kitchen: Process) -> None:
         client.describe()
 
 
-def test_a_peer_of_another_cluster(kitchen: Process, own_identity: Identity, stranger: Cluster) -> None:
+def test_a_peer_of_another_cluster(kitchen: Process, own_identity: Credentials, stranger: Cluster) -> None:
     seen = len(kitchen.lines)
-    caller = IdentityStore.open(stranger.member("admin2", Role.ADMIN)).identity
+    caller = CredentialStore.open(stranger.member("admin2", CertificateRole.ADMIN)).identity
     refused(kitchen, own_identity, caller, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "CERTIFICATE_VERIFY_FAILED", "issuer", after=seen)
 
 
 def test_a_peer_whose_certificate_has_expired(
-    cluster: Cluster, kitchen: Process, own_identity: Identity
+    cluster: Cluster, kitchen: Process, own_identity: Credentials
 ) -> None:
     seen = len(kitchen.lines)
-    old = cluster.security("old", Role.ADMIN, now() - OLD / 2)
+    old = cluster.security("old", CertificateRole.ADMIN, now() - OLD / 2)
     assert old.store is not None
     refused(kitchen, own_identity, old.store.identity, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "certificate has expired", after=seen)
@@ -135,11 +137,11 @@ def test_a_peer_whose_certificate_has_expired(
         client.describe()
 
 
-def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_identity: Identity) -> None:
+def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_identity: Credentials) -> None:
     """A client gives no stage roles, an agent asks nothing, and neither sends rows out of turn."""
-    client = IdentityStore.open(cluster.member("laptop", Role.CLIENT)).identity
-    agent = IdentityStore.open(cluster.member("garage", Role.AGENT)).identity
-    attempts: list[tuple[Identity, str, Callable[[grpc.Channel], object]]] = [
+    client = CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT)).identity
+    agent = CredentialStore.open(cluster.member("garage", CertificateRole.AGENT)).identity
+    attempts: list[tuple[Credentials, str, Callable[[grpc.Channel], object]]] = [
         (
             client,
             "flowedge.v1.Agent/BecomeStage",
@@ -178,15 +180,15 @@ def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_iden
 
 def test_an_agent_may_not_lead(cluster: Cluster, kitchen: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its certificate would not let it give roles to others."""
-    monkeypatch.setattr(process, "_current", cluster.security("boss", Role.ADMIN))
+    monkeypatch.setattr(process, "_current", cluster.security("boss", CertificateRole.ADMIN))
     with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
         assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", "none"), lambda *_: None)
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
-    cluster: Cluster, kitchen: Process, own_identity: Identity
+    cluster: Cluster, kitchen: Process, own_identity: Credentials
 ) -> None:
-    caller = IdentityStore.open(cluster.member("thief", Role.AGENT)).identity
+    caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).identity
     probes: queue.SimpleQueue[measure_pb2.Probe | None] = queue.SimpleQueue()
     with call_as(kitchen.address, own_identity, caller) as channel:
         call = MeasureStub(channel).Ping(iter(probes.get, None))
@@ -208,8 +210,8 @@ def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
 def reader(cluster: Cluster) -> Security:
     """A client of the cluster, whose machine has the latest list."""
     state = cluster.directory / "reader2"
-    store = IdentityStore.open(state) if state.exists() else None
-    return Security(store) if store else cluster.security("reader2", Role.CLIENT)
+    store = CredentialStore.open(state) if state.exists() else None
+    return Security(store) if store else cluster.security("reader2", CertificateRole.CLIENT)
 
 
 def refuses(
@@ -227,10 +229,10 @@ def test_impostors_are_told_nothing(
 ) -> None:
     """Whoever answers at an address with another certificate than a valid device's, a proxy's for example."""
     cases = [
-        (stranger.member("kitchen", Role.AGENT), f"cluster {stranger.authority.id}, not by"),
-        (cluster.member("ruin", Role.AGENT, now() - OLD / 2), "expired"),
-        (cluster.member("visitor", Role.CLIENT), "no device that serves"),
-        (cluster.member("stolen", Role.AGENT), "has been revoked"),
+        (stranger.member("kitchen", CertificateRole.AGENT), f"cluster {stranger.authority.id}, not by"),
+        (cluster.member("ruin", CertificateRole.AGENT, now() - OLD / 2), "expired"),
+        (cluster.member("visitor", CertificateRole.CLIENT), "no device that serves"),
+        (cluster.member("stolen", CertificateRole.AGENT), "has been revoked"),
     ]
     cluster.authority.revoke("stolen", now())
     assert reader.store is not None
@@ -245,12 +247,14 @@ def test_impostors_are_told_nothing(
 
 
 def test_a_forged_introduction_is_worth_nothing(
-    cluster: Cluster, own_identity: Identity, reader: Security
+    cluster: Cluster, own_identity: Credentials, reader: Security
 ) -> None:
     """A proxy shows the real agent's certificate first and then its own: gRPC demands the very same one."""
     assert reader.store is not None
-    other = cluster.member("attic", Role.AGENT)  # a valid agent, but not the one that was introduced
-    introduced = Introduced(own_identity.holder, reader.store.identity)
+    other = cluster.member(
+        "attic", CertificateRole.AGENT
+    )  # a valid agent, but not the one that was introduced
+    introduced = VerifiedPeer(own_identity.holder, reader.store.identity)
     with posing_as(other) as (servicer, address):
         options = _naming(CHANNEL_OPTIONS, introduced)
         with (
@@ -292,7 +296,7 @@ def test_advertisements_that_lie(
                 await advertiser.stop()
 
     with (
-        posing_as(stranger.member("kitchen", Role.AGENT)) as (servicer, address),
+        posing_as(stranger.member("kitchen", CertificateRole.AGENT)) as (servicer, address),
         caplog.at_level(logging.WARNING),
     ):
         assert asyncio.run(look(address)) == 0
@@ -305,8 +309,8 @@ def test_advertisements_that_lie(
     assert f"refused to speak to {address}" in caplog.text
 
 
-def record(name: str, digit: str, address: str, cluster: str) -> DeviceRecord:
-    return DeviceRecord(
+def record(name: str, digit: str, address: str, cluster: str) -> AdvertisedDevice:
+    return AdvertisedDevice(
         name=name,
         id=digit * 16,
         address=address,
@@ -320,15 +324,15 @@ def record(name: str, digit: str, address: str, cluster: str) -> DeviceRecord:
 
 def test_a_command_learns_who_was_revoked(cluster: Cluster) -> None:
     """A laptop that was off, and whose certificate is due, starts with an old list."""
-    old = cluster.security("laptop2", Role.CLIENT, now() - OLD * 0.4)
-    lost = cluster.security("lost", Role.AGENT)
+    old = cluster.security("laptop2", CertificateRole.CLIENT, now() - OLD * 0.4)
+    lost = cluster.security("lost", CertificateRole.AGENT)
     assert old.store is not None and lost.store is not None
     cluster.authority.revoke("lost", now())
     serial = old.store.identity.holder.serial
     freshen(old.store, now())
     with pytest.raises(AccessError, match="has been revoked"):
         old.store.revoked.check(lost.store.identity.holder)
-    assert IdentityStore.open(cluster.directory / "laptop2").identity.holder.serial != serial
+    assert CredentialStore.open(cluster.directory / "laptop2").identity.holder.serial != serial
 
 
 def test_the_cas_directory_alone_makes_members(tmp_path: Path) -> None:

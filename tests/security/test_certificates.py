@@ -9,9 +9,9 @@ import pytest
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import CALLERS, Role, may_call
+from flowedge.security.credentials.certificate_role import CALLERS, CertificateRole, may_call
 from flowedge.security.credentials.certificates import new_key, read_certificate, request_for, verify
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import fingerprint
 from flowedge.security.credentials.renewal_time import renewal_time, retry_delay
 from flowedge.security.credentials.revocation import newer, read_list
@@ -27,11 +27,13 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "ca", "home", now=NOW)
 
 
-def token(authority: Authority, role: Role = Role.AGENT, name: str = "") -> JoinToken:
+def token(authority: Authority, role: CertificateRole = CertificateRole.AGENT, name: str = "") -> JoinToken:
     return authority.new_token(role, 15 * MINUTE, ["127.0.0.1:7443"], now=NOW, name=name)
 
 
-def join(authority: Authority, name: str, role: Role = Role.AGENT) -> IdentityStore | object:
+def join(
+    authority: Authority, name: str, role: CertificateRole = CertificateRole.AGENT
+) -> CredentialStore | object:
     return authority.join(token(authority, role).secret, name, request_for(new_key()), NOW)
 
 
@@ -40,7 +42,7 @@ def test_a_token_can_be_used_once(authority: Authority, tmp_path: Path) -> None:
     request = request_for(new_key())
     signed = authority.join(made.secret, "kitchen", request, NOW)
     holder = verify(read_certificate(signed.certificate), authority.certificate, NOW)
-    assert (holder.member.name, holder.member.role) == ("kitchen", Role.AGENT)
+    assert (holder.member.name, holder.member.role) == ("kitchen", CertificateRole.AGENT)
     again = Authority.open(tmp_path / "ca")  # the service has been started again
     with pytest.raises(AccessError, match="used already"):
         again.join(made.secret, "garage", request, NOW)
@@ -133,7 +135,7 @@ def test_files_are_private_and_nothing_is_overwritten(authority: Authority, tmp_
     assert Authority.open(state).id == authority.id
     (state / "identity" / "member.pem").chmod(0o644)
     with pytest.raises(AccessError, match="chmod 600"):
-        IdentityStore.open(state)
+        CredentialStore.open(state)
 
 
 def test_a_certificate_is_renewed_after_two_thirds_and_retried_faster_near_its_end(
@@ -148,11 +150,11 @@ def test_a_certificate_is_renewed_after_two_thirds_and_retried_faster_near_its_e
 
 
 def test_what_nobody_was_given_is_refused() -> None:
-    assert not any(may_call("/flowedge.v1.Agent/Anything", role) for role in Role)
-    assert may_call("/flowedge.v1.Agent/BecomeStage", Role.DRAFT_NODE)
-    assert not may_call("/flowedge.v1.Agent/BecomeStage", Role.AGENT)
-    assert not may_call("/flowedge.v1.Agent/BecomeStage", Role.CLIENT)
-    assert not any(Role.AUTHORITY in roles for roles in CALLERS.values())
+    assert not any(may_call("/flowedge.v1.Agent/Anything", role) for role in CertificateRole)
+    assert may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.DRAFT_NODE)
+    assert not may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.AGENT)
+    assert not may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.CLIENT)
+    assert not any(CertificateRole.AUTHORITY in roles for roles in CALLERS.values())
 
 
 def test_every_rpc_of_the_agent_has_its_roles() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import pem_of
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.token import JoinToken
 from tests.security.clusters import Cluster, Process, enrolment_service, free_ports, now
 from tests.security.impostor import impostor
@@ -42,7 +42,7 @@ def lured(token: str, address: str) -> str:
 def test_a_device_joins_once_with_a_token(
     cluster: Cluster, service: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = cluster.token(Role.DRAFT_NODE)
+    token = cluster.token(CertificateRole.DRAFT_NODE)
     assert join(token, "shelf", tmp_path / "shelf") == 0
     assert (
         f"shelf (draft-node) is a member of cluster home ({cluster.authority.id})" in capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_a_device_joins_once_with_a_token(
     assert join(cluster.token(), "shelf2", tmp_path / "shelf") == 2
     assert "--replace gives it up" in capsys.readouterr().err
     assert join(cluster.token(), "shelf2", tmp_path / "shelf", "--replace") == 0
-    assert IdentityStore.open(tmp_path / "shelf").identity.holder.member.name == "shelf2"
+    assert CredentialStore.open(tmp_path / "shelf").identity.holder.member.name == "shelf2"
 
 
 def test_an_expired_token_is_refused(
@@ -98,7 +98,7 @@ def test_a_member_cannot_pose_as_the_service(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An agent that was taken over has a certificate of the cluster, but not the service's name."""
-    identity = IdentityStore.open(cluster.member("traitor", Role.AGENT)).identity
+    identity = CredentialStore.open(cluster.member("traitor", CertificateRole.AGENT)).identity
     with impostor(identity.key_pem, identity.certificate_pem, identity.authority_pem) as (servicer, address):
         assert join(lured(cluster.token(), address), "shelf", tmp_path / "lured") == 1
     assert servicer.heard == []

@@ -8,7 +8,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.security import process
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificate_role import CertificateRole
 from tests.security.clusters import Cluster, agents
 
 
@@ -22,8 +22,11 @@ def test_output_over_mutual_tls_is_the_plain_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], own_process_is_left_alone: None
 ) -> None:
     cluster = Cluster(tmp_path, 1)  # its service is off, which a cluster has to live with
-    states = [cluster.member("d0", Role.DRAFT_NODE), *(cluster.member(n, Role.AGENT) for n in ("v1", "v2"))]
-    client = cluster.member("laptop", Role.CLIENT)
+    states = [
+        cluster.member("d0", CertificateRole.DRAFT_NODE),
+        *(cluster.member(n, CertificateRole.AGENT) for n in ("v1", "v2")),
+    ]
+    client = cluster.member("laptop", CertificateRole.CLIENT)
     with agents(states, "--no-advertise") as running:
         peers = ",".join(agent.address for agent in running)
         options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "12", "--check"]

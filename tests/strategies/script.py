@@ -7,19 +7,19 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from flowedge.core.messages import CONTEXT
-from flowedge.protocol.row_sequence import Sequence
+from flowedge.protocol.row_sequence import RowSequence
 from flowedge.strategies.base import (
+    AcceptPath,
     CreditGranted,
-    Crossing,
     Emit,
-    Event,
     Grow,
     Layer,
+    PipelineTrip,
     Prefilled,
-    Prune,
     Returned,
     Send,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 
@@ -36,11 +36,11 @@ class Script:
         self, strategy: Strategy, context: int = 5, token: int = 0, granted: int = 1, stages: int = 1
     ) -> None:
         self.strategy = strategy
-        self.sequence = Sequence("s")
+        self.sequence = RowSequence("s")
         self.sequence.commit(context)
         self.credits = granted
         self.sends: list[Send] = []
-        self.prunes: list[Prune] = []
+        self.prunes: list[AcceptPath] = []
         self.flying: list[list[int]] = []
         self.grow: Grow | None = None
         self.emitted: list[int] = []
@@ -62,7 +62,9 @@ class Script:
             log_probs = np.log(np.array(probs))
         return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
 
-    def verified(self, accepted: Items[int], token: int, crossing: Crossing | None = None) -> list[object]:
+    def verified(
+        self, accepted: Items[int], token: int, crossing: PipelineTrip | None = None
+    ) -> list[object]:
         """The oldest segment in flight has come back and these of its rows are on the true path."""
         assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
         rows = self.flying.pop(0)
@@ -79,7 +81,7 @@ class Script:
         offsets = np.flatnonzero((self.sequence.parents == parent) & (self.sequence.tokens == token))
         return int(offsets[0]) + self.sequence.context if len(offsets) else None
 
-    def _event(self, event: Event) -> list[object]:
+    def _event(self, event: StrategyEvent) -> list[object]:
         commands = list(self.strategy.handle(event))
         for place, command in enumerate(commands):
             match command:
@@ -91,7 +93,7 @@ class Script:
                     self.grow = command
                 case Send():
                     self._send(command)
-                case Prune():
+                case AcceptPath():
                     self._prune(command, event)
         self.commands = commands
         return commands
@@ -111,7 +113,7 @@ class Script:
         roots = [row for row, parent in enumerate(self.sequence.parents) if parent == CONTEXT]
         assert roots == [0], "there is one root, and it is the first draft row"
 
-    def _prune(self, prune: Prune, event: Event) -> None:
+    def _prune(self, prune: AcceptPath, event: StrategyEvent) -> None:
         assert isinstance(event, Verified)
         assert prune.accepted == event.accepted
         known = self.row_of(event.accepted[-1], event.token)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowedge.core.errors import BadRequestError
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.auto.auto import Auto, grows_anew
-from flowedge.strategies.base import Crossing, Emit, Grow, Prefilled, Prune, Send
+from flowedge.strategies.base import AcceptPath, Emit, Grow, PipelineTrip, Prefilled, Send
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
@@ -86,7 +86,7 @@ def rounds_of(strategy: Auto, seconds: list[Callable[[int], float]]) -> list[lis
         script.layer(*SECOND, 0.1)
         sent.append([send.tokens[1:] for send in script.sends[before:]])
         rows = (2, 128)[number % 2]
-        script.verified([script.flying[0][0]], 77, Crossing(rows, takes(rows)))
+        script.verified([script.flying[0][0]], 77, PipelineTrip(rows, takes(rows)))
         while script.flying:
             script.returned()
     return sent
@@ -108,14 +108,14 @@ def test_a_stage_that_slows_in_mid_request_is_given_its_next_segment_later():
 
 def test_lone_rows_that_become_quick_in_mid_request_go_alone():
     strategy = auto(lone_share=0.0)
-    several = [Crossing(rows, 1.0 + 0.001 * rows) for rows in (128,)]
+    several = [PipelineTrip(rows, 1.0 + 0.001 * rows) for rows in (128,)]
     strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
     share = strategy._crossing
-    share.observe([Crossing(1, 0.9)] * 5)
+    share.observe([PipelineTrip(1, 0.9)] * 5)
     assert not strategy._sends_lone_rows
-    share.observe([Crossing(1, 0.3)] * 20)
+    share.observe([PipelineTrip(1, 0.3)] * 20)
     assert not strategy._sends_lone_rows, "many rows may be dear, or one cheap"
-    share.observe([Crossing(5, 1.005)])
+    share.observe([PipelineTrip(5, 1.005)])
     assert strategy._sends_lone_rows
 
 
@@ -126,7 +126,7 @@ def test_a_candidate_becomes_a_node_as_the_root_moves():
     assert [send.tokens for send in script.sends] == [(0, 1, 2), (3,)]
     assert script.verified([5], 2) == [
         Emit((2,)),
-        Prune((5,), 7, ends_round=False),
+        AcceptPath((5,), 7, ends_round=False),
         Send((5, 6), (6, 6)),
     ], "0.15 and 0.12 have become 0.5 and 0.4"
     growth = script.grow.growth
@@ -142,7 +142,7 @@ def test_a_token_that_was_proposed_is_no_miss():
     growth = script.grow.growth
     assert script.verified([5, 6], 4) == [
         Emit((1, 4)),
-        Prune((5, 6), None, ends_round=False),
+        AcceptPath((5, 6), None, ends_round=False),
         Send((4,), (-1,)),
     ], "the root goes in any case"
     script.layer([[8, 9]], [[0.5, 0.5]])
@@ -158,7 +158,7 @@ def test_a_miss_begins_a_new_tree():
     growth = script.grow.growth
     assert script.verified([5], 77) == [
         Emit((77,)),
-        Prune((5,), None, ends_round=True),
+        AcceptPath((5,), None, ends_round=True),
         Grow(growth + 1, (0,), (-1,), (77,), 2),
     ]
     assert script.returned() == []
@@ -286,7 +286,7 @@ def test_auto_on_random_scripts(data, seed):
             accepted, token = follow(script, script.flying[0], rng, vocab)
             first = script.flying[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
-            script.verified(accepted, token, Crossing(int(rng.integers(1, 7)), float(rng.random())))
+            script.verified(accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random())))
         check_state(strategy, script, script.sends[before:])
         assert sum(map(bool, script.flying)) <= stages + values["extra_segments"] + 1
     assert script.emitted == drawn

@@ -9,34 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.strategies.auto.acceptance import Acceptance
+from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.segment_rows import RowsGain, lone_rows_pay, rows_worth
 from flowedge.strategies.auto.time_estimates import FirstStage
-from flowedge.strategies.auto.trip_estimate import CrossingEstimate
-from flowedge.strategies.base import Crossing, Layer
+from flowedge.strategies.auto.trip_estimate import TripEstimate
+from flowedge.strategies.base import Layer, PipelineTrip
 from tests.core.trees import path, paths
 
 
-def crossings(base: float, slope: float, rows: tuple[int, ...]) -> list[Crossing]:
-    return [Crossing(count, base + slope * count) for count in rows]
+def crossings(base: float, slope: float, rows: tuple[int, ...]) -> list[PipelineTrip]:
+    return [PipelineTrip(count, base + slope * count) for count in rows]
 
 
 def test_a_line_of_crossings_is_recovered():
-    estimate = CrossingEstimate()
+    estimate = TripEstimate()
     estimate.observe(crossings(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 2, 60, 17) * 4))
     assert estimate.seconds == pytest.approx(0.3, rel=0.02)
     assert estimate.row_share == pytest.approx(0.002 / 0.3, rel=0.05)
 
 
 def test_a_lone_row_is_a_case_apart():
-    estimate = CrossingEstimate(lone_share=0.5)
+    estimate = TripEstimate(lone_share=0.5)
     assert estimate.lone_share == 0.5, "the profile's word"
     estimate.observe(crossings(0.8, 0.0, (128, 20, 5, 30) * 10))
     assert estimate.less_rows(1) == pytest.approx(0.5 * estimate.less_rows(2))
-    estimate.observe([Crossing(1, 0.2)] * 30)
+    estimate.observe([PipelineTrip(1, 0.2)] * 30)
     assert estimate.lone_share == pytest.approx(0.25, rel=0.02)
-    assert CrossingEstimate().lone_share is None
+    assert TripEstimate().lone_share is None
 
 
 def test_a_row_goes_while_it_gains_more_than_it_delays():
@@ -68,7 +68,7 @@ def test_the_first_stage_is_busy_while_the_pipeline_fills():
 
 
 def test_a_change_in_mid_request_is_followed():
-    estimate = CrossingEstimate()
+    estimate = TripEstimate()
     estimate.observe(crossings(0.3, 0.001, (10, 40, 128) * 20))
     estimate.observe(crossings(0.6, 0.012, (2, 48, 96) * 30))
     assert estimate.seconds == pytest.approx(0.6, rel=0.1)
@@ -77,7 +77,7 @@ def test_a_change_in_mid_request_is_followed():
 
 @pytest.mark.parametrize("rows", [2, 20, 64, 128])
 def test_one_row_count_gives_the_line_that_is_taken_for_granted(rows):
-    estimate = CrossingEstimate()
+    estimate = TripEstimate()
     assert (estimate.seconds, estimate.row_share) == (0.0, pytest.approx(0.3 / 64))
     estimate.observe(crossings(0.5, 0.0, (rows,) * 3))
     assert estimate.row_share == pytest.approx(0.3 / 64)
@@ -85,24 +85,24 @@ def test_one_row_count_gives_the_line_that_is_taken_for_granted(rows):
 
 
 def test_rows_that_cost_everything_are_dear_not_free():
-    estimate = CrossingEstimate()
-    estimate.observe([Crossing(rows, 0.01 * rows**2) for rows in (10, 60) * 20])
+    estimate = TripEstimate()
+    estimate.observe([PipelineTrip(rows, 0.01 * rows**2) for rows in (10, 60) * 20])
     assert estimate.row_share > 0.01
 
 
-def shares(acceptance: Acceptance, *probs: float) -> list[float]:
+def shares(acceptance: ProposalAcceptance, *probs: float) -> list[float]:
     """Of proposals below one node, by the drafter's probabilities."""
     return np.exp(acceptance.log_share(np.log([probs])))[0].tolist()
 
 
 def test_what_nothing_is_known_of_is_the_drafters_word():
-    acceptance = Acceptance(20.0)
+    acceptance = ProposalAcceptance(20.0)
     assert shares(acceptance, 0.74, 0.17, 0.0005) == pytest.approx([0.74, 0.17, 0.0005])
     assert shares(acceptance, 1.0, 0.0001) == pytest.approx([1.0, 0.0001])
 
 
 def test_shares_are_those_counted():
-    acceptance = Acceptance(10.0)
+    acceptance = ProposalAcceptance(10.0)
     for accepted in (0, 1, 1, None):
         acceptance.observe(np.log([0.42, 0.17]), accepted)
     assert shares(acceptance, 0.42, 0.17) == pytest.approx([5.2 / 14, 3.7 / 14])
@@ -111,7 +111,7 @@ def test_shares_are_those_counted():
 
 
 def test_a_share_never_falls_as_the_drafter_is_surer():
-    acceptance = Acceptance(1.0)
+    acceptance = ProposalAcceptance(1.0)
     for _ in range(30):
         acceptance.observe(np.log([0.42, 0.17]), 1)
     _, likely, unlikely = shares(acceptance, 0.43, 0.42, 0.17)
@@ -168,10 +168,10 @@ class Reference:
 def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
     rng = np.random.default_rng(seed)
     width, vocab = 3, 5
-    tree = CandidateTree(width, math.log(floor), Acceptance(1e9))  # scores stay the drafter's word
+    tree = CandidateTree(width, math.log(floor), ProposalAcceptance(1e9))  # scores stay the drafter's word
     tree.restart(0, 7)
     reference = Reference(math.log(floor))
-    word = Acceptance(1e9)
+    word = ProposalAcceptance(1e9)
     for _ in range(30):
         if rng.random() < 0.2:
             tree.regrow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge.strategies.base import Emit, Grow, Prefilled, Prune, Returned, Send
+from flowedge.strategies.base import AcceptPath, Emit, Grow, Prefilled, Returned, Send
 from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
 from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
 from flowedge.strategies.flowspec.pruned_pp import PrunedPP
@@ -14,7 +14,7 @@ from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
 from flowedge.strategies.pipeinfer import PipeInfer
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
-from flowedge.strategies.turn_gate import Pace
+from flowedge.strategies.turn_gate import TurnGate
 from flowedge_testbed.costs.specpipe_width import best_width, time_between_tokens
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND, small
@@ -30,7 +30,7 @@ def grow_first_tree(script: Script) -> None:
 
 
 def test_a_turn_is_free_for_each_segment_that_has_come_back():
-    pace = Pace(2, granted=3)
+    pace = TurnGate(2, granted=3)
     pace.send()
     assert pace.may_send
     pace.send()
@@ -44,7 +44,7 @@ def test_a_turn_is_free_for_each_segment_that_has_come_back():
 
 
 def test_segments_of_an_earlier_round_hold_no_turn():
-    pace = Pace(2, granted=4)
+    pace = TurnGate(2, granted=4)
     pace.send()
     pace.send()
     pace.flush()
@@ -73,10 +73,12 @@ def test_pruned_pp_has_one_segment_more_under_way_than_there_are_stages():
 def test_pruned_pp_prunes_as_segments_return_and_ends_the_round_early():
     script = Script(PrunedPP(small()), granted=3, stages=2)
     grow_first_tree(script)
-    assert script.verified([5, 6], 3) == [Emit((1, 3)), Prune((5, 6), 7, ends_round=False)], "no expansion"
+    assert script.verified([5, 6], 3) == [Emit((1, 3)), AcceptPath((5, 6), 7, ends_round=False)], (
+        "no expansion"
+    )
     assert script.verified([7], 9) == [
         Emit((9,)),
-        Prune((7,), None, ends_round=True),
+        AcceptPath((7,), None, ends_round=True),
         Grow(2, (0,), (-1,), (9,), 2),
     ]
     assert script.returned() == [], "a segment that died holds no turn of the new round"
@@ -92,7 +94,7 @@ def test_an_expansion_follows_the_turn_and_is_a_single_segment():
     commands = script.verified([5, 6], 3)
     assert commands == [
         Emit((1, 3)),
-        Prune((5, 6), 7, ends_round=False),
+        AcceptPath((5, 6), 7, ends_round=False),
         Grow(2, (0,), (-1,), (3,), 2),
     ]
     script.credit()
@@ -176,7 +178,7 @@ def test_a_hit_prunes_to_the_subtree_before_the_next_layer_is_chosen():
     script.layer(*SECOND)
     assert script.verified([5], 2) == [
         Emit((2,)),
-        Prune((5,), 7, ends_round=False),
+        AcceptPath((5,), 7, ends_round=False),
         Send((5, 6), (6, 6)),
         Grow(1, (3, 4), (2, 2), (5, 6), 2),
     ]
@@ -188,7 +190,7 @@ def test_a_miss_begins_a_new_tree():
     script.layer(*SECOND)
     assert script.verified([5], 77) == [
         Emit((77,)),
-        Prune((5,), None, ends_round=True),
+        AcceptPath((5,), None, ends_round=True),
         Send((77,), (-1,)),
         Grow(2, (0,), (-1,), (77,), 2),
     ]
@@ -202,7 +204,11 @@ def test_where_the_lowest_layers_die_the_next_is_built_on_the_deepest_that_lives
     script.layer(*FIRST)
     script.layer([[3, 4], [5, 6]], [[0.9, 0.8], [0.1, 0.05]])
     assert script.sends[2] == Send((3, 4), (6, 6))
-    assert script.verified([5], 2) == [Emit((2,)), Prune((5,), 7, ends_round=False), Send((5, 6), (6, 6))]
+    assert script.verified([5], 2) == [
+        Emit((2,)),
+        AcceptPath((5,), 7, ends_round=False),
+        Send((5, 6), (6, 6)),
+    ]
     script.layer(*SECOND)
     assert script.grow == Grow(1, (5, 6), (2, 2), (5, 6), 2), "what was drafted below dead nodes is forgotten"
 
@@ -212,7 +218,7 @@ def test_with_one_stage_the_drafted_children_count_as_the_next_layer():
     script.layer(*FIRST)
     assert script.verified([5], 2) == [
         Emit((2,)),
-        Prune((5,), None, ends_round=False),
+        AcceptPath((5,), None, ends_round=False),
         Send((2,), (-1,)),
         Grow(1, (2,), (0,), (2,), 2),
     ]
@@ -284,7 +290,7 @@ def test_a_mismatch_cancels_every_run_below_it():
     assert len(script.sends) == 3
     assert script.verified([5], 99) == [
         Emit((99,)),
-        Prune((5,), None, ends_round=True),
+        AcceptPath((5,), None, ends_round=True),
         Send((99,), (-1,)),
         Grow(2, (0,), (-1,), (99,), 1),
     ]
@@ -296,14 +302,21 @@ def test_a_match_keeps_the_runs_and_the_drafter_goes_on():
     script = Script(PipeInfer(batches()), granted=9)
     for token in range(1, 5):
         script.layer([[token]], [[0.9]])
-    assert script.verified([5], 1) == [Emit((1,)), Prune((5,), 6, ends_round=False)]
-    assert script.verified([6, 7, 8, 9], 55)[:2] == [Emit((2, 3, 4, 55)), Prune((6, 7, 8, 9), None, True)]
+    assert script.verified([5], 1) == [Emit((1,)), AcceptPath((5,), 6, ends_round=False)]
+    assert script.verified([6, 7, 8, 9], 55)[:2] == [
+        Emit((2, 3, 4, 55)),
+        AcceptPath((6, 7, 8, 9), None, True),
+    ]
 
 
 def test_a_drawn_token_that_is_not_under_way_yet_runs_alone():
     script = Script(PipeInfer(batches()), granted=9)
     script.layer([[1]], [[0.9]])
-    assert script.verified([5], 1) == [Emit((1,)), Prune((5,), None, ends_round=False), Send((1,), (-1,))]
+    assert script.verified([5], 1) == [
+        Emit((1,)),
+        AcceptPath((5,), None, ends_round=False),
+        Send((1,), (-1,)),
+    ]
     for token in (2, 3, 4, 5):
         script.layer([[token]], [[0.9]])
     assert script.sends[-1].tokens == (2, 3, 4, 5)

@@ -9,6 +9,7 @@ from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import CONTEXT, Segment
 from flowedge.engine.middle_session import MiddleSession
 from flowedge.strategies.base import (
+    AcceptPath,
     CreditGranted,
     Emit,
     Grow,
@@ -16,7 +17,6 @@ from flowedge.strategies.base import (
     Layer,
     Predicted,
     Prefilled,
-    Prune,
     Send,
     SendTo,
     Verified,
@@ -71,7 +71,7 @@ def test_two_models_draft_on_while_batches_of_what_there_is_are_verified():
     assert run.event(CreditGranted()) == [Send((1, 2, 3), (10, 11, 12))], "all that has accumulated"
     run.draft(4)
     assert run.event(CreditGranted()) == [Send((4,), (13,))], "the batch before is still under way"
-    assert run.event(Verified((10, 11), 2)) == [Emit((1, 2)), Prune((10, 11), 12, ends_round=False)]
+    assert run.event(Verified((10, 11), 2)) == [Emit((1, 2)), AcceptPath((10, 11), 12, ends_round=False)]
     assert run.grow.growth == 1, "the drafter goes on in its own branch"
     assert run.chain() == (2, 3, 4)
 
@@ -84,7 +84,7 @@ def test_a_rejection_by_the_target_rolls_everyone_back():
     commands = run.event(Verified((10,), 7))
     assert commands[:4] == [
         Emit((7,)),
-        Prune((10,), None, ends_round=True),
+        AcceptPath((10,), None, ends_round=True),
         Keep(1, 11, 11),
         Keep(2, 11, 11),
     ]
@@ -139,7 +139,7 @@ def test_a_draw_that_the_drafter_has_not_got_to_begins_a_growth_there():
     run.event(CreditGranted(1))
     run.predict(1, 11, 6)
     run.event(CreditGranted())
-    assert run.event(Verified((10, 11), 6))[:2] == [Emit((5, 6)), Prune((10, 11), 12, ends_round=False)]
+    assert run.event(Verified((10, 11), 6))[:2] == [Emit((5, 6)), AcceptPath((10, 11), 12, ends_round=False)]
     assert run.grow == Grow(2, (0,), (-1,), (6,), 1)
 
 

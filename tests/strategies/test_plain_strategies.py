@@ -8,13 +8,13 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import (
+    AcceptPath,
     Append,
     CreditGranted,
     Emit,
     Grow,
     Layer,
     Prefilled,
-    Prune,
     Send,
     Verified,
 )
@@ -52,7 +52,7 @@ def test_naive_pp_drafts_a_new_tree_from_the_drawn_token():
     commands = script.verified([5, 6, 7], 9)
     assert commands == [
         Emit((1, 3, 9)),
-        Prune((5, 6, 7), None, ends_round=True),
+        AcceptPath((5, 6, 7), None, ends_round=True),
         Grow(2, (0,), (-1,), (9,), 2),
     ]
     script.layer(*FIRST)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.base import (
+    AcceptPath,
     Emit,
     Grow,
-    Prune,
     Send,
 )
 from flowedge.strategies.flowspec.flowspec import FlowSpec
@@ -69,7 +69,7 @@ def test_a_tree_of_the_root_alone():
     script.layer(*FIRST)
     assert script.sends == [Send((0,), (-1,))]
     script.verified([5], 2)
-    assert script.prunes == [Prune((5,), None, ends_round=True)]
+    assert script.prunes == [AcceptPath((5,), None, ends_round=True)]
 
 
 def test_the_newest_tree_is_sent_first():
@@ -78,7 +78,7 @@ def test_the_newest_tree_is_sent_first():
     script.layer(*FIRST)
     script.layer(*SECOND)
     script.verified([5, 6], 3)  # 3 is in the tree, unsent
-    assert script.prunes == [Prune((5, 6), None, ends_round=False)]
+    assert script.prunes == [AcceptPath((5, 6), None, ends_round=False)]
     assert script.emitted == [0, 1, 3]
     script.layer([[7, 8]], [[0.5, 0.4]])
     script.layer([[9, 10], [11, 12]], [[0.9, 0.05], [0.9, 0.05]])
@@ -98,12 +98,12 @@ def test_a_token_in_flight_goes_on_and_its_subtree_stays():
     assert script.sends[1] == Send((3, 2), (6, 5))
     commands = script.verified([5, 6], 3)
     assert commands[0] == Emit((1, 3))
-    assert commands[1] == Prune((5, 6), 7, ends_round=False)
+    assert commands[1] == AcceptPath((5, 6), 7, ends_round=False)
     assert isinstance(commands[2], Grow)
     assert commands[2].tokens == (3,)
     assert script.flying == [[7]], "row 2 of the second segment is pruned"
     commands = script.verified([7], 99)
-    assert commands[:2] == [Emit((99,)), Prune((7,), None, ends_round=True)]
+    assert commands[:2] == [Emit((99,)), AcceptPath((7,), None, ends_round=True)]
 
 
 def test_a_token_that_is_in_the_tree_but_unsent_does_not_end_the_round():
@@ -111,7 +111,7 @@ def test_a_token_that_is_in_the_tree_but_unsent_does_not_end_the_round():
     script.layer(*FIRST)
     script.layer(*SECOND)
     script.verified([5], 2)
-    assert script.prunes[-1] == Prune((5,), None, ends_round=False)
+    assert script.prunes[-1] == AcceptPath((5,), None, ends_round=False)
     script.layer([[5, 40]], [[0.6, 0.2]])
     script.layer([[41, 42], [43, 44]], [[0.9, 0.05], [0.5, 0.4]])
     script.credit()
@@ -126,7 +126,7 @@ def test_a_token_that_has_no_node_ends_the_round_and_a_new_tree_is_grown():
     commands = script.verified([5, 6], 77)
     assert commands == [
         Emit((1, 77)),
-        Prune((5, 6), None, ends_round=True),
+        AcceptPath((5, 6), None, ends_round=True),
         Grow(2, (0,), (-1,), (77,), 2),
     ]
     assert script.flying == [[], []], "everything in flight dies"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory_room import read_room, resident_bytes
+from flowedge.system.memory_room import read_available_memory, resident_bytes
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_without_a_device_tree_it_is_the_architecture(tmp_path: Path) -> None:
 
 
 def test_memory_adds_up() -> None:
-    room = read_room()
+    room = read_available_memory()
     assert 0 < resident_bytes() < room.total
     assert 0 < room.available <= room.total

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from tests.agent.processes import agents
 
@@ -81,7 +81,7 @@ async def happens(condition: Callable[[], bool]) -> None:
 
 def test_a_lane_beyond_its_limit_is_known() -> None:
     async def test() -> None:
-        lane, release = ComputeLane("d", job_s=0.01), threading.Event()
+        lane, release = ComputeThread("d", job_s=0.01), threading.Event()
         assert lane.overdue_s == 0.0
         work = asyncio.ensure_future(lane.run(lambda: release.wait(WAIT_S)))
         patient = asyncio.ensure_future(lane.run(lambda: release.wait(WAIT_S), limit_s=1000.0))

@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from flowedge_testbed.bench import BenchOptions, Progress, run_bench
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
+from flowedge_testbed.model_set import ModelSet
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -34,9 +34,9 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="session")
-def pair() -> Pair:
+def pair() -> ModelSet:
     torch.set_num_threads(1)
-    return Pair.load("bundled", "bundled")
+    return ModelSet.load("bundled", "bundled")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def scenario_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-class Said(Progress):
+class Said(BenchProgress):
     """Keeps what a person would see."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Said(Progress):
 
 
 @pytest.fixture
-def bench(pair: Pair) -> Callable[..., Said]:
+def bench(pair: ModelSet) -> Callable[..., Said]:
     """Runs a scenario in this process, on the bundled pair or with the drafter that is named."""
 
     def run(scenario: Path, out: Path, **options: Any) -> Said:

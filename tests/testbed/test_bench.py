@@ -18,10 +18,10 @@ from flowedge.cli.main import run as flowedge
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.registry import STRATEGIES
 from flowedge_testbed import workers
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
 from flowedge_testbed.results import quantile, rounded
-from flowedge_testbed.run_backends import ReplayClock
+from flowedge_testbed.run_backends import ReplayBackend
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -157,15 +157,15 @@ def test_a_method_is_run_less_each_of_its_parts(
 def test_an_interrupted_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario, measure = scenario_file(samples=2), ReplayClock.measure
+    scenario, measure = scenario_file(samples=2), ReplayBackend.measure
 
-    def interrupted(clock: ReplayClock, task: Task) -> Any:
+    def interrupted(clock: ReplayBackend, task: Task) -> Any:
         for count, found in enumerate(measure(clock, task)):
             if count == 2:
                 raise KeyboardInterrupt
             yield found
 
-    monkeypatch.setattr(ReplayClock, "measure", interrupted)
+    monkeypatch.setattr(ReplayBackend, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench(scenario, tmp_path / "out")
     assert not (tmp_path / "out" / "results.json").exists()
@@ -238,7 +238,7 @@ def test_missing_datasets_are_said(scenario_file: ScenarioFile, bench: Bench, tm
 
 
 def test_tasks_are_spread_over_processes(
-    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: Pair
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: ModelSet
 ) -> None:
     """Without starting processes: the pool is given every task, the longest first."""
     given: list[Task] = []
@@ -261,10 +261,10 @@ def test_tasks_are_spread_over_processes(
     monkeypatch.setattr(
         workers.multiprocessing.get_context("spawn").__class__, "Pool", lambda _, *a: Pool(*a)
     )
-    from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+    from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
 
     scenario = scenario_file(samples=2, strategies=["autoregressive"])
-    run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), Progress(), pair)
+    run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), BenchProgress(), pair)
     assert len(given) == 2
 
 

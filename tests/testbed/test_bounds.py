@@ -15,17 +15,17 @@ from flowedge.drafting.drafter import DraftLayer, padded_layer
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.bounds.bounds import bound_together
 from flowedge_testbed.bounds.empty_pipeline import crossing_s
-from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, Reach
+from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, TreeCoverage
 from flowedge_testbed.costs.costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.path_reach import (
     BEAM,
     CHILDREN,
     DEPTH,
-    ReachStore,
+    CoverageStore,
     path_reach,
     roots,
     tree_sizes,
@@ -66,7 +66,7 @@ def test_a_tree_is_as_deep_on_the_path_as_its_best_rows_are() -> None:
 
 
 def test_depth_is_the_mean_over_trees() -> None:
-    reach = Reach.of([[5, 6, 8], []])
+    reach = TreeCoverage.of([[5, 6, 8], []])
     assert [reach.depth(rows) for rows in (0, 1, 4, 5, 5.5, 6, 8, 1000)] == [0, 0, 0, 0.5, 0.75, 1, 1.5, 1.5]
     assert UNDRAFTED.depth(64) == 0
 
@@ -84,7 +84,7 @@ def depth_in_best(tree: DraftTree, path: TruePath, root: int, rows: int) -> int:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_reach_is_that_of_whole_draft_trees(pair: Pair, tmp_path: Path, temperature: float) -> None:
+def test_reach_is_that_of_whole_draft_trees(pair: ModelSet, tmp_path: Path, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=5)
     prompt = pair.encode("A box holds 12 eggs. How many eggs are in 5 boxes?")
     store = PathStore(tmp_path / "paths", pair.checkpoint, pair.head, pair.drafter.taps)
@@ -109,11 +109,11 @@ def test_reach_is_that_of_whole_draft_trees(pair: Pair, tmp_path: Path, temperat
     for rows in (1, 2, 8, 40, 200, 3000):
         depths = [depth_in_best(tree, path, root, rows) for root, tree in trees.items()]
         assert reach.depth(rows) == pytest.approx(np.mean(depths))
-    reaches = ReachStore(pair, tmp_path)
+    reaches = CoverageStore(pair, tmp_path)
     assert reaches.reach(prompt, sampling, 14, "shared") == reach
     (file,) = (tmp_path / "reach").iterdir()
     file.write_text('{"sizes": [3], "trees": 1}', encoding="utf-8")
-    assert reaches.reach(prompt, sampling, 14, "shared") == Reach((3,), 1), "kept, not computed again"
+    assert reaches.reach(prompt, sampling, 14, "shared") == TreeCoverage((3,), 1), "kept, not computed again"
 
 
 @pytest.fixture

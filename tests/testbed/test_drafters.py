@@ -15,7 +15,7 @@ import flowedge
 from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
 from flowedge.profiling.documents.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
-from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
 from flowedge_testbed.costs.costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
 from flowedge_testbed.emulation.emulation import Emulation
@@ -31,7 +31,9 @@ NO_CHARTS = {"tables": ["table1"], "plots": ["bars"]}  # which would run methods
 
 
 def runs(scenario: Path, out: Path, clock: str, drafter: str) -> list[dict[str, Any]]:
-    run_bench(BenchOptions(scenario=scenario, out=out, clock=clock, drafter=drafter, processes=1), Progress())
+    run_bench(
+        BenchOptions(scenario=scenario, out=out, clock=clock, drafter=drafter, processes=1), BenchProgress()
+    )
     content = json.loads((out / "results.json").read_text())
     assert content["outputs_differ"] == []
     found: list[dict[str, Any]] = content["runs"]

@@ -11,7 +11,7 @@ import pytest
 
 from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases, make_plan
 from flowedge_testbed.profiles import library
 from flowedge_testbed.profiles.hit_rate import HitRates
@@ -49,14 +49,16 @@ def test_slow_links_make_levels_narrow(table1: Emulation) -> None:
     assert level_width(at_rate(tapped, 200), some) == 8, "four times the bytes on the last link"
 
 
-def test_the_bundled_pair_has_its_hit_rates(pair: Pair) -> None:
+def test_the_bundled_pair_has_its_hit_rates(pair: ModelSet) -> None:
     found = library.hit_rates(pair.checkpoint.fingerprint, pair.drafter_fingerprint)
     assert found is not None, "measure them again: python -m testbed.tools.hit_rates"
     assert list(found.rates.values()) == sorted(found.rates.values()), "more rows, more hits"
     assert library.hit_rates("another", pair.drafter_fingerprint) is None
 
 
-def test_a_plan_chooses_the_width_unless_it_is_given(scenario_file: Callable[..., Path], pair: Pair) -> None:
+def test_a_plan_chooses_the_width_unless_it_is_given(
+    scenario_file: Callable[..., Path], pair: ModelSet
+) -> None:
     def planned(hit_rates: HitRates | None, **changes: Any) -> dict[str, float]:
         path = scenario_file(strategies=["specpipe"], **changes)
         scenario = read_scenario(path)
@@ -70,7 +72,7 @@ def test_a_plan_chooses_the_width_unless_it_is_given(scenario_file: Callable[...
     assert planned(rates(w4=0.9), strategy_options={"specpipe": {"width": 6}}) == {"width": 6}
 
 
-def test_the_hit_rate_is_that_of_levels(pair: Pair, tmp_path: Path) -> None:
+def test_the_hit_rate_is_that_of_levels(pair: ModelSet, tmp_path: Path) -> None:
     runs = SampleRuns(pair, "none", tmp_path, 1, tmp_path)
     records = runs.records(runs.emulation("llama2-7b-fp16"), "specpipe", (("width", 8),))
     assert len(records) == 1

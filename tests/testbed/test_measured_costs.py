@@ -11,7 +11,7 @@ import pytest
 from flowedge.core.messages import Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.profiling.documents.measured import DraftTimes, Measured
+from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import LayerSize
 from flowedge_testbed.costs.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
 from flowedge_testbed.costs.interpolation import read_off
@@ -20,8 +20,8 @@ from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
 from tests.testbed.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
 
 SINGLE = MODEL.model_copy(update={"dtype": "float32"})
-DRAFT = DraftTimes(extend_ms={1: 5, 3: 7}, grow_ms={1: 11, 10: 20}, root_ms=2)
-MEASURED = Measured(
+DRAFT = MeasuredDraftTimes(extend_ms={1: 5, 3: 7}, grow_ms={1: 11, 10: 20}, root_ms=2)
+MEASURED = MeasuredTimes(
     hidden=4, intermediate=10, heads=2, kv_heads=1, vocab=50, dtype="float32", quant="none", cached_rows=10,
     layer_ms={1: 100, 2: 110, 4: 150}, verify_ms={1: 1, 16: 4}, draft=DRAFT,
 )  # fmt: skip

@@ -16,11 +16,11 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.whole_model import MiddleModel
 from flowedge.profiling.documents.model import LayerSize, SmallModelSize
 from flowedge.simulate.virtual_pipeline import place_of
-from flowedge_testbed.bench import BenchOptions, Progress, run_bench
+from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
 from flowedge_testbed.costs.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
 from flowedge_testbed.emulation.emulation import EmulatedMiddle
 from flowedge_testbed.emulation.memory import require_fit
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
 from tests.testbed.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
@@ -65,7 +65,7 @@ def with_middle(scenario_file: Callable[..., Path], directory: str, **changes: A
 
 
 def test_replay_gives_the_figures_of_the_virtual_clock(
-    scenario_file: Callable[..., Path], pair: Pair, tmp_path: Path
+    scenario_file: Callable[..., Path], pair: ModelSet, tmp_path: Path
 ) -> None:
     directory = first_layers(tmp_path / "middle", 2)
     middle = MiddleModel.load(Checkpoint(directory), pair.head.vocab_size, pair.head.weight.dtype)
@@ -75,7 +75,7 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     found = {}
     for clock in ("replay", "virtual"):
         options = BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1)
-        run_bench(options, Progress(), replace(pair, middles=(middle,)))
+        run_bench(options, BenchProgress(), replace(pair, middles=(middle,)))
         found[clock] = json.loads((tmp_path / clock / "results.json").read_text())
     assert found["replay"]["runs"] == found["virtual"]["runs"]
     assert found["replay"]["outputs_differ"] == []

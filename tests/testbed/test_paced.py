@@ -27,7 +27,7 @@ from flowedge_testbed.paced.clock import why_loopback
 from flowedge_testbed.paced.compare import compared, table
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
-from flowedge_testbed.paced.timings import Kept, TimingLog, TimingReader
+from flowedge_testbed.paced.timings import ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_record
 from tests.drafting.eagle3_files import save_eagle3_head
@@ -109,12 +109,12 @@ def test_timings_come_out_once_and_add_up(tmp_path: Path) -> None:
     assert reader.take() == [in_time]
     log.add(late)
     assert reader.take() == [late]
-    kept = Kept.of([in_time, late])
+    kept = ScheduleAccuracy.of([in_time, late])
     assert (kept.jobs, kept.overruns, kept.overrun_share) == (2, 1, 0.5)
     assert kept.worst_ratio == pytest.approx(1.5)
     assert kept.worst_late_ms == pytest.approx(52.5)
     assert "1 of 2 jobs (50.00%, at worst 1.50 times the slot)" in kept.line()
-    assert Kept.of([]).worst_ratio == 1.0
+    assert ScheduleAccuracy.of([]).worst_ratio == 1.0
 
 
 def test_addresses_are_private_and_meet_no_route() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from flowedge.core.errors import DeviceError
 from flowedge.core.messages import Credit, Message
 from flowedge.engine.jobs import DraftJob, DropCache, Forward, StageJob
-from flowedge.live.alarm import Alarm
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.alarm import PreciseTimer
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.pacing import JobTiming, Schedule, Way, abort_time
-from flowedge.live.work_timing import MAX_EARLY_S, DelayLine, Paced
+from flowedge.live.work_timing import MAX_EARLY_S, DelayLine, EmulatedTime
 
 TIMES = st.floats(0, 100)
 JOBS = st.lists(st.tuples(TIMES, st.floats(0, 10)), min_size=1, max_size=20)
@@ -108,10 +108,10 @@ def forward() -> Forward:
     return Forward("s", 0, rows[:0], 0, 0, rows - 1, rows, rows.astype(np.int32))
 
 
-def run(given_: Given, test: Callable[[Paced], Coroutine[Any, Any, None]]) -> None:
+def run(given_: Given, test: Callable[[EmulatedTime], Coroutine[Any, Any, None]]) -> None:
     async def with_pace() -> None:
-        lane = ComputeLane("d")
-        pace = Paced(lane, given_)
+        lane = ComputeThread("d")
+        pace = EmulatedTime(lane, given_)
         try:
             await test(pace)
         finally:
@@ -124,7 +124,7 @@ def run(given_: Given, test: Callable[[Paced], Coroutine[Any, Any, None]]) -> No
 def test_a_job_takes_its_slot_and_reports_it() -> None:
     pacing = Given(job_s=0.05)
 
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         began = time.monotonic()
         pace.changed()
         first, span = await pace.stage_job(forward(), lambda: "first")
@@ -143,7 +143,7 @@ def test_a_job_takes_its_slot_and_reports_it() -> None:
 def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
     pacing = Given(job_s=0.001)
 
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         result, span = await pace.stage_job(forward(), lambda: time.sleep(0.05))
         assert result is None
         assert span.seconds == pytest.approx(0.001)
@@ -157,7 +157,7 @@ def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
 def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
     pacing = Given(job_s=30.0, layer_s=0.02)
 
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         job = forward()
         pace.changed()
         running = asyncio.ensure_future(pace.stage_job(job, lambda: "computed"))
@@ -176,7 +176,7 @@ def test_an_error_does_not_wait_for_the_slot() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         with pytest.raises(DeviceError, match="no"):
             await pace.stage_job(forward(), fail)
 
@@ -185,7 +185,7 @@ def test_an_error_does_not_wait_for_the_slot() -> None:
 
 @pytest.mark.parametrize("shaped", [False, True])
 def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         link: Any = Recorder()
         began = time.monotonic()
         pace.changed()
@@ -200,7 +200,7 @@ def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
 
 
 def test_jitter_does_not_reorder_what_comes_one_way() -> None:
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         came: list[int] = []
         began = time.monotonic()
         for number in range(3):
@@ -221,7 +221,7 @@ def test_jitter_does_not_reorder_what_comes_one_way() -> None:
 def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: float) -> None:
     """`departed` is in seconds from now; the latency is 50 ms."""
 
-    async def test(pace: Paced) -> None:
+    async def test(pace: EmulatedTime) -> None:
         done = asyncio.Event()
         began = time.monotonic()
         pace.arrive(Way.IN_BAND, began + departed, done.set)
@@ -234,7 +234,7 @@ def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: floa
 @given(st.lists(st.floats(-0.01, 0.01), max_size=30))
 def test_a_delay_line_gives_times_that_do_not_fall(dues: list[float]) -> None:
     async def test() -> None:
-        alarm, found = Alarm(), []
+        alarm, found = PreciseTimer(), []
         line = DelayLine(alarm)
         now = time.monotonic()
         for index, due in enumerate(dues):
@@ -253,7 +253,7 @@ def test_a_delay_line_gives_times_that_do_not_fall(dues: list[float]) -> None:
 
 def test_a_stopped_alarm_calls_nothing() -> None:
     async def test() -> None:
-        alarm = Alarm()
+        alarm = PreciseTimer()
         alarm.stop()
         alarm.at(time.monotonic(), lambda: pytest.fail("it was stopped"))
         await asyncio.sleep(0.05)

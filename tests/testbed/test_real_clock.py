@@ -18,8 +18,8 @@ from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
 from flowedge.client.timelines import DeviceTimeline
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
-from flowedge.live.timeline import Event
-from flowedge_testbed.live.real import RealClock
+from flowedge.live.timeline import TimelineEvent
+from flowedge_testbed.live.real import RealBackend
 from flowedge_testbed.live.request import trace_of
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
@@ -202,9 +202,9 @@ def test_a_trace_begins_with_the_requests_arrival() -> None:
     draft_node = DeviceTimeline(
         "d0:1",
         (
-            Event("request", 100.0, 100.0, 0),
-            Event("draft", 100.5, 101.0, 10),
-            Event("cache", 100.1, 100.2, 0),
+            TimelineEvent("request", 100.0, 100.0, 0),
+            TimelineEvent("draft", 100.5, 101.0, 10),
+            TimelineEvent("cache", 100.1, 100.2, 0),
         ),
         0,
         ClockOffset(0.0, 0.001),
@@ -212,9 +212,9 @@ def test_a_trace_begins_with_the_requests_arrival() -> None:
     stage = DeviceTimeline(
         "v1:1",
         (
-            Event("forward", 101.0, 102.0, 4),
-            Event("prune", 102.5, 102.5, 0),
-            Event("transfer", 102.0, 103.0, 4),
+            TimelineEvent("forward", 101.0, 102.0, 4),
+            TimelineEvent("prune", 102.5, 102.5, 0),
+            TimelineEvent("transfer", 102.0, 103.0, 4),
         ),
         0,
         ClockOffset(-7.0, 0.003),
@@ -265,14 +265,14 @@ def test_an_agent_lost_on_the_way_leaves_what_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last test of this file: its cluster is one agent short from here on."""
-    measure = RealClock.measure
+    measure = RealBackend.measure
 
-    def killing(clock: RealClock, task: Task) -> Any:
+    def killing(clock: RealBackend, task: Task) -> Any:
         for found in measure(clock, task):
             yield found
             cluster.stages[1].process.kill()
 
-    monkeypatch.setattr(RealClock, "measure", killing)
+    monkeypatch.setattr(RealBackend, "measure", killing)
     scenario = scenario_file(**LIVE, hosts=hosts_of(cluster))
     with pytest.raises(FlowEdgeError, match=r"bench-\w+-v2") as caught:
         bench(scenario, tmp_path / "out")

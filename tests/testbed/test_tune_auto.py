@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from testbed.tools.line_search import Values, line_search, outcome
 from testbed.tools.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
 from tests.testbed.conftest import PROMPTS
@@ -53,7 +53,7 @@ def test_what_cannot_be_tuned_is_refused(given: list[str], said: str) -> None:
     assert parse_space(["prior", "row_price=1,2"]) == {"prior": TUNABLE["prior"], "row_price": (1.0, 2.0)}
 
 
-def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: Pair, tmp_path: Path) -> None:
+def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
     prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path)
     found = tune(prompts, PROFILE, {"segment_rows": (1, 48)}, rounds=1)

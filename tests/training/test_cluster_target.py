@@ -20,7 +20,7 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.core.sampling import SamplingParams
 from flowedge.training.run import train_drafter
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import Progress
+from flowedge.training.state import TrainingProgress
 from flowedge.training.targets.cluster_target import open_cluster_target
 from flowedge.training.targets.local_target import LocalTarget
 from flowedge.training.targets.target import Question, TrainingTarget
@@ -50,7 +50,7 @@ class Killer(Recorder):
         self._agent = agent
         self._step = step
 
-    def step(self, progress: Progress, share: float) -> None:
+    def step(self, progress: TrainingProgress, share: float) -> None:
         super().step(progress, share)
         if progress.step == self._step:
             self._agent.process.kill()

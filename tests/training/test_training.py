@@ -26,9 +26,9 @@ from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
 from flowedge.models.layers.head import LMHead
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.training.run import Watcher, train_drafter
+from flowedge.training.run import TrainingObserver, train_drafter
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import Progress
+from flowedge.training.state import TrainingProgress
 from flowedge.training.targets.local_target import LocalTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.engine.histories import NoText
@@ -45,7 +45,7 @@ LEARNED = {
 }  # which loss of Recorder.losses falls, and below what share
 
 
-class Recorder(Watcher):
+class Recorder(TrainingObserver):
     """Notes everything, and interrupts after a step when it is asked to."""
 
     def __init__(self, interrupt_after: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Recorder(Watcher):
             if done == self.interrupt_after:
                 raise KeyboardInterrupt
 
-    def step(self, progress: Progress, share: float) -> None:
+    def step(self, progress: TrainingProgress, share: float) -> None:
         assert 0 < share <= 1
         self.losses[progress.step] = (progress.feature_loss, progress.token_loss)
 

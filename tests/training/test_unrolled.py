@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
-from flowedge.training.data.documents import Document
+from flowedge.training.data.documents import TrainingText
 from flowedge.training.heads.eagle3_training import draft_vocabulary
 from flowedge.training.heads.unrolled import unrolled
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
@@ -37,6 +37,6 @@ def test_every_step_is_that_of_the_plain_head_on_a_branch(tmp_path: Path) -> Non
 
 def test_the_draft_vocabulary_is_what_the_assistant_writes_most() -> None:
     tokens = np.array([1, 1, 1, 1, 9, 9, 9, 4, 4, 7], dtype=np.int32)
-    document = Document(tokens, np.arange(len(tokens)) >= 4)
+    document = TrainingText(tokens, np.arange(len(tokens)) >= 4)
     assert draft_vocabulary([document, document], vocab=12, size=2).tolist() == [4, 9]
     assert draft_vocabulary([document], vocab=12, size=12).tolist() == list(range(12))

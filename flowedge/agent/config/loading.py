@@ -35,7 +35,7 @@ Flags = Mapping[str, tuple[str, str, Any]]
 
 
 @dataclass(frozen=True)
-class Effective:
+class EffectiveConfig:
     """The configuration in force.
 
     Attributes:
@@ -48,7 +48,9 @@ class Effective:
     file: Path | None
 
 
-def load_config(flags: Flags, path: Path | None = None, *, default_file: Path = DEFAULT_FILE) -> Effective:
+def load_config(
+    flags: Flags, path: Path | None = None, *, default_file: Path = DEFAULT_FILE
+) -> EffectiveConfig:
     """The configuration of the agent that is being started.
 
     path: of the file; `default_file` is read when it is None, if there is such a file.
@@ -79,7 +81,7 @@ def load_config(flags: Flags, path: Path | None = None, *, default_file: Path = 
         for key in model.model_fields
         if any(holds(layer.values, (section, key)) for layer in layers)
     }
-    return Effective(config, origins, path)
+    return EffectiveConfig(config, origins, path)
 
 
 _SETTINGS = SettingsConfigDict(

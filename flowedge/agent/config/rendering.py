@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import SecretBytes, SecretStr
 
 from flowedge.agent.config.agent_config import section_fields
-from flowedge.agent.config.loading import Effective
+from flowedge.agent.config.loading import EffectiveConfig
 from flowedge.version import VERSION
 
 
-def effective_toml(effective: Effective) -> str:
+def effective_toml(effective: EffectiveConfig) -> str:
     """What is in force, each setting with what it is and where its value came from; secrets are left out."""
     lines = [f"# The configuration in force of flowedge {VERSION}; file: {effective.file or 'none'}"]
     for section, model in section_fields().items():

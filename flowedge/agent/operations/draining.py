@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from flowedge.agent.roles.role import Role, RoleHolder
+from flowedge.agent.roles.role import PipelineRole, RoleHolder
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
 
@@ -39,20 +39,20 @@ class Drain:
         hurry: ends the time that it has.
         """
         role = self._roles.role
-        if role is None or await _settled(role, self._drain_s, hurry):
+        if role is None or await _is_drained(role, self._drain_s, hurry):
             _log.info("the agent has drained", extra=about(event="drained"))
             return
         why = "told to stop at once" if hurry.is_set() else f"{self._drain_s:g} s were over"
         fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
         _log.warning("what still runs is handed back", extra=fields)
-        role.hand_back(DrainingError(self._device, "it is draining, and the session did not end in time"))
-        if not await _settled(role, self._hand_back_s, asyncio.Event()):
+        role.fail_sessions(DrainingError(self._device, "it is draining, and the session did not end in time"))
+        if not await _is_drained(role, self._hand_back_s, asyncio.Event()):
             _log.warning("not all peers have taken note of what was handed back")
 
 
-async def _settled(role: Role, seconds: float, hurry: asyncio.Event) -> bool:
+async def _is_drained(role: PipelineRole, seconds: float, hurry: asyncio.Event) -> bool:
     deadline = time.monotonic() + seconds
-    while not role.settled:
+    while not role.is_drained:
         if hurry.is_set() or time.monotonic() > deadline:
             return False
         await asyncio.sleep(POLL_S)

@@ -6,7 +6,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.role import Role
+from flowedge.agent.roles.role import PipelineRole
 
 AGENT = "flowedge.v1.Agent"
 GENERATION = "flowedge.v1.Generation"
@@ -16,7 +16,7 @@ WEIGHTS = "flowedge.v1.Weights"
 SERVICES = (AGENT, GENERATION, MEASURE, PIPELINE, WEIGHTS)
 
 
-def serving(role: Role | None, *, draining: bool) -> dict[str, bool]:
+def serving(role: PipelineRole | None, *, draining: bool) -> dict[str, bool]:
     """Which services would do what they are asked now; "" is the agent as a whole.
 
     The agent and its services Agent and Weights serve from the start until they drain. Generation serves on a

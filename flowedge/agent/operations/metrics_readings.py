@@ -10,9 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from flowedge.agent.roles.role import Role, RoleHolder
-from flowedge.live.compute_thread import ComputeLane
-from flowedge.system.memory_room import read_room
+from flowedge.agent.roles.role import PipelineRole, RoleHolder
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.system.memory_room import read_available_memory
 from flowedge.system.temperature import temperatures
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -36,10 +36,10 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class Readings(Collector):
+class MetricsReadings(Collector):
     """Gauges of one agent. Threads that serve metrics call it, so it only reads."""
 
-    def __init__(self, device: str, roles: RoleHolder, lane: ComputeLane) -> None:
+    def __init__(self, device: str, roles: RoleHolder, lane: ComputeThread) -> None:
         self._device = device
         self._roles = roles
         self._lane = lane
@@ -60,7 +60,7 @@ class Readings(Collector):
         role = self._roles.role
         if role is not None:
             yield from _of_role(role)
-        room = read_room()
+        room = read_available_memory()
         memory: dict[tuple[str, ...], float] = {
             ("total",): float(room.total),
             ("available",): float(room.available),
@@ -71,7 +71,7 @@ class Readings(Collector):
         yield _gauge("flowedge_temperature_celsius", zones)
 
 
-def _of_role(role: Role) -> Iterator[Metric]:
+def _of_role(role: PipelineRole) -> Iterator[Metric]:
     device = pb.Device()
     role.describe(device)
     if device.role:

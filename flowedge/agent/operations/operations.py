@@ -9,15 +9,15 @@ from types import TracebackType
 
 import grpc.aio
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.operations.draining import Drain
 from flowedge.agent.operations.health import SERVICES, Health, serving
 from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.metrics_readings import Readings
+from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
-from flowedge.agent.roles.role import Role, RoleHolder
+from flowedge.agent.roles.role import PipelineRole, RoleHolder
 from flowedge.agent.settings import AgentSettings
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
 
@@ -48,10 +48,10 @@ class Operations:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: DeviceInfo,
         roles: RoleHolder,
         settings: AgentSettings,
-        lane: ComputeLane,
+        lane: ComputeThread,
         signals: Signals,
         metrics: AgentMetrics,
     ) -> None:
@@ -82,7 +82,7 @@ class Operations:
         """DeviceError when metrics cannot be served where the settings say."""
         operations = self._settings.operations
         if operations.metrics_port is not None:
-            self._metrics.registry.register(Readings(self._identity.name, self._roles, self._lane))
+            self._metrics.registry.register(MetricsReadings(self._identity.name, self._roles, self._lane))
             self._server = MetricsServer(
                 self._identity.name,
                 self._metrics.registry,
@@ -149,7 +149,7 @@ def _tell_bug(watch: asyncio.Task[None]) -> None:
         _log.error("the watch over the agent has failed", exc_info=watch.exception())
 
 
-def _status(identity: Identity, role: Role | None, *, draining: bool) -> str:
+def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) -> str:
     """The line that `systemctl status` shows."""
     device = pb.Device()
     if role is not None:

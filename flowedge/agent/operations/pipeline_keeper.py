@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.coordinator import describe
-from flowedge.agent.roles.reporting import Report
+from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeviceError, FlowEdgeError
@@ -23,7 +23,7 @@ from flowedge.version import PROTOCOL_VERSION
 
 DISCOVER_S = 3.0
 
-Lead: TypeAlias = Callable[[pb.DraftNodeRole, Report], Awaitable[None]]
+Lead: TypeAlias = Callable[[pb.DraftNodeRole, ReportProgress], Awaitable[None]]
 """Takes the role of a draft node; see AgentService.lead."""
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def kept_pipeline(
-    identity: Identity, roles: RoleHolder, settings: AgentSettings, lead: Lead
+    identity: DeviceInfo, roles: RoleHolder, settings: AgentSettings, lead: Lead
 ) -> AsyncIterator[None]:
     """While it is open, the pipeline of the settings is assembled, and again whenever it is lost."""
     if not settings.pipeline.model:
@@ -49,7 +49,7 @@ async def kept_pipeline(
 class PipelineKeeper:
     """Looks at the device's role, and has it take that of the draft node when it has none."""
 
-    def __init__(self, identity: Identity, roles: RoleHolder, settings: AgentSettings, lead: Lead) -> None:
+    def __init__(self, identity: DeviceInfo, roles: RoleHolder, settings: AgentSettings, lead: Lead) -> None:
         self._identity = identity
         self._roles = roles
         self._settings = settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
-from flowedge.agent.roles.reporting import Report
+from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
@@ -106,7 +106,7 @@ class StageSetup:
     weights: Mapping[str, pb.WeightSources] = field(default_factory=dict)
 
     def start(
-        self, stages: Sequence[PlannedStage], middles: Sequence[PlannedStage], report: Report
+        self, stages: Sequence[PlannedStage], middles: Sequence[PlannedStage], report: ReportProgress
     ) -> RunningSetup:
         """Have all stages and middle models load at once."""
         downstream = [*(stage.address for stage in stages[1:]), self.last_downstream]
@@ -152,7 +152,7 @@ class StageSetup:
             weights=self.weights.get(middle.address),
         )
 
-    async def _set_up(self, stage: PlannedStage, role: pb.StageRole, report: Report) -> None:
+    async def _set_up(self, stage: PlannedStage, role: pb.StageRole, report: ReportProgress) -> None:
         ready = False
         try:
             async with await open_channel(stage.address, _OPTIONS) as channel:

@@ -16,25 +16,25 @@ from flowedge.agent.roles.coordinator import (
     plan_stages,
     release_stages,
 )
-from flowedge.agent.roles.reporting import Report
+from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, DrainingError
 from flowedge.core.messages import Message
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
-from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import RouteOpener
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import Lane, LinkEvents, OutLink
-from flowedge.net.deadline import Patience
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.net.deadline import ProgressDeadline
 from flowedge.placement.admission import admit
-from flowedge.system.memory_room import read_room
+from flowedge.system.memory_room import read_available_memory
 from flowedge.system.memory_sums import gib, require_memory
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.reference import is_reference
-from flowedge.weights.open.model_request import Opened
+from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.draft_models import DraftModels
@@ -55,10 +55,10 @@ class DraftNodeRole:
         address_for: Callable[[str], str],
         request: pb.DraftNodeRole,
         settings: AgentSettings,
-        lane: ComputeLane,
+        lane: ComputeThread,
         library: Library,
         taps: Taps | None = None,
-        observer: Observer = UNOBSERVED,
+        observer: LiveObserver = UNOBSERVED,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
 
@@ -77,7 +77,7 @@ class DraftNodeRole:
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
         self._live: LiveDraftNode | None = None
-        self._opened: Opened | None = None
+        self._opened: OpenedModel | None = None
         self._ready = False
         self._stopped = False
 
@@ -109,23 +109,23 @@ class DraftNodeRole:
         return 0
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """See Role."""
-        return self._live is None or self._live.settled
+        return self._live is None or self._live.is_drained
 
     def begin_drain(self, error: DrainingError) -> None:
         """See Role."""
         if self._live is not None:
             self._live.begin_drain(error)
 
-    def hand_back(self, error: DrainingError) -> None:
+    def fail_sessions(self, error: DrainingError) -> None:
         """See Role."""
         if self._live is not None:
-            self._live.hand_back(error)
+            self._live.fail_sessions(error)
 
-    async def load(self, report: Report) -> None:
+    async def load(self, report: ReportProgress) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
-        patience = Patience(self._settings.load_s)
+        patience = ProgressDeadline(self._settings.load_s)
 
         async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             patience.extend()  # weights take as long as they take, while they come
@@ -201,7 +201,7 @@ class DraftNodeRole:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
-        room = read_room(self._settings.memory)
+        room = read_available_memory(self._settings.memory)
         require_memory(
             f"a context of {rows} rows does not fit the drafter's cache on device {self._device}",
             {"cache": self._models.drafter_bytes(rows), "reserve": self._settings.memory.reserve_bytes},
@@ -220,7 +220,7 @@ class DraftNodeRole:
                 SHORTER,
             )
 
-    async def _load(self, report: Report) -> None:
+    async def _load(self, report: ReportProgress) -> None:
         request, settings = self._request, self._settings
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
@@ -263,15 +263,15 @@ class DraftNodeRole:
             await running.wait()
         finally:
             await running.cancel()
-        open_express = [partial(self._open, stage.address, Lane.EXPRESS) for stage in stages]
+        open_express = [partial(self._open, stage.address, LinkKind.EXPRESS) for stage in stages]
         open_middles = [
             RouteOpener(
-                partial(self._open, middle.address, Lane.IN_BAND),
-                [partial(self._open, middle.address, Lane.EXPRESS)],
+                partial(self._open, middle.address, LinkKind.IN_BAND),
+                [partial(self._open, middle.address, LinkKind.EXPRESS)],
             )
             for middle in middles
         ]
-        open_first = partial(self._open, stages[0].address, Lane.IN_BAND)
+        open_first = partial(self._open, stages[0].address, LinkKind.IN_BAND)
         await self._live.connect(open_first, open_express, open_middles)
 
     async def _release(self) -> None:
@@ -303,7 +303,7 @@ class DraftNodeRole:
     async def _open(
         self,
         address: str,
-        lane: Lane,
+        lane: LinkKind,
         on_message: Callable[[Message], None],
         on_lost: Callable[[Any], None],
     ) -> OutLink:

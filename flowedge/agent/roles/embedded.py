@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.main import STOP_GRACE_S, bind
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.role import RoleHolder
@@ -20,7 +20,7 @@ from flowedge.agent.roles.weight_sharing import serve_weights
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Output, Request
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.transport.server import StreamServer
 from flowedge.security.process import security_for
 from flowedge.security.tls.serving import new_server
@@ -29,11 +29,11 @@ from flowedge.v1 import agent_pb2 as pb
 if TYPE_CHECKING:
     from flowedge.agent.roles.draft_models import DraftModels
     from flowedge.drafting.drafter import Drafter
-    from flowedge.live.live_draft_node import Generation
+    from flowedge.live.live_draft_node import RunningRequest
     from flowedge.models.layers.taps import Taps
 
 T = TypeVar("T")
-Report = Callable[[str, str], None]  # device, what it is doing
+OnProgress = Callable[[str, str], None]  # device, what it is doing
 MARGIN_S = 10.0  # beyond the deadlines of what is waited for, which then has said nothing
 
 
@@ -48,7 +48,7 @@ class EmbeddedDraftNode:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
         self._server: grpc.aio.Server | None = None
-        self._lane: ComputeLane | None = None
+        self._lane: ComputeThread | None = None
         self._roles: RoleHolder | None = None
         self._role: DraftNodeRole | None = None
 
@@ -57,7 +57,7 @@ class EmbeddedDraftNode:
         """Tokenizer, LM head and drafter. DeviceError when the pipeline is not set up."""
         return self._serving().serving()[1]
 
-    def start(self, role: pb.DraftNodeRole, taps: Taps, report: Report) -> None:
+    def start(self, role: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         """Set the pipeline up; `taps` are its own (see models/layers/taps.py).
 
         Raises the error of the device that fails, DeadlineError when loading takes too long.
@@ -79,7 +79,7 @@ class EmbeddedDraftNode:
     def begin(self, request: Request) -> EmbeddedRequest:
         """Have a request served. Errors as LiveDraftNode.generate and DraftNodeRole.check_memory."""
 
-        async def begin() -> Generation:
+        async def begin() -> RunningRequest:
             role = self._serving()
             role.check_memory(len(request.prompt) + (0 if request.rows_only else request.max_new_tokens))
             return role.serving()[0].generate(request)
@@ -94,7 +94,7 @@ class EmbeddedDraftNode:
 
         self._wait(draft_with(), MARGIN_S, "the drafter was not taken")
 
-    def next_output(self, generation: Generation) -> Output:
+    def next_output(self, generation: RunningRequest) -> Output:
         """The next output of a request; raises the error that it ends with."""
         # The pipeline has a deadline of its own, which ends the request with an error.
         seconds = self._settings.progress_s + MARGIN_S
@@ -105,7 +105,7 @@ class EmbeddedDraftNode:
             raise output.error
         return output
 
-    def end(self, generation: Generation) -> None:
+    def end(self, generation: RunningRequest) -> None:
         """Call off what is still going on of a request."""
 
         async def end() -> None:
@@ -117,13 +117,13 @@ class EmbeddedDraftNode:
         assert self._role is not None, "started"
         return self._role
 
-    async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: Report) -> None:
+    async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         settings = self._settings
         security = security_for(request.stages[0], None)
         server, _ = new_server(settings.link.channel_options, security)
         self._server = server
-        identity = Identity.of(settings, bind(server, settings, security))
-        self._lane = ComputeLane(identity.name)
+        identity = DeviceInfo.of(settings, bind(server, settings, security))
+        self._lane = ComputeThread(identity.name)
         roles = self._roles = RoleHolder(identity.name)
         library = serve_weights(server, identity.name, settings)
         streams = StreamServer(identity.name, roles.streams_of, settings.link)
@@ -163,7 +163,7 @@ class EmbeddedRequest:
     """One request on its way through the pipeline."""
 
     _node: EmbeddedDraftNode
-    _generation: Generation
+    _generation: RunningRequest
 
     def outputs(self) -> Iterator[Output]:
         """All outputs, the last of which is a Finished; raises the error that the request ends with.
@@ -183,7 +183,7 @@ class EmbeddedRequest:
 
 @contextmanager
 def embedded_draft_node(
-    role: pb.DraftNodeRole, settings: AgentSettings, *, taps: Taps, report: Report
+    role: pb.DraftNodeRole, settings: AgentSettings, *, taps: Taps, report: OnProgress
 ) -> Iterator[EmbeddedDraftNode]:
     """A draft node whose pipeline is ready; the stages are released with the context.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 
-def let_go(error: BaseException) -> None:
+def release_frames(error: BaseException) -> None:
     """Frees what the frames of an error and of its causes hold; those that still run keep theirs.
 
     An error and its frames hold each other, and weights must not wait for the collection of such cycles.

@@ -11,7 +11,7 @@ from flowedge.core.errors import DeviceError
 from flowedge.net.address import is_loopback
 
 if TYPE_CHECKING:
-    from flowedge.discovery.device_record import DeviceRecord
+    from flowedge.discovery.device_record import AdvertisedDevice
 
 LOOK_S = 1.0
 MOST = 16  # more are left out
@@ -37,7 +37,7 @@ async def find_neighbours(device: str, pipeline: Collection[str], settings: Agen
     return _others([*named, *usable(records, device, pipeline)], pipeline)
 
 
-def usable(records: Sequence[DeviceRecord], device: str, pipeline: Collection[str]) -> list[str]:
+def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collection[str]) -> list[str]:
     """The addresses of records that the pipeline's devices may reach, other than this device's own."""
     local = all(map(is_loopback, pipeline))
     return [

@@ -7,7 +7,7 @@ from typing import Protocol
 from flowedge.v1 import agent_pb2 as pb
 
 
-class Report(Protocol):
+class ReportProgress(Protocol):
     """Says what a device is doing; with `transfer`, how far it has come with fetching weights."""
 
     async def __call__(self, device: str, text: str, transfer: pb.Transfer | None = None) -> None: ...

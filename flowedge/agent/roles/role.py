@@ -17,7 +17,7 @@ from flowedge.v1 import agent_pb2 as pb
 _log = logging.getLogger(__name__)
 
 
-class Role(Protocol):
+class PipelineRole(Protocol):
     """A part in one pipeline, from the moment it is claimed, before anything is loaded."""
 
     pipeline: str
@@ -43,14 +43,14 @@ class Role(Protocol):
         """Bytes that KV caches may take; 0 on a draft node, and before the role is loaded."""
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether nothing is under way that a stop would cut off, but loading."""
 
     def begin_drain(self, error: DrainingError) -> None:
         """Refuse what is new with an error; what is running goes on."""
 
-    def hand_back(self, error: DrainingError) -> None:
-        """End what is running with an error; `settled` when that has been told."""
+    def fail_sessions(self, error: DrainingError) -> None:
+        """End what is running with an error; `is_drained` when that has been told."""
 
     def streams(self) -> StreamOwner:
         """What takes the pipeline's streams; DeviceError while it is still being loaded."""
@@ -70,13 +70,13 @@ class RoleHolder:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._role: Role | None = None
+        self._role: PipelineRole | None = None
         self._dropping: asyncio.Future[None] | None = None
         self._kept_for: str | None = None
         self._draining: DrainingError | None = None
 
     @property
-    def role(self) -> Role | None:
+    def role(self) -> PipelineRole | None:
         """The role now, None when idle."""
         return self._role
 
@@ -102,7 +102,7 @@ class RoleHolder:
             raise DeviceError(self._device, f"it has no part in pipeline {pipeline!r}")
         return self._role.streams()
 
-    async def take(self, role: Role) -> None:
+    async def take(self, role: PipelineRole) -> None:
         """Give the device a new role; the one it has is stopped.
 
         DeviceError when that one's pipeline is another and alive, or the device is kept idle; DrainingError
@@ -142,13 +142,13 @@ class RoleHolder:
         finally:
             self._kept_for = None
 
-    async def drop(self, role: Role, reason: str) -> None:
+    async def drop(self, role: PipelineRole, reason: str) -> None:
         """Stop a role and be idle again, unless another role has been taken meanwhile."""
         if self._role is role:
             self._role = None
         await _stop(role, reason)
 
-    def drop_soon(self, role: Role, reason: str) -> None:
+    def drop_soon(self, role: PipelineRole, reason: str) -> None:
         """The same for a role whose pipeline has ended, from inside it."""
         if self._role is role:
             self._dropping = asyncio.ensure_future(self.drop(role, reason))
@@ -160,7 +160,7 @@ class RoleHolder:
             await self.drop(role, reason)
 
 
-async def _stop(role: Role, reason: str) -> None:
+async def _stop(role: PipelineRole, reason: str) -> None:
     fields = about(event="role_released", pipeline=role.pipeline, reason=reason)
     _log.info("the role is given up", extra=fields)
     await role.stop(reason)

@@ -13,12 +13,12 @@ from flowedge.v1 import agent_pb2 as pb
 if TYPE_CHECKING:
     from flowedge.engine.executors import BlockExecutor
     from flowedge.models.checkpoint.checkpoint import Checkpoint
-    from flowedge.weights.open.model_request import Opened
-    from flowedge.weights.open.quantised import Asked
+    from flowedge.weights.open.model_request import OpenedModel
+    from flowedge.weights.open.quantised import QuantisedRequest
 
 
 def load_middle(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: Opened | None
+    device: str, request: pb.StageRole, settings: AgentSettings, opened: OpenedModel | None
 ) -> BlockExecutor:
     """Reads a middle model.
 
@@ -49,7 +49,7 @@ def select_middle(
 
 
 def load_block(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: Opened | None
+    device: str, request: pb.StageRole, settings: AgentSettings, opened: OpenedModel | None
 ) -> BlockExecutor:
     """Reads a block of layers.
 
@@ -95,14 +95,14 @@ def select_block(
     return block_tensors(checkpoint, request.layer_start, request.layer_stop)
 
 
-def asked_of(request: pb.StageRole) -> Asked:
+def asked_of(request: pb.StageRole) -> QuantisedRequest:
     """The quantisation that a block is asked for in."""
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.models.quant.quantize import check_quant  # noqa: PLC0415
-    from flowedge.weights.open.quantised import Asked  # noqa: PLC0415
+    from flowedge.weights.open.quantised import QuantisedRequest  # noqa: PLC0415
 
     quant = check_quant(request.quant or "none")
-    return Asked(quant, torch_dtype(request.dtype), request.layer_start, request.layer_stop)
+    return QuantisedRequest(quant, torch_dtype(request.dtype), request.layer_start, request.layer_stop)
 
 
 def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:

@@ -20,23 +20,23 @@ from flowedge.core.errors import (
     FlowEdgeError,
 )
 from flowedge.core.messages import Message
-from flowedge.live.compute_thread import ComputeLane
-from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import Lane, LinkEvents, OutLink
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import within
 from flowedge.placement.admission import session_rows
 from flowedge.system.memory_room import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
-from flowedge.weights.open.model_request import Opened, wish_of
-from flowedge.weights.open.opening import ModelOpener, Tell
+from flowedge.weights.open.model_request import OpenedModel, model_request
+from flowedge.weights.open.opening import ModelOpener, ReportFetch
 
 if TYPE_CHECKING:
     from flowedge.engine.executors import BlockExecutor
     from flowedge.engine.stage import StageSpec
     from flowedge.live.live_stage import LiveStage
-    from flowedge.live.pacing import Pacing
+    from flowedge.live.pacing import EmulatedDevice
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -50,10 +50,10 @@ class StageRole:
         device: str,
         request: pb.StageRole,
         settings: AgentSettings,
-        lane: ComputeLane,
+        lane: ComputeThread,
         library: Library,
         on_ended: Callable[[StageRole, str], None],
-        observer: Observer = UNOBSERVED,
+        observer: LiveObserver = UNOBSERVED,
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
         self.pipeline = request.pipeline
@@ -65,7 +65,7 @@ class StageRole:
         self._on_ended = on_ended
         self._observer = observer
         self._cache_budget = 0
-        self._opened: Opened | None = None
+        self._opened: OpenedModel | None = None
         self._live: LiveStage | None = None
         self._executor: BlockExecutor | None = None
         self._ready_at: float | None = None
@@ -100,21 +100,21 @@ class StageRole:
         return self._cache_budget
 
     @property
-    def settled(self) -> bool:
+    def is_drained(self) -> bool:
         """See Role."""
-        return self._live is None or self._live.settled
+        return self._live is None or self._live.is_drained
 
     def begin_drain(self, error: DrainingError) -> None:
         """See Role."""
         if self._live is not None:
             self._live.begin_drain(error)
 
-    def hand_back(self, error: DrainingError) -> None:
+    def fail_sessions(self, error: DrainingError) -> None:
         """See Role."""
         if self._live is not None:
-            self._live.hand_back(error)
+            self._live.fail_sessions(error)
 
-    async def load(self, report: Tell) -> None:
+    async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         # Here and in the lane only: torch is slow to import.
         await report(f"loading {_what(self._request)}")
@@ -184,7 +184,7 @@ class StageRole:
             if executor is not None:
                 self._lane.run_later(executor.close)
 
-    async def _fetch(self, report: Tell) -> None:
+    async def _fetch(self, report: ReportFetch) -> None:
         """Have the model's tensors here where the draft node says who has them."""
         request = self._request
         if not request.HasField("weights"):
@@ -197,7 +197,7 @@ class StageRole:
 
         opener = ModelOpener(self._device, self._library, settings.weights, run, report)
         self._opened = await opener.open(
-            wish_of(
+            model_request(
                 request.weights,
                 request.model,
                 request.fingerprint,
@@ -221,7 +221,7 @@ class StageRole:
             try:
                 return await OutLink.open(
                     self._request.downstream,
-                    Lane.IN_BAND,
+                    LinkKind.IN_BAND,
                     pipeline=self.pipeline,
                     device=self._device,
                     events=LinkEvents(on_message, on_lost),
@@ -244,7 +244,7 @@ def _what(request: pb.StageRole) -> str:
 def _stage_spec(
     executor: BlockExecutor,
     request: pb.StageRole,
-    pacing: Pacing | None,
+    pacing: EmulatedDevice | None,
     memory: MemorySettings,
     limits: AgentLimits,
 ) -> StageSpec:

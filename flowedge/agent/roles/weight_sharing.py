@@ -13,10 +13,10 @@ import grpc.aio
 
 from flowedge.agent.roles.coordinator import PlannedStage
 from flowedge.agent.roles.neighbours import find_neighbours
-from flowedge.agent.roles.reporting import Report
+from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CheckpointError
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.fetcher import SourceAddress
@@ -26,7 +26,7 @@ from flowedge.weights.known_models import name_of, shown
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.manifest.reference import resolve
-from flowedge.weights.open.model_request import Opened, Wish
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 from flowedge.weights.open.opening import ModelOpener
 from flowedge.weights.service import WeightsService
 from flowedge.weights.threads import finish_in_thread
@@ -64,7 +64,7 @@ class WeightSharing:
     device: str
     library: Library
     settings: AgentSettings
-    lane: ComputeLane
+    lane: ComputeThread
     address_for: Callable[[str], str]
 
     async def sources(
@@ -73,7 +73,7 @@ class WeightSharing:
         checkpoint: Checkpoint,
         stages: Sequence[PlannedStage],
         middles: Sequence[PlannedStage],
-        report: Report,
+        report: ReportProgress,
     ) -> dict[str, pb.WeightSources]:
         """Where each device gets its weights, by its address; a model that all devices have needs none.
 
@@ -102,7 +102,7 @@ class WeightSharing:
             found[middle.address] = self._of(manifest.id, name, middle, devices)
         return found
 
-    async def open_head(self, model: str, stages: Sequence[str], report: Report) -> Opened:
+    async def open_head(self, model: str, stages: Sequence[str], report: ReportProgress) -> OpenedModel:
         """What the draft node needs of a model that is named by its hash: here, or from other devices.
 
         Errors as ModelOpener.open, and BadRequestError for a hash that is not known.
@@ -115,7 +115,7 @@ class WeightSharing:
         opener = ModelOpener(
             self.device, self.library, self.settings.weights, run, partial(report, self.device)
         )
-        wish = Wish(
+        wish = ModelRequest(
             model=model,
             name=shown(model),
             manifest=resolve(model, self.library.shelf),
@@ -172,7 +172,9 @@ class WeightSharing:
 
         return await finish_in_thread(find)
 
-    async def _share(self, source: str, checkpoint: Checkpoint, report: Report) -> tuple[str, Manifest]:
+    async def _share(
+        self, source: str, checkpoint: Checkpoint, report: ReportProgress
+    ) -> tuple[str, Manifest]:
         """Give what is in a checkpoint; returns its name and manifest. All of it is read the first time."""
         if checkpoint.manifest_id:
             return self._known(checkpoint.manifest_id)

@@ -13,18 +13,18 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.failed_load import let_go
-from flowedge.agent.roles.reporting import Report
-from flowedge.agent.roles.role import Role, RoleHolder
+from flowedge.agent.roles.failed_load import release_frames
+from flowedge.agent.roles.reporting import ReportProgress
+from flowedge.agent.roles.role import PipelineRole, RoleHolder
 from flowedge.agent.roles.stage_role import StageRole
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
 from flowedge.live import timeline_wire as timelines
-from flowedge.live.compute_thread import ComputeLane
-from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.net.grpc_status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -44,12 +44,12 @@ class AgentService(rpc.AgentServicer):
 
     def __init__(
         self,
-        identity: Identity,
+        identity: DeviceInfo,
         roles: RoleHolder,
         settings: AgentSettings,
-        lane: ComputeLane,
+        lane: ComputeThread,
         library: Library,
-        observer: Observer = UNOBSERVED,
+        observer: LiveObserver = UNOBSERVED,
     ) -> None:
         self._identity = identity
         self._roles = roles
@@ -79,7 +79,7 @@ class AgentService(rpc.AgentServicer):
         """Take the role of a draft node, and give the stages theirs."""
         await self._become(context, lambda report: self.lead(request, report))
 
-    async def lead(self, request: pb.DraftNodeRole, report: Report) -> None:
+    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
         """The same without a caller; returns when the pipeline is ready, or raises the FlowEdgeError."""
         current().check_leads()
         identity = self._identity
@@ -114,7 +114,7 @@ class AgentService(rpc.AgentServicer):
         """The clock of the timelines, and that on the wall."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
-    async def _become(self, context: Context, take: Callable[[Report], Awaitable[None]]) -> None:
+    async def _become(self, context: Context, take: Callable[[ReportProgress], Awaitable[None]]) -> None:
         writing = asyncio.Lock()
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
@@ -128,7 +128,10 @@ class AgentService(rpc.AgentServicer):
         await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
 
     async def _take(
-        self, role: Role, request: pb.StageRole | pb.DraftNodeRole, load: Callable[[], Awaitable[None]]
+        self,
+        role: PipelineRole,
+        request: pb.StageRole | pb.DraftNodeRole,
+        load: Callable[[], Awaitable[None]],
     ) -> None:
         started, fields = time.monotonic(), _role_fields(request)
         try:
@@ -139,7 +142,7 @@ class AgentService(rpc.AgentServicer):
                 await load()
             except BaseException as error:
                 await self._roles.drop(role, f"it could not be loaded: {error}")
-                let_go(error)
+                release_frames(error)
                 raise
         except FlowEdgeError as error:
             refused = about(**(fields | {"event": "role_refused", "code": error.code}))

@@ -25,7 +25,7 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.draft_models import DraftModels
-    from flowedge.live.live_draft_node import Generation
+    from flowedge.live.live_draft_node import RunningRequest
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
@@ -75,7 +75,7 @@ class GenerationService(rpc.GenerationServicer):
 
     async def _stream(
         self,
-        generation: Generation,
+        generation: RunningRequest,
         request: Request,
         clock: RequestClock,
         times: TokenTimes,

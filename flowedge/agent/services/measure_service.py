@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import grpc.aio
 
-from flowedge.agent.device_info import Identity
+from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.measure_progress import MeasureProgress
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
 from flowedge.profiling.device.device_measurement import measure_here
@@ -45,10 +45,10 @@ class MeasureService(rpc.MeasureServicer):
 
     def __init__(
         self,
-        identity: Identity,
+        identity: DeviceInfo,
         roles: RoleHolder,
         settings: AgentSettings,
-        lane: ComputeLane,
+        lane: ComputeThread,
         limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
     ) -> None:
         self._identity = identity

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     import datetime
 
-    from flowedge.security.credentials.certificate_role import Role
+    from flowedge.security.credentials.certificate_role import CertificateRole
 
 cluster = typer.Typer(help="Make a cluster and say who belongs to it.", no_args_is_help=True)
 
@@ -158,7 +158,7 @@ def _duration(text: str) -> datetime.timedelta:
     return datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
-def _role(text: str) -> Role:
+def _role(text: str) -> CertificateRole:
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.security.authority.authority import JOINING  # noqa: PLC0415
 

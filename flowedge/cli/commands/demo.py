@@ -23,13 +23,13 @@ def demo(
     from flowedge.cli.answers import answer_all  # noqa: PLC0415
     from flowedge.cli.options import BUNDLED  # noqa: PLC0415
     from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
-    from flowedge.cli.report import Report  # noqa: PLC0415
-    from flowedge.cli.screens.answer_screen import Screen  # noqa: PLC0415
+    from flowedge.cli.report import JsonReport  # noqa: PLC0415
+    from flowedge.cli.screens.answer_screen import AnswerScreen  # noqa: PLC0415
     from flowedge.client.request import GenerateOptions  # noqa: PLC0415
     from flowedge.core.errors import DeadlineError  # noqa: PLC0415
     from flowedge.discovery.discovery import discover  # noqa: PLC0415
 
-    screen = Screen()
+    screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     with LocalCluster(stages, name="demo") as cluster:
@@ -40,7 +40,7 @@ def demo(
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
         request = PipelineRequest(BUNDLED, BUNDLED, peers=tuple(addresses[name] for name in names))
-        report = Report(request, options, None)
+        report = JsonReport(request, options, None)
         with (
             screen.transfers() as transfers,
             open_pipeline(request, screen.progress, transfers) as address,

@@ -97,8 +97,8 @@ def generate(
     )
     from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
     from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
-    from flowedge.cli.report import Report  # noqa: PLC0415
-    from flowedge.cli.screens.answer_screen import Screen  # noqa: PLC0415
+    from flowedge.cli.report import JsonReport  # noqa: PLC0415
+    from flowedge.cli.screens.answer_screen import AnswerScreen  # noqa: PLC0415
     from flowedge.client.request import GenerateOptions  # noqa: PLC0415
     from flowedge.core.request import parse_noise  # noqa: PLC0415
     from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
@@ -125,8 +125,8 @@ def generate(
         middles=middles,
     )
     choose_identity(cluster_dir, insecure)
-    screen = Screen()
-    report = Report(request, options, json_file)
+    screen = AnswerScreen()
+    report = JsonReport(request, options, json_file)
     with (
         screen.transfers() as transfers,
         open_pipeline(request, screen.progress, transfers) as address,

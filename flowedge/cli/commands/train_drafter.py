@@ -14,7 +14,7 @@ from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 DEFAULT_MINUTES = 30.0
 
 
-class Kind(str, Enum):
+class HeadKind(str, Enum):
     """What --kind takes."""
 
     EAGLE = "eagle"
@@ -27,7 +27,7 @@ def train_drafter(
         Path, typer.Option(help="JSON lines with messages, prompt and response, turns, or text.")
     ],
     out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
-    kind: Annotated[Kind, typer.Option(help="Of the head: EAGLE-1/2 or EAGLE-3.")] = Kind.EAGLE,
+    kind: Annotated[HeadKind, typer.Option(help="Of the head: EAGLE-1/2 or EAGLE-3.")] = HeadKind.EAGLE,
     init: Annotated[
         str, typer.Option(help="Head to begin with, of the same kind: directory, hub id or bundled name.")
     ] = "",

@@ -14,13 +14,13 @@ from flowedge.cli.measured import DeviceWork, mean
 from flowedge.cli.screens.transfers import transfer_bars
 
 if TYPE_CHECKING:
-    from flowedge.cli.answers import Answer
+    from flowedge.cli.answers import PromptAnswer
     from flowedge.client.transfer import OnTransfer
 
 _SHOWN_PROMPT = 100  # characters
 
 
-class Screen:
+class AnswerScreen:
     """Writes for people; the text itself goes to stdout as it comes."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Screen:
         place = f"[{number}/{count}] " if count > 1 else ""
         self._console.print(Text(f"{place}> {shown}", style="bold"), soft_wrap=True)
 
-    def show_answer(self, answer: Answer, *, several: bool) -> None:
+    def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """What an answer took; in full when it is the only one."""
         self._console.print(Text(_line(answer), style="cyan"), soft_wrap=True)
         if answer.verdict is not None and (several or not answer.verdict.passed):
@@ -50,7 +50,7 @@ class Screen:
         if not several:
             self._console.print(_devices_table([answer]))
 
-    def show_summary(self, answers: Sequence[Answer]) -> None:
+    def show_summary(self, answers: Sequence[PromptAnswer]) -> None:
         """All answers together, when there are several, and the line that says what the check found."""
         if len(answers) > 1:
             tokens = sum(len(answer.token_ids) for answer in answers)
@@ -67,7 +67,7 @@ class Screen:
             print(sum_up(verdicts).line(), flush=True)
 
 
-def _line(answer: Answer) -> str:
+def _line(answer: PromptAnswer) -> str:
     measured = answer.measured
     parts = [
         f"{len(answer.token_ids)} tokens ({answer.finish_reason})",
@@ -83,7 +83,7 @@ def _line(answer: Answer) -> str:
     return ", ".join(parts)
 
 
-def _devices_table(answers: Sequence[Answer]) -> Table:
+def _devices_table(answers: Sequence[PromptAnswer]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("device")
     for column in ("use", "rows computed", "trimmed", "wasted", "MB sent"):
@@ -98,7 +98,7 @@ def _devices_table(answers: Sequence[Answer]) -> Table:
     return table
 
 
-def _use(works: Sequence[DeviceWork], answers: Sequence[Answer]) -> float:
+def _use(works: Sequence[DeviceWork], answers: Sequence[PromptAnswer]) -> float:
     """Busy seconds over the seconds of all requests."""
     total = sum(answer.measured.total_s for answer in answers)
     return sum(work.busy_s for work in works) / total if total > 0 else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowedge.client.survey import Surveyed
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.duplicates import duplicates
 from flowedge.profiling.link_rates import LinkRate
 
@@ -40,7 +40,7 @@ def _row(one: Surveyed, shared: list[str], rates: Mapping[str, LinkRate] | None)
     return row
 
 
-def _advertised(record: DeviceRecord) -> Row:
+def _advertised(record: AdvertisedDevice) -> Row:
     return {
         "id": record.id,
         "name": record.name,

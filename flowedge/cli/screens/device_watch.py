@@ -17,9 +17,9 @@ from rich.text import Text
 from flowedge.cli.screens.device_rows import device_rows
 from flowedge.cli.screens.device_table import console, device_table
 from flowedge.client.survey import Surveyed, survey
-from flowedge.discovery.presence import Change, Event, Sighting
+from flowedge.discovery.presence import Change, PresenceEvent, Sighting
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.discovery.watcher import Watcher
+from flowedge.discovery.watcher import AgentWatcher
 
 SURVEY_S = 2.0  # how often agents are asked
 _SHOWN_EVENTS = 8
@@ -34,12 +34,12 @@ _WORDS = {
 }
 
 
-def event_line(event: Event, clock: str) -> str:
+def event_line(event: PresenceEvent, clock: str) -> str:
     """One change for a person; `clock` is the time of day."""
     return f"{clock} {event.record.name} ({event.record.address}) {_WORDS[event.change]}"
 
 
-def event_json(event: Event, seconds: float) -> str:
+def event_json(event: PresenceEvent, seconds: float) -> str:
     """One change for a program, a line; `seconds` since 1970."""
     record = event.record
     device = {"id": record.id, "name": record.name, "kind": record.kind, "addresses": list(record.addresses)}
@@ -49,11 +49,11 @@ def event_json(event: Event, seconds: float) -> str:
 async def watch_events(settings: DiscoverySettings, *, as_json: bool) -> None:
     """A line for each change on standard output, until it is cancelled."""
 
-    def tell(event: Event) -> None:
+    def tell(event: PresenceEvent) -> None:
         text = event_json(event, time.time()) if as_json else event_line(event, time.strftime("%H:%M:%S"))
         print(text, flush=True)
 
-    async with Watcher(settings, tell):
+    async with AgentWatcher(settings, tell):
         await asyncio.Event().wait()
 
 
@@ -62,12 +62,12 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
     events: deque[str] = deque(maxlen=_SHOWN_EVENTS)
     changed = asyncio.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: PresenceEvent) -> None:
         events.append(event_line(event, time.strftime("%H:%M:%S")))
         changed.set()
 
     with Live(Text("looking for agents"), console=console(), auto_refresh=False, screen=False) as live:
-        async with Watcher(settings, on_event) as watcher:
+        async with AgentWatcher(settings, on_event) as watcher:
             while True:
                 asked = time.monotonic()
                 agents = await asyncio.to_thread(_ask, watcher.sightings, peers)

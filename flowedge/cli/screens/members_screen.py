@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from flowedge.security.authority.member_ledger import Issued
+from flowedge.security.authority.member_ledger import IssuedCertificate
 
 
-def show_members(certificates: Sequence[Issued], *, everything: bool, as_json: bool) -> None:
+def show_members(certificates: Sequence[IssuedCertificate], *, everything: bool, as_json: bool) -> None:
     """Prints the latest certificate of each member, or all certificates."""
     shown = list(certificates) if everything else latest(certificates)
     if as_json:
@@ -27,13 +27,13 @@ def show_members(certificates: Sequence[Issued], *, everything: bool, as_json: b
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
-def latest(certificates: Sequence[Issued]) -> list[Issued]:
+def latest(certificates: Sequence[IssuedCertificate]) -> list[IssuedCertificate]:
     """Of each name the certificate that was issued last, sorted by name."""
     by_name = {issued.name: issued for issued in sorted(certificates, key=lambda issued: issued.issued)}
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _row(issued: Issued) -> dict[str, str]:
+def _row(issued: IssuedCertificate) -> dict[str, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     state = "valid" if issued.expires > now else "expired"
     if issued.revoked is not None:

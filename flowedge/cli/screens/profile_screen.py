@@ -13,14 +13,14 @@ from rich.table import Table
 
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.profile_documents import FittedDevice
-from flowedge.profiling.run import Profiled, Progress
+from flowedge.profiling.run import Profiled, ProfileProgress
 
 _SHOWN_ROWS = (1, 16, 128)
 _SHOWN_NODES = 10
 _PIPED_WIDTH = 200  # columns; a program that reads the table wants a device a line
 
 
-class _Screen(Progress):
+class _ProfileScreen(ProfileProgress):
     def __init__(self, console: Console, status: Status) -> None:
         self._console = console
         self._status = status
@@ -34,11 +34,11 @@ class _Screen(Progress):
 
 
 @contextmanager
-def profile_progress() -> Iterator[Progress]:
+def profile_progress() -> Iterator[ProfileProgress]:
     """A line on standard error that says what is measured now; where that is no terminal, a line a device."""
     console = Console(stderr=True)
     with console.status("asking the agents") as status:
-        yield _Screen(console, status)
+        yield _ProfileScreen(console, status)
 
 
 def show_profiles(profiled: Profiled) -> None:

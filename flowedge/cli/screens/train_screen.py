@@ -12,11 +12,11 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from flowedge.core.errors import DeadlineError, DeviceError
-from flowedge.training.run import Watcher
-from flowedge.training.state import Progress
+from flowedge.training.run import TrainingObserver
+from flowedge.training.state import TrainingProgress
 
 
-class _Screen(Watcher):
+class _TrainScreen(TrainingObserver):
     def __init__(self, bar: RichProgress) -> None:
         self._bar = bar
         self._task = bar.add_task("loading", total=None, detail="")
@@ -32,7 +32,7 @@ class _Screen(Watcher):
     def advance(self, what: str, done: int, total: int) -> None:
         self._show(what, done, total, f"{done}/{total}")
 
-    def step(self, progress: Progress, share: float) -> None:
+    def step(self, progress: TrainingProgress, share: float) -> None:
         if self._began is None:
             self._began = (monotonic(), progress.tokens)
         began, tokens = self._began
@@ -56,7 +56,7 @@ class _Screen(Watcher):
 
 
 @contextmanager
-def train_screen(out: Path) -> Iterator[Watcher]:
+def train_screen(out: Path) -> Iterator[TrainingObserver]:
     """A progress bar with the losses and the time left, on standard error.
 
     It says what is kept when the training is interrupted or a device is lost.
@@ -70,7 +70,7 @@ def train_screen(out: Path) -> Iterator[Watcher]:
     )
     console = Console(stderr=True)
     with RichProgress(*columns, console=console) as bar:
-        screen = _Screen(bar)
+        screen = _TrainScreen(bar)
         try:
             yield screen
         except (KeyboardInterrupt, DeviceError, DeadlineError):

@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 from flowedge.net.address import is_loopback
 
 MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"
 UNITS = (UNIT, "flowedge-draft-node.service")  # a draft node is an agent too, and runs instead
 
-NOT_RUNNING = Kind(
+NOT_RUNNING = FindingKind(
     "agent-not-running",
     Severity.ERROR,
     "no agent was found on this device",
     f"Start it: systemctl start {UNIT}, or flowedge agent.",
 )
-LOOPBACK_ONLY = Kind(
+LOOPBACK_ONLY = FindingKind(
     "agent-on-loopback",
     Severity.WARNING,
     "the agent of this device listens on loopback, where no other device reaches it",
     "Start it with --host 0.0.0.0, or set agent.host in its configuration.",
 )
-UNIT_FAILED = Kind(
+UNIT_FAILED = FindingKind(
     "unit-failed",
     Severity.ERROR,
     "systemd has given up on the agent",
     f"Read why: journalctl -u {UNIT} -n 50; then systemctl reset-failed {UNIT} and start it.",
 )
-UNIT_STOPPED = Kind(
+UNIT_STOPPED = FindingKind(
     "unit-stopped",
     Severity.WARNING,
     "the agent's unit is installed, but not running",
     f"systemctl enable --now {UNIT}",
 )
-UNIT_RESTARTS = Kind(
+UNIT_RESTARTS = FindingKind(
     "unit-restarts",
     Severity.WARNING,
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",

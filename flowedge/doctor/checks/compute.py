@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
-TORCH_BROKEN = Kind(
+TORCH_BROKEN = FindingKind(
     "torch-unusable",
     Severity.ERROR,
     "PyTorch cannot be imported or does not compute",
     "Install FlowEdge again with device_agents/install.sh, which picks the build for the device.",
 )
-NO_CUDA = Kind(
+NO_CUDA = FindingKind(
     "no-cuda",
     Severity.WARNING,
     "the device has an NVIDIA GPU, and PyTorch cannot use it",
     "On a Jetson install NVIDIA's build of PyTorch (device_agents/install.sh does); elsewhere one for CUDA, "
     "and the driver: nvidia-smi. The agent's user has to be in the groups video and render.",
 )
-NO_BITSANDBYTES = Kind(
+NO_BITSANDBYTES = FindingKind(
     "bitsandbytes-unusable",
     Severity.WARNING,
     "bitsandbytes has no backend that works here, so int8, nf4 and fp4 cannot be used",

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
 SLOW_BITS_PER_S = 50e6  # a segment of 16 rows of a 7B model in half precision takes 20 ms
 SLOW_ROUND_TRIP_S = 0.02
 
-LINK_SLOW = Kind(
+LINK_SLOW = FindingKind(
     "link-slow",
     Severity.WARNING,
     "a link carries less than the bound (--slow, 50 Mbit/s)",
     "Use a cable, or 5 GHz Wi-Fi near the access point; look for a switch port that negotiated 10 Mbit/s "
     "with ethtool, and for other traffic.",
 )
-LINK_LATENCY = Kind(
+LINK_LATENCY = FindingKind(
     "link-latency",
     Severity.WARNING,
     "a small message takes more than 20 ms there and back",
     "Turn Wi-Fi power saving off (iw dev INTERFACE set power_save off), or use a cable.",
 )
-LINK_UNKNOWN = Kind(
+LINK_UNKNOWN = FindingKind(
     "link-not-measured",
     Severity.INFO,
     "a link could not be measured",

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
 LOW_SHARE = 0.1
 LOW_BYTES = 512 << 20
 SWAP_BYTES = 64 << 20
 DISK_BYTES = 1 << 30
 
-MEMORY_LOW = Kind(
+MEMORY_LOW = FindingKind(
     "memory-low",
     Severity.WARNING,
     "less than a tenth of a device's memory, or than 512 MiB, is free",
     "Stop what else runs there (a desktop takes 1 GiB: systemctl set-default multi-user.target), or free the "
     "agent with flowedge release.",
 )
-SWAP_USED = Kind(
+SWAP_USED = FindingKind(
     "swap-used",
     Severity.WARNING,
     "this device keeps memory in swap, which makes a layer's time uneven",
     "Give the device a smaller block, or stop other programs; then swapoff -a and swapon -a bring it back.",
 )
-DISK_LOW = Kind(
+DISK_LOW = FindingKind(
     "disk-low",
     Severity.WARNING,
     "the disk has less room than the cache of quantised weights may take",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
-MTU_DIFFERS = Kind(
+MTU_DIFFERS = FindingKind(
     "mtu-differs",
     Severity.WARNING,
     "two devices of a network have interfaces of different MTU",
     "Set the same MTU on every interface of the network: ip link set dev INTERFACE mtu 1500.",
 )
-MTU_PATH = Kind(
+MTU_PATH = FindingKind(
     "mtu-path",
     Severity.WARNING,
     "packets as large as the interface sends do not arrive",

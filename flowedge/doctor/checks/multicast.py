@@ -7,34 +7,34 @@ from dataclasses import dataclass, replace
 
 from flowedge.discovery.interfaces import InterfaceChoice, choose
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
-NO_NETWORK = Kind(
+NO_NETWORK = FindingKind(
     "no-network",
     Severity.ERROR,
     "no interface leads to other devices",
     "Connect the device, or correct discovery.allow and discovery.deny in the configuration.",
 )
-MULTICAST_OFF = Kind(
+MULTICAST_OFF = FindingKind(
     "multicast-off",
     Severity.ERROR,
     "an interface does not carry multicast",
     "Turn it on: ip link set dev INTERFACE multicast on; or name agents in discovery.peers.",
 )
-MULTICAST_BLOCKED = Kind(
+MULTICAST_BLOCKED = FindingKind(
     "multicast-blocked",
     Severity.ERROR,
     "this device does not hear what it sends to 224.0.0.251:5353 itself",
     "Open UDP port 5353 in this device's firewall, in and out; let no other program hold it exclusively.",
 )
-MULTICAST_ALONE = Kind(
+MULTICAST_ALONE = FindingKind(
     "multicast-alone",
     Severity.INFO,
     "no other host was heard by multicast",
     "Nothing, if there are no other devices. Otherwise look for client isolation on the access point, and "
     "for IGMP snooping without a querier on the switch.",
 )
-MULTICAST_LOST = Kind(
+MULTICAST_LOST = FindingKind(
     "multicast-lost",
     Severity.ERROR,
     "an agent answers at its address, but its announcement does not arrive",
@@ -45,7 +45,7 @@ KINDS = (NO_NETWORK, MULTICAST_OFF, MULTICAST_BLOCKED, MULTICAST_ALONE, MULTICAS
 
 
 @dataclass(frozen=True)
-class Heard:
+class MulticastTraffic:
     """What one interface carried while it was listened to.
 
     Attributes:
@@ -73,7 +73,7 @@ def judge_interfaces(choice: InterfaceChoice, settings: DiscoverySettings, devic
     return findings
 
 
-def judge_multicast(heard: Sequence[Heard], device: str) -> list[Finding]:
+def judge_multicast(heard: Sequence[MulticastTraffic], device: str) -> list[Finding]:
     """From what was heard on each interface that leads to others."""
     findings = [
         Finding(MULTICAST_BLOCKED, device, f"on {one.interface}: {one.problem or 'it did not come back'}")

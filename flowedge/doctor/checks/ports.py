@@ -6,34 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 
-PORT_CLOSED = Kind(
+PORT_CLOSED = FindingKind(
     "port-closed",
     Severity.ERROR,
     "nothing listens at an agent's address",
     "Start the agent there with --host 0.0.0.0, or correct the port: flowedge agent says where it listens.",
 )
-PORT_FILTERED = Kind(
+PORT_FILTERED = FindingKind(
     "port-filtered",
     Severity.ERROR,
     "an agent's address does not answer at all",
     "Open the agent's TCP port in that device's firewall; see that the device is on and on this network.",
 )
-NO_ROUTE = Kind(
+NO_ROUTE = FindingKind(
     "no-route",
     Severity.ERROR,
     "there is no way to an agent's address",
     "Put both devices on one network, or correct the address in discovery.peers.",
 )
-NOT_REACHED_BACK = Kind(
+NOT_REACHED_BACK = FindingKind(
     "not-reached-back",
     Severity.ERROR,
     "another device cannot reach the agent of this one",
     "Open the agent's TCP port in this device's firewall, and have the agent listen on the network (--host "
     "0.0.0.0).",
 )
-NO_ANSWER = Kind(
+NO_ANSWER = FindingKind(
     "no-answer",
     Severity.ERROR,
     "the port is open, but no FlowEdge agent answers as it should",
@@ -42,7 +42,7 @@ NO_ANSWER = Kind(
 KINDS = (PORT_CLOSED, PORT_FILTERED, NO_ROUTE, NOT_REACHED_BACK, NO_ANSWER)
 
 
-class Reach(str, Enum):
+class ConnectResult(str, Enum):
     """What came of a TCP connection."""
 
     OPEN = "open"
@@ -61,16 +61,20 @@ class PortFacts:
 
     device: str
     address: str
-    reach: Reach
+    reach: ConnectResult
     answered: bool
     problem: str = ""
 
 
-_KIND = {Reach.REFUSED: PORT_CLOSED, Reach.SILENT: PORT_FILTERED, Reach.NO_ROUTE: NO_ROUTE}
+_KIND = {
+    ConnectResult.REFUSED: PORT_CLOSED,
+    ConnectResult.SILENT: PORT_FILTERED,
+    ConnectResult.NO_ROUTE: NO_ROUTE,
+}
 _WORDS = {
-    Reach.REFUSED: "refuses the connection",
-    Reach.SILENT: "does not answer",
-    Reach.NO_ROUTE: "cannot be reached from this network",
+    ConnectResult.REFUSED: "refuses the connection",
+    ConnectResult.SILENT: "does not answer",
+    ConnectResult.NO_ROUTE: "cannot be reached from this network",
 }
 
 

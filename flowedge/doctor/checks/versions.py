@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.discovery.duplicates import Duplicate
-from flowedge.doctor.finding import Finding, Kind, Severity
+from flowedge.doctor.finding import Finding, FindingKind, Severity
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
-PROTOCOL = Kind(
+PROTOCOL = FindingKind(
     "protocol-mismatch",
     Severity.ERROR,
     "a device speaks another version of the protocol",
     "Install the same version of FlowEdge on all devices.",
 )
-VERSION_DIFFERS = Kind(
+VERSION_DIFFERS = FindingKind(
     "version-differs",
     Severity.INFO,
     "a device runs another version of FlowEdge, of the same protocol",
     "Nothing has to be done; the same version on all devices is easier to reason about.",
 )
-SAME_ID = Kind(
+SAME_ID = FindingKind(
     "same-id",
     Severity.ERROR,
     "two devices say the same id",
     "Delete the file device-id in the state directory of one of them and start its agent again; a copied SD "
     "card brings it along.",
 )
-SAME_NAME = Kind(
+SAME_NAME = FindingKind(
     "same-name",
     Severity.WARNING,
     "two devices have the same name",

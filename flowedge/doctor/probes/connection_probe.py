@@ -7,7 +7,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from flowedge.doctor.checks.ports import Reach
+from flowedge.doctor.checks.ports import ConnectResult
 from flowedge.net.address import split_address
 
 _TIMESTAMPS = 1  # bit of tcpi_options
@@ -15,7 +15,7 @@ _TCP_TIMESTAMP_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionAttempt:
     """What came of it.
 
     Attributes:
@@ -23,23 +23,25 @@ class Connection:
         segment_mtu: bytes of the largest IP packet that the two agreed on in TCP; None without a connection.
     """
 
-    reach: Reach
+    reach: ConnectResult
     local: str = ""
     segment_mtu: int | None = None
 
 
-def connect(address: str, timeout_s: float) -> Connection:
+def connect(address: str, timeout_s: float) -> ConnectionAttempt:
     """One TCP connection, closed again."""
     try:
         with socket.create_connection(split_address(address), timeout=timeout_s) as stream:
-            return Connection(Reach.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))
+            return ConnectionAttempt(ConnectResult.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))
     except TimeoutError:
-        return Connection(Reach.SILENT)
+        return ConnectionAttempt(ConnectResult.SILENT)
     except ConnectionRefusedError:
-        return Connection(Reach.REFUSED)
+        return ConnectionAttempt(ConnectResult.REFUSED)
     except OSError as error:
         # A neighbour that answers no ARP is off, or behind a filter.
-        return Connection(Reach.SILENT if error.errno == errno.EHOSTUNREACH else Reach.NO_ROUTE)
+        return ConnectionAttempt(
+            ConnectResult.SILENT if error.errno == errno.EHOSTUNREACH else ConnectResult.NO_ROUTE
+        )
 
 
 def _segment_mtu(stream: socket.socket) -> int:

@@ -13,14 +13,14 @@ from zeroconf._protocol.outgoing import DNSOutgoing
 from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR
 
 from flowedge.discovery.interfaces import Interface
-from flowedge.doctor.checks.multicast import Heard
+from flowedge.doctor.checks.multicast import MulticastTraffic
 
 _GROUP, _PORT = "224.0.0.251", 5353
 _IP_MULTICAST_ALL = 49  # linux/in.h; with 0 a socket hears only the interface that it joined on
 _SERVICES = "_services._dns-sd._udp.local."  # every mDNS responder answers this question
 
 
-def hear(interfaces: Sequence[Interface], seconds: float) -> list[Heard]:
+def hear(interfaces: Sequence[Interface], seconds: float) -> list[MulticastTraffic]:
     """What each interface with IPv4 carries within so many seconds, one after the other."""
     return [
         _hear(interface.name, interface.multicast_ip, seconds)
@@ -29,17 +29,19 @@ def hear(interfaces: Sequence[Interface], seconds: float) -> list[Heard]:
     ]
 
 
-def _hear(name: str, ip: str, seconds: float) -> Heard:
+def _hear(name: str, ip: str, seconds: float) -> MulticastTraffic:
     question = _question()
     try:
         with _joined(ip) as listening:
             listening.sendto(question, (_GROUP, _PORT))
             return _listen(listening, name, ip, question, seconds)
     except OSError as error:
-        return Heard(name, own=False, problem=str(error))
+        return MulticastTraffic(name, own=False, problem=str(error))
 
 
-def _listen(listening: socket.socket, name: str, ip: str, question: bytes, seconds: float) -> Heard:
+def _listen(
+    listening: socket.socket, name: str, ip: str, question: bytes, seconds: float
+) -> MulticastTraffic:
     own = False
     others: set[str] = set()
     deadline = time.monotonic() + seconds
@@ -53,7 +55,7 @@ def _listen(listening: socket.socket, name: str, ip: str, question: bytes, secon
             others.add(source)
         elif data == question:
             own = True
-    return Heard(name, own, frozenset(others))
+    return MulticastTraffic(name, own, frozenset(others))
 
 
 def _joined(ip: str) -> socket.socket:

@@ -12,7 +12,7 @@ import psutil
 
 from flowedge.doctor.checks.agents import UNITS, UnitFacts, unit_facts
 from flowedge.doctor.checks.memory import DiskFacts, MemoryFacts
-from flowedge.system.memory_room import read_room
+from flowedge.system.memory_room import read_available_memory
 
 _SYSTEMD = Path("/run/systemd/system")
 _FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
@@ -21,7 +21,7 @@ _ANSWER_S = 10.0
 
 def memory_facts(device: str) -> MemoryFacts:
     """As the system counts it."""
-    room = read_room()
+    room = read_available_memory()
     return MemoryFacts(device, room.total, room.available, int(psutil.swap_memory().used))
 
 

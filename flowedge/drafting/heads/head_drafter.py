@@ -32,7 +32,7 @@ SCRATCH_ROWS = 512  # rows of one growth that fit before the buffer has to be en
 
 
 @dataclass
-class _Node:
+class _HeadNode:
     """A draft node whose feature is known.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Node:
 
 
 @dataclass
-class _Session:
+class _HeadSession:
     """One session's buffer [2, kv_heads, rows, head_dim]: true rows first, then the scratch of one growth.
 
     Attributes:
@@ -60,10 +60,10 @@ class _Session:
     noise: SamplingParams | None = None
     recall: Recall | None = None
     true_rows: int = 0
-    root: _Node | None = None
+    root: _HeadNode | None = None
     growth: int | None = None
     scratch_rows: int = 0
-    nodes: dict[int, _Node] = field(default_factory=dict)
+    nodes: dict[int, _HeadNode] = field(default_factory=dict)
 
     def forget_growth(self) -> None:
         self.growth = None
@@ -98,7 +98,7 @@ class HeadDrafter(ABC):
         self._head = head
         self._lm_head = lm_head
         self._embedding = embedding
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _HeadSession] = {}
         self._kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
         self._head_dim = head_size(config)
         self._dtype = next(head.parameters()).dtype
@@ -156,7 +156,7 @@ class HeadDrafter(ABC):
         kv = torch.zeros(self._kv_shape(capacity), dtype=self._dtype)
         predicted = torch.zeros((capacity, self._hidden_size), dtype=self._dtype)
         recall = Recall(capacity, self._hidden_size, self._dtype) if self._recalls else None
-        self._sessions[session] = _Session(kv, predicted, capacity, noise, recall)
+        self._sessions[session] = _HeadSession(kv, predicted, capacity, noise, recall)
 
     def close(self, session: str) -> None:
         """Free the buffer; an unknown session is ignored."""
@@ -194,7 +194,7 @@ class HeadDrafter(ABC):
             predicted = state.recall.extend(start, given, predicted)
         state.predicted[start:stop] = predicted
         state.true_rows = stop
-        state.root = _Node(predicted[-1].clone(), stop - 1, ())
+        state.root = _HeadNode(predicted[-1].clone(), stop - 1, ())
 
     def grow(
         self,
@@ -245,7 +245,7 @@ class HeadDrafter(ABC):
         return Prediction(logits, list(range(start + 2, stop + 2)), self._ids)
 
     def _expand(
-        self, state: _Session, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
+        self, state: _HeadSession, nodes: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
     ) -> None:
         """Compute the features of the frontier nodes, each from its token and its parent's feature."""
         missing = set(parents) - state.nodes.keys()
@@ -266,11 +266,11 @@ class HeadDrafter(ABC):
             predicted = state.recall.corrected(predicted, state.true_rows - 1)
         state.scratch_rows += len(nodes)
         for i, node in enumerate(nodes):
-            state.nodes[node] = _Node(predicted[i], int(positions[i]), paths[i])
+            state.nodes[node] = _HeadNode(predicted[i], int(positions[i]), paths[i])
 
     def _forward(
         self,
-        state: _Session,
+        state: _HeadSession,
         tokens: IntArray,
         features: torch.Tensor,
         positions: torch.Tensor,

@@ -16,7 +16,7 @@ import grpc.aio
 
 from flowedge.core.errors import DeadlineError, DeviceLostError, ProtocolError
 from flowedge.core.messages import Fault, Heartbeat, Message
-from flowedge.live.observer import UNOBSERVED, Observer
+from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
@@ -33,7 +33,7 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 _log = logging.getLogger(__name__)
 
 
-class Lane(str, Enum):
+class LinkKind(str, Enum):
     """The two ways a message can take; the values are the methods of the Pipeline service."""
 
     IN_BAND = "InBand"
@@ -66,8 +66,8 @@ class OutLink:
         peer: str,
         events: LinkEvents,
         settings: LinkSettings,
-        lane: Lane,
-        observer: Observer,
+        lane: LinkKind,
+        observer: LiveObserver,
     ) -> None:
         self.peer = peer
         self._lane = lane.label
@@ -86,14 +86,14 @@ class OutLink:
     async def open(
         cls,
         address: str,
-        lane: Lane,
+        lane: LinkKind,
         *,
         pipeline: str,
         device: str,
         events: LinkEvents,
         settings: LinkSettings,
         route: int = 0,
-        observer: Observer = UNOBSERVED,
+        observer: LiveObserver = UNOBSERVED,
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
 

@@ -14,8 +14,8 @@ import grpc.aio
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
-from flowedge.live.observer import UNOBSERVED, Observer
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, Lane
+from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, LinkKind
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
@@ -30,7 +30,7 @@ class InStream:
     `route` is what the peer says that it is the end of (see OutLink.open).
     """
 
-    def __init__(self, lane: Lane, peer: str, max_replies: int, route: int = 0) -> None:
+    def __init__(self, lane: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
         self.lane = lane
         self.peer = peer
         self.route = route
@@ -77,7 +77,7 @@ class StreamServer:
         device: str,
         find: Callable[[str], StreamOwner],
         settings: LinkSettings,
-        observer: Observer = UNOBSERVED,
+        observer: LiveObserver = UNOBSERVED,
     ) -> None:
         """`find` gives the owner of a pipeline's streams, or raises a FlowEdgeError."""
         self._device = device
@@ -88,11 +88,11 @@ class StreamServer:
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
         methods: dict[str, Any] = {
-            lane.value: grpc.stream_stream_rpc_method_handler(self._serve(lane)) for lane in Lane
+            lane.value: grpc.stream_stream_rpc_method_handler(self._serve(lane)) for lane in LinkKind
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _serve(self, lane: Lane) -> Callable[..., Any]:
+    def _serve(self, lane: LinkKind) -> Callable[..., Any]:
         async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
@@ -146,7 +146,7 @@ class _Serving:
         context: grpc.aio.ServicerContext[bytes, bytes],
         device: str,
         settings: LinkSettings,
-        observer: Observer,
+        observer: LiveObserver,
     ) -> None:
         self._stream = stream
         self._observer = observer
@@ -192,7 +192,7 @@ class _Serving:
 
     async def watch(self) -> str:
         settings, lane = self._settings, self._stream.lane
-        silence = settings.silence_s if lane is Lane.EXPRESS else settings.upstream_silence_s
+        silence = settings.silence_s if lane is LinkKind.EXPRESS else settings.upstream_silence_s
         sequence = 0
         while self._stream.ended is None:
             await asyncio.sleep(settings.heartbeat_s)

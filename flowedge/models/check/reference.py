@@ -33,7 +33,7 @@ from flowedge.models.quant.bitsandbytes import settle
 from flowedge.models.quant.cached_encoding import cached_encoding
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant, quantize_block
-from flowedge.system.memory_room import read_cuda_room, read_room
+from flowedge.system.memory_room import read_available_cuda_memory, read_available_memory
 from flowedge.system.memory_sums import gib, require_memory
 
 
@@ -300,7 +300,7 @@ def _weight_sums(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
 
 
 def _require_memory(parts: dict[str, int], device: torch.device) -> None:
-    available = (read_cuda_room() if device.type == "cuda" else read_room()).available
+    available = (read_available_cuda_memory() if device.type == "cuda" else read_available_memory()).available
     require_memory(
         f"the reference model does not fit on {device}",
         parts,

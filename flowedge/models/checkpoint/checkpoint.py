@@ -19,7 +19,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
 from flowedge.models.checkpoint.features import check_features
 from flowedge.models.checkpoint.finding import BUNDLED, find_model
-from flowedge.models.checkpoint.stored_tensors import Stored, experts_of, is_stack
+from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.weight_file import Weights, WeightSlice, open_weights
 from flowedge.models.quant import prequantised
 
@@ -114,7 +114,7 @@ class Checkpoint:
         """The stored dtype of a tensor."""
         return self._stored(name)[1]
 
-    def source(self, name: str) -> tuple[Path, Stored]:
+    def source(self, name: str) -> tuple[Path, StoredTensor]:
         """The file that holds a tensor, and where in it."""
         stored = self._tensor(name)
         return self._files[stored.name], stored
@@ -213,15 +213,15 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: {error}") from error
         return config
 
-    def _name_tensors(self) -> dict[str, Stored]:
+    def _name_tensors(self) -> dict[str, StoredTensor]:
         """Where each tensor is stored, by the name that the family's modules have for it."""
-        found: dict[str, Stored] = {}
+        found: dict[str, StoredTensor] = {}
         for stored in self._files:
             name = self.family.module_name(stored)
             if is_stack(name):
                 found |= experts_of(name, stored, tuple(self._handle(stored).shape))
             else:
-                found[name] = Stored(stored)
+                found[name] = StoredTensor(stored)
         return found
 
     def _locate_tensors(self) -> dict[str, Path]:
@@ -254,7 +254,7 @@ class Checkpoint:
         handle = self._handle(stored.name)
         return stored.shape(tuple(handle.shape)), handle.dtype
 
-    def _tensor(self, name: str) -> Stored:
+    def _tensor(self, name: str) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")

@@ -15,7 +15,7 @@ _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A stored tensor, or rows of one expert of it.
 
     Attributes:
@@ -52,21 +52,21 @@ def is_stack(name: str) -> bool:
     return _STACK.fullmatch(name) is not None
 
 
-def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, Stored]:
+def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
     """The experts' own tensors, by name, in a stack `name` that is stored as `stored`.
 
     shape: [experts, rows, columns]; the rows of gate_up_proj are the gate's, then the up projection's.
     """
     match = _STACK.fullmatch(name)
     if match is None or len(shape) != 3:
-        return {name: Stored(stored)}
+        return {name: StoredTensor(stored)}
     experts, part = match.groups()
     rows = shape[1]
     parts = {"down_proj": (0, rows)}
     if part == "gate_up_proj":
         parts = {"gate_proj": (0, rows // 2), "up_proj": (rows // 2, rows)}
     return {
-        f"{experts}.{expert}.{projection}.weight": Stored(stored, expert, span)
+        f"{experts}.{expert}.{projection}.weight": StoredTensor(stored, expert, span)
         for expert in range(shape[0])
         for projection, span in parts.items()
     }

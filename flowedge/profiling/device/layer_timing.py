@@ -50,7 +50,7 @@ def _forward(block: LayerBlock, rows: int, cached: int) -> Forward:
     parents[0] = -1
     return Forward(
         session=_SESSION,
-        settled=cached,
+        gathered_until=cached,
         slots=np.zeros(0, dtype=np.int64),
         context=cached,
         cached=cached,

@@ -28,7 +28,7 @@ from flowedge.profiling.measurement import (
     MeasureOptions,
     ModelTimes,
 )
-from flowedge.system.memory_room import read_cuda_room, read_room
+from flowedge.system.memory_room import read_available_cuda_memory, read_available_memory
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -38,11 +38,15 @@ FOUR_BIT_ROWS = (2, 16, 64)  # one row is multiplied without unpacking the weigh
 FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
 PROCESSOR_NAMES = Path("/proc/cpuinfo")
 
-Tell = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 def profile_device(
-    options: MeasureOptions, name: str, kind: str, load_head: Callable[[Checkpoint], HeadExecutor], tell: Tell
+    options: MeasureOptions,
+    name: str,
+    kind: str,
+    load_head: Callable[[Checkpoint], HeadExecutor],
+    tell: OnStep,
 ) -> DeviceMeasurement:
     """Everything there is to measure on this device; takes from seconds to minutes.
 
@@ -83,7 +87,7 @@ def _model_times(
     device: torch.device,
     load_head: Callable[[Checkpoint], HeadExecutor],
     available: int,
-    tell: Tell,
+    tell: OnStep,
 ) -> ModelTimes:
     config = checkpoint.config
     sizes = _sizes(checkpoint)
@@ -149,7 +153,7 @@ def _load_layers(
 
 
 def _generic_times(
-    options: MeasureOptions, device: torch.device, available: int, tell: Tell
+    options: MeasureOptions, device: torch.device, available: int, tell: OnStep
 ) -> tuple[LayerTime, ...]:
     dtype = torch_dtype(options.dtype)
     stack_bytes = min(options.stack_mib << 20, available // 4)
@@ -162,7 +166,7 @@ def _generic_times(
 
 
 def _four_bit_times(
-    options: MeasureOptions, device: torch.device, tell: Tell
+    options: MeasureOptions, device: torch.device, tell: OnStep
 ) -> tuple[tuple[LayerTime, ...], str]:
     """Layers in nf4, or none and why; a device need not run quantised weights."""
     sizes = llama_like(FOUR_BIT_HIDDEN)
@@ -175,7 +179,7 @@ def _four_bit_times(
 
 
 def _timed(
-    block: LayerBlock, sizes: LayerSizes, rows: tuple[int, ...], repeats: int, tell: Tell
+    block: LayerBlock, sizes: LayerSizes, rows: tuple[int, ...], repeats: int, tell: OnStep
 ) -> list[LayerTime]:
     times = layer_times(
         block,
@@ -191,7 +195,7 @@ def _timed(
 
 
 def _available(compute: str) -> int:
-    return (read_cuda_room() if compute == "cuda" else read_room()).available
+    return (read_available_cuda_memory() if compute == "cuda" else read_available_memory()).available
 
 
 def _processor(device: torch.device) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import Document
-from flowedge.profiling.documents.measured import Measured
+from flowedge.profiling.documents.document import YamlDocument
+from flowedge.profiling.documents.measured import MeasuredTimes
 
 
-class Watts(Document):
+class Watts(YamlDocument):
     """Power drawn, in watts."""
 
     idle: float = Field(ge=0)
     busy: float = Field(gt=0)
 
 
-class DeviceProfile(Document):
+class DeviceProfile(YamlDocument):
     """One kind of device.
 
     Attributes:
@@ -38,7 +38,7 @@ class DeviceProfile(Document):
     layer_overhead_ms: float = Field(ge=0)
     dequantise_gweights_s: float | None = Field(default=None, gt=0)
     watts: Watts | None = None
-    measured: Measured | None = None
+    measured: MeasuredTimes | None = None
 
     @property
     def bytes_per_s(self) -> float:

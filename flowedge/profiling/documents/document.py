@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from flowedge.core.errors import BadRequestError
 
 
-class Document(BaseModel):
+class YamlDocument(BaseModel):
     """Base of everything that is read from YAML: frozen, and no key is ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=YamlDocument)
 
 
 def read_document(path: Path, kind: type[D]) -> D:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import Document
+from flowedge.profiling.documents.document import YamlDocument
 
 
-class LinkProfile(Document):
+class LinkProfile(YamlDocument):
     """One link between two devices, each direction on its own.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import Document
+from flowedge.profiling.documents.document import YamlDocument
 from flowedge.profiling.documents.model import (
     DrafterSize,
     EagleSize,
@@ -19,7 +19,7 @@ from flowedge.profiling.documents.model import (
 Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
 
 
-class DraftTimes(Document):
+class MeasuredDraftTimes(YamlDocument):
     """The jobs of a draft node with an EAGLE head, in milliseconds.
 
     Attributes:
@@ -33,7 +33,7 @@ class DraftTimes(Document):
     root_ms: float = Field(gt=0)
 
 
-class Measured(Document):
+class MeasuredTimes(YamlDocument):
     """Times on one device, and the sizes, dtype and quantisation that they hold for.
 
     Attributes:
@@ -53,7 +53,7 @@ class Measured(Document):
     cached_rows: int = Field(ge=0)
     layer_ms: Table = Field(min_length=1)
     verify_ms: Table = Field(default_factory=dict)
-    draft: DraftTimes | None = None
+    draft: MeasuredDraftTimes | None = None
 
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Whether a layer of the model is of the sizes, the dtype and the quantisation measured."""

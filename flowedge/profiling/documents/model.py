@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from flowedge.profiling.documents.document import Document
+from flowedge.profiling.documents.document import YamlDocument
 
 STORED_BYTES = 2  # of an fp16 weight, a KV element and a hidden state element
 
@@ -32,13 +32,13 @@ def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float
     return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
 
 
-class EagleSize(Document):
+class EagleSize(YamlDocument):
     """An EAGLE-1/2 head: fc over [embedding, hidden] and one decoder layer; it shares the LM head."""
 
     kind: Literal["eagle"]
 
 
-class Eagle3Size(Document):
+class Eagle3Size(YamlDocument):
     """An EAGLE-3 head: fc over three hidden states, one decoder layer, and an LM head of its own.
 
     Attributes:
@@ -49,7 +49,7 @@ class Eagle3Size(Document):
     draft_vocab: int = Field(ge=1)
 
 
-class SmallModelSize(Document):
+class SmallModelSize(YamlDocument):
     """A small language model that drafts, with an LM head of its own."""
 
     kind: Literal["small_lm"]
@@ -61,13 +61,13 @@ class SmallModelSize(Document):
     vocab: int = Field(ge=2)
 
 
-class NGramSize(Document):
+class NGramSize(YamlDocument):
     """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
 
     kind: Literal["ngram"]
 
 
-class RecallSize(Document):
+class RecallSize(YamlDocument):
     """The errors of an EAGLE head in a session, which are read for each forward of the head."""
 
     kind: Literal["recall"]
@@ -77,7 +77,7 @@ DrafterSize = EagleSize | Eagle3Size | SmallModelSize
 DraftingSize = DrafterSize | NGramSize | RecallSize
 
 
-class ModelProfile(Document):
+class ModelProfile(YamlDocument):
     """A Llama-architecture model by its sizes.
 
     Attributes:
@@ -111,7 +111,7 @@ class ModelProfile(Document):
         return DTYPE_BYTES[self.dtype]
 
 
-class LayerSize(Document):
+class LayerSize(YamlDocument):
     """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any
 from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.measured import DraftTimes, Measured
+from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import DTYPE_BYTES, LayerSize, ModelProfile
 from flowedge.profiling.documents.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
 from flowedge.profiling.measurement import DeviceMeasurement, LayerTime, LinkMeasurement, ModelTimes
@@ -121,14 +121,14 @@ def scenario_content(
     return content
 
 
-def _measured(found: DeviceMeasurement) -> Measured:
+def _measured(found: DeviceMeasurement) -> MeasuredTimes:
     times = found.model
-    draft = times.draft and DraftTimes(
+    draft = times.draft and MeasuredDraftTimes(
         extend_ms=_ms(times.draft.extend),
         grow_ms=_ms(times.draft.grow),
         root_ms=_short(times.draft.root * 1e3),
     )
-    return Measured.model_validate(
+    return MeasuredTimes.model_validate(
         {
             **times.sizes.model_dump(),
             "vocab": times.vocab,

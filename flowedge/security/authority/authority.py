@@ -11,8 +11,8 @@ from pathlib import Path
 from cryptography import x509
 
 from flowedge.core.errors import AccessError, BadRequestError
-from flowedge.security.authority.member_ledger import Grant, Issued, Ledger, Transaction
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.authority.member_ledger import IssuedCertificate, MemberLedger, TokenGrant, Transaction
+from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import (
     PrivateKey,
     PublicKey,
@@ -25,9 +25,9 @@ from flowedge.security.credentials.certificates import (
     read_key,
     requested_key,
 )
-from flowedge.security.credentials.credentials import ClusterInfo, Identity, IdentityStore
+from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.member import (
-    Holder,
+    CertificateHolder,
     Member,
     check_name,
     cluster_id,
@@ -41,24 +41,24 @@ from flowedge.system import private_files
 DEFAULT_PORT = 7443
 DEFAULT_LIFE = datetime.timedelta(days=90)
 SERVICE_LIFE = datetime.timedelta(days=7)
-JOINING = (Role.AGENT, Role.DRAFT_NODE, Role.CLIENT, Role.ADMIN)
+JOINING = (CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN)
 _FOLDER = "authority"
 _KEY, _CERTIFICATE, _LEDGER = "key.pem", "certificate.pem", "ledger.sqlite3"
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignedCertificate:
     """What a member is sent: its certificate and the revocation list, both PEM."""
 
     certificate: bytes
     revocation_list: bytes
-    holder: Holder
+    holder: CertificateHolder
 
 
 class Authority:
     """The CA in a state directory."""
 
-    def __init__(self, key: PrivateKey, certificate: x509.Certificate, ledger: Ledger) -> None:
+    def __init__(self, key: PrivateKey, certificate: x509.Certificate, ledger: MemberLedger) -> None:
         self._key = key
         self._ledger = ledger
         self.certificate = certificate
@@ -86,7 +86,7 @@ class Authority:
         """
         check_name(name)
         folder = state / _FOLDER
-        if folder.exists() or IdentityStore.exists(state):
+        if folder.exists() or CredentialStore.exists(state):
             raise BadRequestError(
                 f"{state} holds a cluster's files already; nothing was changed. Another cluster needs "
                 "another directory (--dir)"
@@ -99,7 +99,7 @@ class Authority:
         private_files.write(fresh / _KEY, key_pem(key))
         private_files.write(fresh / _CERTIFICATE, pem_of(certificate))
         settings = {"name": name, "port": str(port), "life_s": str(life.total_seconds()), "list_number": "1"}
-        Ledger.create(fresh / _LEDGER, settings)
+        MemberLedger.create(fresh / _LEDGER, settings)
         fresh.rename(folder)
         authority = cls.open(state)
         authority._make_admin(state, ClusterInfo(name, tuple(addresses), port + 1), now)
@@ -116,7 +116,7 @@ class Authority:
             )
         key = read_key(private_files.read_private(folder / _KEY))
         certificate = read_certificate(private_files.read_private(folder / _CERTIFICATE))
-        return cls(key, certificate, Ledger(folder / _LEDGER))
+        return cls(key, certificate, MemberLedger(folder / _LEDGER))
 
     @property
     def id(self) -> str:
@@ -124,7 +124,7 @@ class Authority:
 
     def new_token(
         self,
-        role: Role,
+        role: CertificateRole,
         ttl: datetime.timedelta,
         addresses: Sequence[str],
         *,
@@ -140,12 +140,12 @@ class Authority:
             check_name(name)
         secret = new_secret()
         with self._ledger.transaction() as transaction:
-            transaction.add_token(secret_hash(secret), Grant(role, name), now + ttl)
+            transaction.add_token(secret_hash(secret), TokenGrant(role, name), now + ttl)
         return JoinToken(tuple(addresses), fingerprint(self.certificate), secret)
 
     def join(
         self, secret: bytes, name: str, request: bytes, now: datetime.datetime, *, default_name: str = ""
-    ) -> Signed:
+    ) -> SignedCertificate:
         """Signs a new member's certificate; the token is used up by that, and only by that.
 
         Raises AccessError for a token that is unknown, used or expired, a request that is no good, or a name
@@ -165,7 +165,7 @@ class Authority:
                     )
             return self._sign(transaction, member, key, now)
 
-    def renew(self, holder: Holder, request: bytes, now: datetime.datetime) -> Signed:
+    def renew(self, holder: CertificateHolder, request: bytes, now: datetime.datetime) -> SignedCertificate:
         """Signs a new certificate for one that the member has shown. AccessError if that is revoked."""
         key = requested_key(request)
         with self._ledger.transaction() as transaction:
@@ -174,7 +174,7 @@ class Authority:
                 raise AccessError(f"the certificate of {holder.member} is unknown, revoked or expired")
             return self._sign(transaction, holder.member, key, now)
 
-    def revoke(self, target: str, now: datetime.datetime) -> list[Issued]:
+    def revoke(self, target: str, now: datetime.datetime) -> list[IssuedCertificate]:
         """Revokes all certificates of a name, or the one of a serial number (hexadecimal).
 
         Returns those it revoked. BadRequestError when there is none to revoke.
@@ -191,7 +191,7 @@ class Authority:
             transaction.set("list_number", str(int(transaction.setting("list_number")) + 1))
         return matching
 
-    def certificates(self) -> list[Issued]:
+    def certificates(self) -> list[IssuedCertificate]:
         """All that were issued, the oldest first."""
         with self._ledger.transaction() as transaction:
             return transaction.certificates()
@@ -201,28 +201,28 @@ class Authority:
         with self._ledger.transaction() as transaction:
             return self._list(transaction, now)
 
-    def service_identity(self, now: datetime.datetime) -> tuple[bytes, bytes, Holder]:
+    def service_identity(self, now: datetime.datetime) -> tuple[bytes, bytes, CertificateHolder]:
         """Key (PEM), certificate (PEM) and holder for the enrolment service; the key is kept nowhere."""
         key = new_key()
-        member = Member(self.id, Role.AUTHORITY, "authority")
+        member = Member(self.id, CertificateRole.AUTHORITY, "authority")
         certificate = issue(member, key.public_key(), self.certificate, self._key, now=now, life=SERVICE_LIFE)
         return key_pem(key), pem_of(certificate), holder_of(certificate)
 
     def _make_admin(self, state: Path, cluster: ClusterInfo, now: datetime.datetime) -> None:
         key = new_key()
-        member = Member(self.id, Role.ADMIN, "admin")
+        member = Member(self.id, CertificateRole.ADMIN, "admin")
         with self._ledger.transaction() as transaction:
             signed = self._sign(transaction, member, key.public_key(), now)
-        identity = Identity(key_pem(key), read_certificate(signed.certificate), self.certificate, cluster)
-        IdentityStore.create(state, identity, read_list(signed.revocation_list, self.certificate))
+        identity = Credentials(key_pem(key), read_certificate(signed.certificate), self.certificate, cluster)
+        CredentialStore.create(state, identity, read_list(signed.revocation_list, self.certificate))
 
     def _sign(
         self, transaction: Transaction, member: Member, key: PublicKey, now: datetime.datetime
-    ) -> Signed:
+    ) -> SignedCertificate:
         certificate = issue(member, key, self.certificate, self._key, now=now, life=self._life)
         holder = holder_of(certificate)
         transaction.add(holder, now)
-        return Signed(pem_of(certificate), self._list(transaction, now), holder)
+        return SignedCertificate(pem_of(certificate), self._list(transaction, now), holder)
 
     def _list(self, transaction: Transaction, now: datetime.datetime) -> bytes:
         revoked = [

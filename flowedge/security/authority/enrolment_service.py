@@ -16,7 +16,7 @@ import grpc.aio
 
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.net.address import join_address
-from flowedge.security.authority.authority import Authority, Signed
+from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.renewal_time import renewal_time
 from flowedge.security.credentials.revocation import read_list
@@ -148,7 +148,7 @@ class _ServiceCertificate:
         )
 
 
-def _membership(authority: Authority, signed: Signed) -> pb.Membership:
+def _membership(authority: Authority, signed: SignedCertificate) -> pb.Membership:
     return pb.Membership(
         certificate=signed.certificate,
         revocation_list=signed.revocation_list,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import AccessError
-from flowedge.security.credentials.certificate_role import Role
-from flowedge.security.credentials.member import Holder
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.member import CertificateHolder
 
 _WAIT_S = 10.0  # for another process that is writing
 _SCHEMA = """
@@ -25,11 +25,11 @@ CREATE TABLE certificates (serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEX
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedCertificate:
     """A certificate that was issued; times are UTC, `revoked` when it was."""
 
     serial: int
-    role: Role
+    role: CertificateRole
     name: str
     issued: datetime.datetime
     expires: datetime.datetime
@@ -37,21 +37,21 @@ class Issued:
 
 
 @dataclass(frozen=True)
-class Grant:
+class TokenGrant:
     """What a token allows; an empty name leaves it to the device."""
 
-    role: Role
+    role: CertificateRole
     name: str
 
 
-class Ledger:
+class MemberLedger:
     """The open file; every change is made by one transaction that no other overlaps."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, str]) -> Ledger:
+    def create(cls, path: Path, settings: dict[str, str]) -> MemberLedger:
         """Makes the file, mode 0600. FileExistsError when it is there."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         ledger = cls(path)
@@ -95,14 +95,14 @@ class Transaction:
     def set(self, key: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
-    def add_token(self, secret_hash: str, grant: Grant, expires: datetime.datetime) -> None:
+    def add_token(self, secret_hash: str, grant: TokenGrant, expires: datetime.datetime) -> None:
         """Remembers a token; of its secret, the hash alone."""
         self._connection.execute(
             "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL)",
             (secret_hash, grant.role.value, grant.name, expires.timestamp()),
         )
 
-    def use_token(self, secret_hash: str, now: datetime.datetime) -> Grant:
+    def use_token(self, secret_hash: str, now: datetime.datetime) -> TokenGrant:
         """What the token allows, which uses it up. AccessError when it is unknown, used or expired."""
         row = self._connection.execute(
             "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
@@ -115,9 +115,9 @@ class Transaction:
         if now.timestamp() >= expires:
             raise AccessError(f"the join token expired on {_time(expires):%Y-%m-%d %H:%M:%S} UTC")
         self._connection.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now.timestamp(), secret_hash))
-        return Grant(Role(role), name)
+        return TokenGrant(CertificateRole(role), name)
 
-    def add(self, holder: Holder, now: datetime.datetime) -> None:
+    def add(self, holder: CertificateHolder, now: datetime.datetime) -> None:
         """Remembers a certificate that is about to be handed out."""
         self._connection.execute(
             "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, NULL)",
@@ -135,15 +135,15 @@ class Transaction:
             "UPDATE certificates SET revoked = ? WHERE serial = ?", (now.timestamp(), f"{serial:x}")
         )
 
-    def certificates(self) -> list[Issued]:
+    def certificates(self) -> list[IssuedCertificate]:
         """All that were issued, the oldest first."""
         rows = self._connection.execute(
             "SELECT serial, role, name, issued, expires, revoked FROM certificates ORDER BY issued, serial"
         )
         return [
-            Issued(
+            IssuedCertificate(
                 int(serial, 16),
-                Role(role),
+                CertificateRole(role),
                 name,
                 _time(issued),
                 _time(expires),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 
-class Role(str, Enum):
+class CertificateRole(str, Enum):
     """What a certificate was issued for."""
 
     AGENT = "agent"  # a device that holds layers
@@ -16,12 +16,14 @@ class Role(str, Enum):
     AUTHORITY = "authority"  # the service that signs certificates; calls nobody
 
 
-_EVERYONE = frozenset({Role.AGENT, Role.DRAFT_NODE, Role.CLIENT, Role.ADMIN})
-_DEVICES = frozenset({Role.AGENT, Role.DRAFT_NODE, Role.ADMIN})
-LEADERS = frozenset({Role.DRAFT_NODE, Role.ADMIN})  # may be draft nodes
-_PEOPLE = frozenset({Role.CLIENT, Role.ADMIN})
+_EVERYONE = frozenset(
+    {CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN}
+)
+_DEVICES = frozenset({CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})
+LEADERS = frozenset({CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})  # may be draft nodes
+_PEOPLE = frozenset({CertificateRole.CLIENT, CertificateRole.ADMIN})
 
-CALLERS: Mapping[str, frozenset[Role]] = {
+CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/Describe": _EVERYONE,
     "/flowedge.v1.Agent/Clock": _EVERYONE,
     "/flowedge.v1.Agent/Timeline": _PEOPLE | LEADERS,
@@ -51,6 +53,6 @@ SERVING = _DEVICES
 """Roles of those who may be called as a device: a client's certificate serves nothing."""
 
 
-def may_call(method: str, role: Role) -> bool:
+def may_call(method: str, role: CertificateRole) -> bool:
     """Whether this role may call the RPC of a full name, such as "/flowedge.v1.Agent/Describe"."""
     return role in CALLERS.get(method, ())

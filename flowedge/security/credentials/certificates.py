@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flowedge.core.errors import AccessError
-from flowedge.security.credentials.member import Holder, Member, cluster_id, dns_names, holder_of
+from flowedge.security.credentials.member import CertificateHolder, Member, cluster_id, dns_names, holder_of
 
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
@@ -131,7 +131,9 @@ def requested_key(request: bytes) -> PublicKey:
     return key
 
 
-def verify(certificate: x509.Certificate, authority: x509.Certificate, now: datetime.datetime) -> Holder:
+def verify(
+    certificate: x509.Certificate, authority: x509.Certificate, now: datetime.datetime
+) -> CertificateHolder:
     """Who a certificate is for. AccessError when this CA did not issue it, or it is not valid now."""
     holder = holder_of(certificate)
     own = cluster_id(authority)
@@ -149,7 +151,7 @@ def verify(certificate: x509.Certificate, authority: x509.Certificate, now: date
     return holder
 
 
-def check_time(holder: Holder, now: datetime.datetime) -> None:
+def check_time(holder: CertificateHolder, now: datetime.datetime) -> None:
     """AccessError when a certificate is not valid at this time."""
     if now > holder.not_after:
         raise AccessError(

@@ -13,7 +13,7 @@ from cryptography import x509
 
 from flowedge.core.errors import AccessError
 from flowedge.security.credentials.certificates import key_pem, pem_of, read_certificate, read_key
-from flowedge.security.credentials.member import Holder, cluster_id, holder_of
+from flowedge.security.credentials.member import CertificateHolder, cluster_id, holder_of
 from flowedge.security.credentials.revocation import RevocationList, newer, read_list
 from flowedge.system import private_files
 
@@ -52,7 +52,7 @@ class ClusterInfo:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Credentials:
     """A member's own certificate, key and CA, as of one moment."""
 
     key_pem: bytes
@@ -61,7 +61,7 @@ class Identity:
     cluster: ClusterInfo
 
     @property
-    def holder(self) -> Holder:
+    def holder(self) -> CertificateHolder:
         return holder_of(self.certificate)
 
     @property
@@ -77,13 +77,13 @@ class Identity:
         return pem_of(self.authority)
 
 
-class IdentityStore:
+class CredentialStore:
     """The identity in a state directory; `identity` and `revoked` are replaced as they are renewed.
 
     Usable from several threads.
     """
 
-    def __init__(self, folder: Path, identity: Identity, revoked: RevocationList) -> None:
+    def __init__(self, folder: Path, identity: Credentials, revoked: RevocationList) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self.identity = identity
@@ -100,13 +100,13 @@ class IdentityStore:
         return (state / _FOLDER).is_dir()
 
     @classmethod
-    def open(cls, state: Path) -> IdentityStore:
+    def open(cls, state: Path) -> CredentialStore:
         """Reads and checks the files. AccessError when one is missing, damaged or open to others."""
         folder = state / _FOLDER
         member = private_files.read_private(folder / _MEMBER)
         key = read_key(member)
         authority = read_certificate(_read(folder / _AUTHORITY))
-        identity = Identity(
+        identity = Credentials(
             key_pem=key_pem(key),
             certificate=read_certificate(member),
             authority=authority,
@@ -117,7 +117,7 @@ class IdentityStore:
         return cls(folder, identity, read_list(_read(folder / _REVOKED), authority))
 
     @classmethod
-    def create(cls, state: Path, identity: Identity, revoked: RevocationList) -> IdentityStore:
+    def create(cls, state: Path, identity: Credentials, revoked: RevocationList) -> CredentialStore:
         """Writes a new identity; one that is there already is replaced when all of the new one is written."""
         folder, fresh, old = state / _FOLDER, state / f"{_FOLDER}.new", state / f"{_FOLDER}.old"
         for left in (fresh, old):

@@ -25,7 +25,7 @@ from flowedge.security.credentials.certificates import (
     request_for,
     verify,
 )
-from flowedge.security.credentials.credentials import ClusterInfo, Identity, IdentityStore
+from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.member import authority_name, check_name, cluster_id, holder_of
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.credentials.token import JoinToken
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 def join(
     token: JoinToken, name: str, default_name: str, state: Path, *, replace: bool = False
-) -> IdentityStore:
+) -> CredentialStore:
     """Makes a key, has it signed for the token's secret, and stores the identity.
 
     name: of the new member; when it is empty the token's, or else the default one.
@@ -52,8 +52,8 @@ def join(
     """
     if name:
         check_name(name)
-    if IdentityStore.exists(state) and not replace:
-        holder = IdentityStore.open(state).identity.holder
+    if CredentialStore.exists(state) and not replace:
+        holder = CredentialStore.open(state).identity.holder
         raise BadRequestError(
             f"{state} holds the identity of {holder.member} in cluster {holder.member.cluster} already; "
             "--replace gives it up"
@@ -61,7 +61,7 @@ def join(
     return _first(token.addresses, lambda address: _join_at(address, token, name, default_name, state))
 
 
-def renew(store: IdentityStore) -> None:
+def renew(store: CredentialStore) -> None:
     """Has a new key signed, shown with the present certificate, and takes it into use. Errors as `join`."""
     identity = store.identity
     key = new_key()
@@ -88,7 +88,7 @@ def renew(store: IdentityStore) -> None:
     store.receive_revoked(signed.revocation_list)
 
 
-def refresh_revoked(store: IdentityStore) -> bool:
+def refresh_revoked(store: CredentialStore) -> bool:
     """Fetches the revocation list; whether it says something new. Errors as `join`."""
     identity = store.identity
     credentials = grpc.ssl_channel_credentials(identity.authority_pem)
@@ -101,7 +101,7 @@ def refresh_revoked(store: IdentityStore) -> bool:
     return store.receive_revoked(_first(identity.cluster.addresses, ask))
 
 
-def _join_at(address: str, token: JoinToken, name: str, default_name: str, state: Path) -> IdentityStore:
+def _join_at(address: str, token: JoinToken, name: str, default_name: str, state: Path) -> CredentialStore:
     authority = _fetch_authority(address, token.fingerprint)
     key = new_key()
     request = pb.JoinRequest(
@@ -116,8 +116,8 @@ def _join_at(address: str, token: JoinToken, name: str, default_name: str, state
         raise AccessError(f"{address} signed another key than the one that was made here")
     others = [other for other in token.addresses if other != address]
     cluster = ClusterInfo(signed.cluster_name, (address, *others), signed.renewal_port)
-    identity = Identity(key_pem(key), certificate, authority, cluster)
-    return IdentityStore.create(state, identity, read_list(signed.revocation_list, authority))
+    identity = Credentials(key_pem(key), certificate, authority, cluster)
+    return CredentialStore.create(state, identity, read_list(signed.revocation_list, authority))
 
 
 def _fetch_authority(address: str, fingerprint: str) -> x509.Certificate:

@@ -7,7 +7,7 @@ import logging
 import threading
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.credentials.renewal_time import renewal_time
 from flowedge.security.credentials.revocation import FRESH
@@ -18,7 +18,7 @@ WAIT_S = 2.0  # a command goes on after this, with the list that it has
 _log = logging.getLogger(__name__)
 
 
-def freshen(store: IdentityStore, now: datetime.datetime) -> None:
+def freshen(store: CredentialStore, now: datetime.datetime) -> None:
     """Fetches the revocation list, and renews the certificate if it is time; waits for it at most WAIT_S."""
     if now < store.revoked.next_update - FRESH + OLD_ENOUGH and now < renewal_time(store.identity.holder):
         return
@@ -27,7 +27,7 @@ def freshen(store: IdentityStore, now: datetime.datetime) -> None:
     thread.join(WAIT_S)
 
 
-def _freshen(store: IdentityStore, now: datetime.datetime) -> None:
+def _freshen(store: CredentialStore, now: datetime.datetime) -> None:
     try:
         refresh_revoked(store)
         if renewal_time(store.identity.holder) <= now < store.identity.holder.not_after:

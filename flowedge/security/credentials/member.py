@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from flowedge.core.errors import AccessError, BadRequestError
-from flowedge.security.credentials.certificate_role import Role
+from flowedge.security.credentials.certificate_role import CertificateRole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _ID_DIGITS = 16  # of the fingerprint, for people and for names; nothing is trusted for it
@@ -27,7 +27,7 @@ class Member:
     """
 
     cluster: str
-    role: Role
+    role: CertificateRole
     name: str
 
     @property
@@ -39,7 +39,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Holder:
+class CertificateHolder:
     """A member with what is particular to one of its certificates; times are UTC."""
 
     member: Member
@@ -86,10 +86,10 @@ def authority_name(cluster: str) -> str:
 def dns_names(member: Member, serial: int) -> list[str]:
     """All DNS names of a certificate."""
     names = [serial_name(serial, member.cluster)]
-    return names if member.role is not Role.AUTHORITY else [*names, authority_name(member.cluster)]
+    return names if member.role is not CertificateRole.AUTHORITY else [*names, authority_name(member.cluster)]
 
 
-def holder_of(certificate: x509.Certificate) -> Holder:
+def holder_of(certificate: x509.Certificate) -> CertificateHolder:
     """What a certificate says. AccessError when it is none of FlowEdge's."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -98,7 +98,7 @@ def holder_of(certificate: x509.Certificate) -> Holder:
             "the certificate was not issued by a FlowEdge cluster: it names no member"
         ) from error
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return Holder(
+    return CertificateHolder(
         _member(uris),
         certificate.serial_number,
         certificate.not_valid_before_utc,
@@ -111,7 +111,7 @@ def _member(uris: list[str]) -> Member:
     if len(parts) != 3 or not uris[0].startswith("flowedge://") or not _NAME.fullmatch(parts[2]):
         raise AccessError(f"the certificate was not issued by a FlowEdge cluster: it names {uris!r}")
     try:
-        return Member(parts[0], Role(parts[1]), parts[2])
+        return Member(parts[0], CertificateRole(parts[1]), parts[2])
     except ValueError as error:
         raise AccessError(
             f"the certificate of {parts[2]} is for the role {parts[1]!r}, which is none"

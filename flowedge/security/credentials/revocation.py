@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from flowedge.core.errors import AccessError
-from flowedge.security.credentials.member import Holder
+from flowedge.security.credentials.member import CertificateHolder
 
 FRESH = datetime.timedelta(hours=24)  # how long a list is believed to be the latest
 
@@ -29,7 +29,7 @@ class RevocationList:
     next_update: datetime.datetime
     pem: bytes
 
-    def check(self, holder: Holder) -> None:
+    def check(self, holder: CertificateHolder) -> None:
         """AccessError when this certificate has been revoked."""
         if holder.serial in self.serials:
             raise AccessError(

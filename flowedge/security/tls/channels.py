@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from flowedge.security.process import Security, security_for
-from flowedge.security.tls.introduction import Introduced, introduce, introduce_async
+from flowedge.security.tls.introduction import VerifiedPeer, introduce, introduce_async
 
 Options = Sequence[tuple[str, Any]]
 
@@ -36,7 +36,7 @@ def open_sync_channel(
 
 async def open_introduced(
     address: str, options: Options, name: str | None, security: Security
-) -> tuple[grpc.aio.Channel, Introduced | None]:
+) -> tuple[grpc.aio.Channel, VerifiedPeer | None]:
     """A channel and who is at its other end, None in plaintext. Errors as `open_channel`."""
     if security.store is None:
         security.check_plaintext(address)
@@ -49,7 +49,7 @@ async def open_introduced(
 
 def open_sync_introduced(
     address: str, options: Options, name: str | None, security: Security
-) -> tuple[grpc.Channel, Introduced | None]:
+) -> tuple[grpc.Channel, VerifiedPeer | None]:
     """`open_introduced` for blocking code."""
     if security.store is None:
         security.check_plaintext(address)
@@ -60,10 +60,10 @@ def open_sync_introduced(
     return grpc.secure_channel(address, credentials, options=_naming(options, introduced)), introduced
 
 
-def _credentials(introduced: Introduced) -> grpc.ChannelCredentials:
+def _credentials(introduced: VerifiedPeer) -> grpc.ChannelCredentials:
     identity = introduced.identity
     return grpc.ssl_channel_credentials(identity.authority_pem, identity.key_pem, identity.certificate_pem)
 
 
-def _naming(options: Options, introduced: Introduced) -> list[tuple[str, Any]]:
+def _naming(options: Options, introduced: VerifiedPeer) -> list[tuple[str, Any]]:
     return [*options, ("grpc.ssl_target_name_override", introduced.holder.dns_name)]

@@ -12,7 +12,7 @@ import grpc.aio
 from flowedge.security.credentials.renewal_time import renewal_time
 from flowedge.security.process import Security, security_for
 from flowedge.security.tls.channels import Options, open_introduced, open_sync_introduced
-from flowedge.security.tls.introduction import Introduced
+from flowedge.security.tls.introduction import VerifiedPeer
 
 _KEPT = 2  # channels: the calls of the one before the last may still be going on
 _LOOK_AGAIN = datetime.timedelta(hours=1)  # for a certificate that should have been renewed
@@ -21,7 +21,7 @@ _LOOK_AGAIN = datetime.timedelta(hours=1)  # for a certificate that should have 
 class Freshness:
     """Whether a channel is still good for the next call."""
 
-    def __init__(self, introduced: Introduced | None, since: datetime.datetime) -> None:
+    def __init__(self, introduced: VerifiedPeer | None, since: datetime.datetime) -> None:
         self._introduced = introduced
         self._since = since
         self._lost = False

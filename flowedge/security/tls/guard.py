@@ -21,8 +21,8 @@ from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import to_status
 from flowedge.security.credentials.certificate_role import may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate
-from flowedge.security.credentials.credentials import IdentityStore
-from flowedge.security.credentials.member import Holder, holder_of
+from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
 
 _CERTIFICATE = "x509_pem_cert"  # key of gRPC's auth context
@@ -34,7 +34,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(eq=False)
 class _OpenCall:
-    holder: Holder
+    holder: CertificateHolder
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     ended: AccessError | None = None
 
@@ -51,7 +51,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._open: set[_OpenCall] = set()
 
     @classmethod
-    def of(cls, store: IdentityStore) -> Guard:
+    def of(cls, store: CredentialStore) -> Guard:
         """The guard of an agent."""
         return cls(lambda: store.revoked)
 
@@ -130,7 +130,9 @@ class Guard(grpc.aio.ServerInterceptor):
             await refuse(context, method, call.ended)
 
 
-def judge_caller(holder: Holder, method: str, revoked: RevocationList, now: datetime.datetime) -> None:
+def judge_caller(
+    holder: CertificateHolder, method: str, revoked: RevocationList, now: datetime.datetime
+) -> None:
     """AccessError when this caller may not make this call now."""
     revoked.check(holder)
     check_time(holder, now)
@@ -140,7 +142,7 @@ def judge_caller(holder: Holder, method: str, revoked: RevocationList, now: date
         )
 
 
-def caller_of(context: Context) -> Holder:
+def caller_of(context: Context) -> CertificateHolder:
     """Who calls, by the certificate that TLS has verified. AccessError when there is none."""
     shown = context.auth_context().get(_CERTIFICATE)
     if not shown:
@@ -163,5 +165,5 @@ async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoRetur
 
 
 @functools.lru_cache(maxsize=256)
-def _holder(pem: bytes) -> Holder:
+def _holder(pem: bytes) -> CertificateHolder:
     return holder_of(read_certificate(pem))

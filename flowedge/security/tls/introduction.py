@@ -22,8 +22,8 @@ from flowedge.core.log_fields import about
 from flowedge.net.address import split_address
 from flowedge.security.credentials.certificate_role import SERVING
 from flowedge.security.credentials.certificates import verify
-from flowedge.security.credentials.credentials import Identity, IdentityStore
-from flowedge.security.credentials.member import Holder
+from flowedge.security.credentials.credentials import Credentials, CredentialStore
+from flowedge.security.credentials.member import CertificateHolder
 
 ANSWER_S = 5.0  # the other side has so long to connect and show its certificate
 
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Introduced:
+class VerifiedPeer:
     """Who is there, and the identity that is shown to them."""
 
-    holder: Holder
-    identity: Identity
+    holder: CertificateHolder
+    identity: Credentials
 
 
-def introduce(address: str, store: IdentityStore, name: str | None) -> Introduced:
+def introduce(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
     """Blocks until it is known who is at an address; `name` is who it has to be, if that is known.
 
     Raises AccessError, which is logged, for anyone but a device of this cluster whose certificate is valid
@@ -58,7 +58,7 @@ def introduce(address: str, store: IdentityStore, name: str | None) -> Introduce
     return _judge(address, shown, store, identity, name)
 
 
-async def introduce_async(address: str, store: IdentityStore, name: str | None) -> Introduced:
+async def introduce_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
     """`introduce` for asyncio."""
     identity = store.identity
     host, port = split_address(address)
@@ -76,7 +76,7 @@ async def introduce_async(address: str, store: IdentityStore, name: str | None) 
     return _judge(address, shown, store, identity, name)
 
 
-def _context(store: IdentityStore) -> ssl.SSLContext:
+def _context(store: CredentialStore) -> ssl.SSLContext:
     """For one handshake, in which everything is accepted, to be judged afterwards."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -94,23 +94,23 @@ def _leave(encrypted: ssl.SSLSocket) -> None:
 
 
 def _judge(
-    address: str, shown: bytes | None, store: IdentityStore, identity: Identity, name: str | None
-) -> Introduced:
+    address: str, shown: bytes | None, store: CredentialStore, identity: Credentials, name: str | None
+) -> VerifiedPeer:
     now = datetime.datetime.now(datetime.timezone.utc)
     try:
         holder = judge(shown, store, identity, name, now)
     except AccessError as error:
         raise _refused(address, str(error)) from error
-    return Introduced(holder, identity)
+    return VerifiedPeer(holder, identity)
 
 
 def judge(
     shown: bytes | None,
-    store: IdentityStore,
-    identity: Identity,
+    store: CredentialStore,
+    identity: Credentials,
     name: str | None,
     now: datetime.datetime,
-) -> Holder:
+) -> CertificateHolder:
     """Whether a certificate (DER) is that of a device of this cluster. AccessError says why it is not."""
     if not shown:
         raise AccessError("it showed no certificate")

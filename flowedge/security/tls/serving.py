@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
 
@@ -35,7 +35,7 @@ def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
     return int(server.add_secure_port(address, member_credentials(security.store)))
 
 
-def member_credentials(store: IdentityStore) -> grpc.ServerCredentials:
+def member_credentials(store: CredentialStore) -> grpc.ServerCredentials:
     """Mutual TLS; each new connection is shown the latest certificate."""
     return renewed_credentials(lambda: _configuration(store), require_client=True)
 
@@ -49,7 +49,7 @@ def renewed_credentials(
     )
 
 
-def _configuration(store: IdentityStore) -> grpc.ServerCertificateConfiguration:
+def _configuration(store: CredentialStore) -> grpc.ServerCertificateConfiguration:
     identity = store.identity
     return grpc.ssl_server_certificate_configuration(
         [(identity.key_pem, identity.certificate_pem)], root_certificates=identity.authority_pem

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.security.credentials.credentials import IdentityStore
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.credentials.renewal_time import renewal_time, retry_delay
 from flowedge.security.process import Security
@@ -40,7 +40,7 @@ async def kept_current(security: Security, guard: Guard | None, refresh_s: float
 class Upkeep:
     """What is to be done for one identity, and when."""
 
-    def __init__(self, store: IdentityStore, guard: Guard) -> None:
+    def __init__(self, store: CredentialStore, guard: Guard) -> None:
         self._store = store
         self._guard = guard
         self._spread = random.random()  # so that devices that joined together do not renew together

@@ -12,7 +12,7 @@ _CENTRES = np.log(np.array([0.0005, 0.0017, 0.0055, 0.017, 0.055, 0.17, 0.42, 0.
 _LEAST = 1e-4  # share of a class, so that none ever is beyond hope
 
 
-class Acceptance:
+class ProposalAcceptance:
     """The share of proposals that come true, by what the drafter says of them.
 
     Proposals below a token of the true path are counted in classes of their log-probability, the likeliest of

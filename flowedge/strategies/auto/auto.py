@@ -28,24 +28,24 @@ from typing import ClassVar
 import numpy as np
 
 from flowedge.core.tree import ROOT, UNSENT
-from flowedge.strategies.auto.acceptance import Acceptance
+from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.segment_rows import RowsGain, lone_rows_pay, rows_worth
 from flowedge.strategies.auto.time_estimates import DraftTime, FirstStage
-from flowedge.strategies.auto.trip_estimate import CrossingEstimate
+from flowedge.strategies.auto.trip_estimate import TripEstimate
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
-    Crossing,
     Emit,
-    Event,
     Grow,
     Layer,
+    PipelineTrip,
     Prefilled,
-    Prune,
     Returned,
     Send,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.settings import AutoSettings
@@ -68,9 +68,9 @@ class Auto(Strategy):
 
     def __init__(self, settings: AutoSettings) -> None:
         self._settings = settings
-        acceptance = Acceptance(settings.prior)
+        acceptance = ProposalAcceptance(settings.prior)
         self._candidates = CandidateTree(settings.candidates, math.log(settings.least_node), acceptance)
-        self._crossing = CrossingEstimate(settings.lone_share)
+        self._crossing = TripEstimate(settings.lone_share)
         self._rows_gain = RowsGain()
         self._draft_time = DraftTime()
         self._first_stage = FirstStage()
@@ -86,7 +86,7 @@ class Auto(Strategy):
     def max_draft_rows(self) -> int:
         return self._settings.max_draft_rows
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
@@ -111,7 +111,7 @@ class Auto(Strategy):
                 self._credits += 1
                 return self._proceed()
 
-    def _came_back(self, crossing: Crossing | None) -> None:
+    def _came_back(self, crossing: PipelineTrip | None) -> None:
         if self._flying.popleft() and crossing is not None:
             self._crossing.observe([crossing])
 
@@ -128,7 +128,7 @@ class Auto(Strategy):
         root = candidates.follow(path, event.token)
         if root is None:
             self._begin(event.token, tree.context + len(path))
-            return [emitted, Prune(event.accepted, None, ends_round=True)]
+            return [emitted, AcceptPath(event.accepted, None, ends_round=True)]
         row = int(tree.rows[root])
         if row == UNSENT:
             self._first_stage.empty()
@@ -141,7 +141,7 @@ class Auto(Strategy):
         if self._at_root or grows_anew(self._tokens, self._settings.stale_tokens):
             candidates.regrow()
             self._drafting = self._at_root = False
-        return [emitted, Prune(event.accepted, None if row == UNSENT else row, ends_round=False)]
+        return [emitted, AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)]
 
     def _proceed(self) -> list[Command]:
         """Send what is worth it, and draft where it helps most."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.sampling import FloatArray, IntArray
 from flowedge.core.tree import ROOT, BoolArray, DraftTree
-from flowedge.strategies.auto.acceptance import Acceptance
+from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.base import Grow, Layer, Send
 
 NO_NAME = -1
@@ -26,7 +26,7 @@ class CandidateTree:
         drafted_layers: layers that have come since the tree was begun.
     """
 
-    def __init__(self, width: int, floor: float, acceptance: Acceptance) -> None:
+    def __init__(self, width: int, floor: float, acceptance: ProposalAcceptance) -> None:
         """width: candidates of a node; floor: log of the least probability of a node."""
         self._width = width
         self._floor = floor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.strategies.base import Crossing
+from flowedge.strategies.base import PipelineTrip
 
 _FADE = 0.9  # weight of what came before, at each crossing
 _LONE_FADE = 0.8
@@ -19,7 +19,7 @@ _PRIOR_WEIGHT = 0.5  # crossings, that many rows from the mean, that the prior c
 _LEAST_BASE = 0.1  # share of the mean crossing that one without rows takes at least
 
 
-class CrossingEstimate:
+class TripEstimate:
     """A line through (rows, seconds) of crossings of an empty pipeline, the latest weighing most.
 
     Only of an empty pipeline: elsewhere the time has waiting in it, which the rows of other segments cause,
@@ -39,7 +39,7 @@ class CrossingEstimate:
         self._moments = np.zeros((2, 2))  # of (1, rows)
         self._product = np.zeros(2)  # with seconds
 
-    def observe(self, crossings: Sequence[Crossing]) -> None:
+    def observe(self, crossings: Sequence[PipelineTrip]) -> None:
         """Take in crossings, in the order in which they ended."""
         for crossing in crossings:
             if crossing.rows == 1:

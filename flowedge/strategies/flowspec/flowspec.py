@@ -19,16 +19,16 @@ from typing import ClassVar
 
 from flowedge.core.tree import ROOT, UNSENT, DraftTree
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Layer,
     Prefilled,
-    Prune,
     Returned,
     Send,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.growth import Growth, best_absent
@@ -52,7 +52,7 @@ class FlowSpec(Strategy):
     def max_draft_rows(self) -> int:
         return self._settings.max_draft_rows
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
@@ -75,11 +75,11 @@ class FlowSpec(Strategy):
         root = tree.child(path[-1], event.token)
         if root is None:
             self._tree = DraftTree(event.token, tree.context + len(path))
-            prune = Prune(event.accepted, None, ends_round=True)
+            prune = AcceptPath(event.accepted, None, ends_round=True)
             return [emitted, prune, *self._regrow(fresh=True)]
         row = int(tree.rows[root])
         tree.reroot(root)
-        prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
+        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
         return [emitted, prune, *self._regrow(fresh=False)]
 
     def _regrow(self, fresh: bool) -> list[Command]:

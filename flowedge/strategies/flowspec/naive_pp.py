@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Grow,
     Layer,
     Prefilled,
-    Prune,
     Returned,
     Send,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.growth import Growth
@@ -45,7 +45,7 @@ class NaivePP(Strategy):
     def max_draft_rows(self) -> int:
         return self._settings.tree_nodes
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
@@ -62,7 +62,7 @@ class NaivePP(Strategy):
                 context = tree.context + len(event.accepted)
                 return [
                     Emit((*path, event.token)),
-                    Prune(event.accepted, None, ends_round=True),
+                    AcceptPath(event.accepted, None, ends_round=True),
                     self._grow(event.token, context),
                 ]
             case Returned():

@@ -19,21 +19,21 @@ import numpy as np
 
 from flowedge.core.tree import ROOT, UNSENT, DraftTree
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Layer,
     Prefilled,
-    Prune,
     Returned,
     Send,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.growth import Growth
 from flowedge.strategies.settings import TreeSettings
-from flowedge.strategies.turn_gate import Pace
+from flowedge.strategies.turn_gate import TurnGate
 
 
 class SegmentedRounds(Strategy):
@@ -41,7 +41,7 @@ class SegmentedRounds(Strategy):
 
     def __init__(self, settings: TreeSettings) -> None:
         self.settings = settings
-        self.pace = Pace(1, 0)
+        self.pace = TurnGate(1, 0)
         self.tree = DraftTree(0, 0)
         self.growth = Growth(0, 0, 0, settings.top_k, settings.depth)
         self.segment_rows = 0  # most rows of a segment; 0 while the round's tree is drafted
@@ -51,11 +51,11 @@ class SegmentedRounds(Strategy):
     def max_draft_rows(self) -> int:
         return self.settings.max_draft_rows
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._segments = event.stages + 1
-                self.pace = Pace(self._segments, event.credits)
+                self.pace = TurnGate(self._segments, event.credits)
                 return [Emit((event.token,)), *self.begin(event.token, event.context)]
             case Layer():
                 self.growth.add(event)
@@ -124,12 +124,12 @@ class SegmentedRounds(Strategy):
         tokens = (*(int(tree.tokens[node]) for node in path[1:]), event.token)
         root = tree.child(path[-1], event.token)  # the continuous condition
         if root is None:
-            prune = Prune(event.accepted, None, ends_round=True)
+            prune = AcceptPath(event.accepted, None, ends_round=True)
             return [Emit(tokens), prune, *self.begin(event.token, tree.context + len(path))]
         row = int(tree.rows[root])
         tree.reroot(root)
         self.moved()
-        prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
+        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
         if tree.rows[ROOT] == UNSENT:
             self.pace.flush()
         return [Emit(tokens), prune, *self.proceed()]

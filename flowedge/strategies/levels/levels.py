@@ -14,20 +14,20 @@ import numpy as np
 
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.base import (
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Layer,
     Prefilled,
-    Prune,
     Returned,
     Strategy,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.live_tree import Candidates, LiveTree
 from flowedge.strategies.settings import LevelSettings
-from flowedge.strategies.turn_gate import Pace
+from flowedge.strategies.turn_gate import TurnGate
 
 
 class LevelByLevel(Strategy):
@@ -36,17 +36,17 @@ class LevelByLevel(Strategy):
     def __init__(self, settings: LevelSettings) -> None:
         self._settings = settings
         self._live = LiveTree()
-        self._pace = Pace(1, 0)
+        self._pace = TurnGate(1, 0)
         self._drafting = False
 
     @property
     def max_draft_rows(self) -> int:
         return self._settings.max_draft_rows
 
-    def handle(self, event: Event) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._pace = Pace(event.stages, event.credits)
+                self._pace = TurnGate(event.stages, event.credits)
                 self._begin(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
@@ -77,12 +77,12 @@ class LevelByLevel(Strategy):
         hit = tree.child(path[-1], event.token)
         if hit is None:
             self._begin(event.token, tree.context + len(path))
-            return [emitted, Prune(event.accepted, None, ends_round=True), *self._proceed()]
+            return [emitted, AcceptPath(event.accepted, None, ends_round=True), *self._proceed()]
         row = int(tree.rows[hit])
         live.reroot(hit)
         if row == UNSENT:
             self._pace.flush()
-        prune = Prune(event.accepted, None if row == UNSENT else row, ends_round=False)
+        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
         return [emitted, prune, *self._proceed()]
 
     def _proceed(self) -> list[Command]:

@@ -8,20 +8,20 @@ from typing import ClassVar
 from flowedge.core.tree import ROOT
 from flowedge.strategies.base import (
     TARGET,
+    AcceptPath,
     Command,
     CreditGranted,
     Emit,
-    Event,
     Grow,
     HierarchicalStrategy,
     Keep,
     Layer,
     Predicted,
     Prefilled,
-    Prune,
     Returned,
     Send,
     SendTo,
+    StrategyEvent,
     Verified,
 )
 from flowedge.strategies.pipespec.hierarchy import Hierarchy
@@ -68,7 +68,7 @@ class PipeSpec(HierarchicalStrategy):
     def rollbacks(self) -> tuple[int, ...]:
         return tuple(self._chain.rollbacks)
 
-    def handle(self, event: Event | Predicted) -> Sequence[Command]:
+    def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._begin(event)
@@ -112,7 +112,7 @@ class PipeSpec(HierarchicalStrategy):
         emitted = Emit((*chain.tokens(chain.root + 1, chain.root + accepted), event.token))
         agreed = chain.draw(accepted, event.token)
         root = chain.root if agreed and self._sent[TARGET] > chain.root else None
-        commands: list[Command] = [emitted, Prune(event.accepted, root, ends_round=not agreed)]
+        commands: list[Command] = [emitted, AcceptPath(event.accepted, root, ends_round=not agreed)]
         if not agreed:
             self._sent[TARGET] = chain.root
         if not agreed or self._draft.position <= chain.root:

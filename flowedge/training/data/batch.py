@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from flowedge.training.data.documents import Document
+from flowedge.training.data.documents import TrainingText
 
 LEAST_FILL = 0.7  # of a batch's longest text, below which a shorter one is not padded to it
 
@@ -32,7 +32,7 @@ class Batch:
     counted: Tensor
 
     @classmethod
-    def of(cls, documents: Sequence[Document], rows: Sequence[Tensor], hidden: int) -> Batch:
+    def of(cls, documents: Sequence[TrainingText], rows: Sequence[Tensor], hidden: int) -> Batch:
         """rows: of each document, float32 [length, width]; hidden: width of the hidden state in front."""
         spread = torch.stack([each[:, :hidden].std() for each in rows])
         tokens = [torch.from_numpy(document.tokens) for document in documents]

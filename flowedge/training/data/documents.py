@@ -17,7 +17,7 @@ TEXT_PROMPT_TOKENS = 64  # of a plain text, what the target is given to go on fr
 
 
 @dataclass(frozen=True)
-class Document:
+class TrainingText:
     """One text.
 
     Attributes:
@@ -40,19 +40,19 @@ class Document:
     def is_useful(self) -> bool:
         return bool(self.counted[2:].any())
 
-    def cut(self, limit: int) -> Document:
+    def cut(self, limit: int) -> TrainingText:
         """The first `limit` tokens."""
-        return Document(self.tokens[:limit], self.counted[:limit])
+        return TrainingText(self.tokens[:limit], self.counted[:limit])
 
 
-def document_of(tokenizer: Any, example: Example) -> Document:
+def document_of(tokenizer: Any, example: Example) -> TrainingText:
     """The tokens of an example by the model's chat template; all of a plain text counts.
 
     BadRequestError for messages that the template refuses.
     """
     if example.text:
         tokens = [*tokenizer.encode(example.text), *_eos(tokenizer)]
-        return Document(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
+        return TrainingText(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
     tokens = _encode(tokenizer, example.messages)
     counted = np.zeros(len(tokens), dtype=np.bool_)
     for index, message in enumerate(example.messages):
@@ -60,13 +60,13 @@ def document_of(tokenizer: Any, example: Example) -> Document:
             before = _encode_prompt(tokenizer, example.messages[:index])
             through = _encode(tokenizer, example.messages[: index + 1])
             counted[_shared(before, tokens) : _shared(through, tokens)] = True
-    return Document(np.array(tokens, dtype=np.int32), counted)
+    return TrainingText(np.array(tokens, dtype=np.int32), counted)
 
 
-def answered(prompt: Sequence[int], answer: Sequence[int]) -> Document:
+def answered(prompt: Sequence[int], answer: Sequence[int]) -> TrainingText:
     """A prompt and the answer that the target gave to it, as tokens."""
     tokens = np.array([*prompt, *answer], dtype=np.int32)
-    return Document(tokens, np.arange(len(tokens)) >= len(prompt))
+    return TrainingText(tokens, np.arange(len(tokens)) >= len(prompt))
 
 
 def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.core.sampling import SamplingParams
-from flowedge.training.data.documents import Document, answered
+from flowedge.training.data.documents import TrainingText, answered
 from flowedge.training.data.looping import is_looping
 from flowedge.training.targets.target import Question, TrainingTarget
 
@@ -30,7 +30,7 @@ def self_generated(
     seed: int,
     file: Path,
     advance: Callable[[int, int], None],
-) -> list[Document]:
+) -> list[TrainingText]:
     """The target's answers to prompts of token ids, at each of TEMPERATURES; those that loop are left out.
 
     Each is written to `file` when it is there, a JSON line each, and those that are in it already are not

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.training.data.batch import Batch
-from flowedge.training.data.documents import Document
+from flowedge.training.data.documents import TrainingText
 from flowedge.training.heads.head_training import HeadTraining, Sums
 from flowedge.training.heads.recipe import STEP_DECAY
 from flowedge.training.heads.unrolled import unrolled
@@ -93,7 +93,7 @@ class Eagle3Training(HeadTraining):
         sums.agreed += share * float((logits.argmax(dim=-1) == wanted.argmax(dim=-1)).sum())
 
 
-def draft_vocabulary(documents: Sequence[Document], vocab: int, size: int) -> Tensor:
+def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:
     """The `size` tokens of a vocabulary that come most often where the assistant writes, ascending; int64."""
     counts = np.zeros(vocab, dtype=np.int64)
     for document in documents:

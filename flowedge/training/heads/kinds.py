@@ -12,7 +12,7 @@ from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, drafter_directory
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.training.data.documents import Document
+from flowedge.training.data.documents import TrainingText
 from flowedge.training.heads.eagle3_training import Eagle3Training, draft_vocabulary
 from flowedge.training.heads.eagle_training import EagleTraining
 from flowedge.training.heads.head_training import HeadTraining
@@ -27,7 +27,7 @@ def head_taps(kind: HeadKind, config: Any) -> Taps:
 
 
 def head_training(
-    target: TrainingTarget, documents: Sequence[Document], settings: TrainingSettings
+    target: TrainingTarget, documents: Sequence[TrainingText], settings: TrainingSettings
 ) -> HeadTraining:
     """A head at its beginning: random, or the one of settings.init.
 
@@ -53,7 +53,7 @@ def _eagle_head(target: TrainingTarget, settings: TrainingSettings) -> EagleHead
 
 
 def _eagle3_head(
-    target: TrainingTarget, documents: Sequence[Document], settings: TrainingSettings
+    target: TrainingTarget, documents: Sequence[TrainingText], settings: TrainingSettings
 ) -> Eagle3Head:
     config = target.checkpoint.config
     if not settings.init:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, Report, embedded_draft_node
+from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
@@ -114,7 +114,7 @@ def open_cluster_target(
     *,
     stages: Sequence[str],
     split: Sequence[int] = (),
-    report: Report,
+    report: OnProgress,
     device: torch.device | str = "cpu",
 ) -> Iterator[TrainingTarget]:
     """See OpenTarget; the layers are loaded by the agents at `stages`, which are released in the end.

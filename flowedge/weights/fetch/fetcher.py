@@ -18,14 +18,14 @@ from flowedge.net.deadline import within
 from flowedge.storage.partial import DamagedError, PartialObject
 from flowedge.weights.fetch.choice import Fetch, choose, in_order
 from flowedge.weights.fetch.peer import Peer
-from flowedge.weights.fetch.progress import Progress, RateMeter
+from flowedge.weights.fetch.progress import FetchProgress, RateMeter
 from flowedge.weights.fetch.source_state import SourceState
 from flowedge.weights.library import Library
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 
 T = TypeVar("T")
-OnProgress = Callable[[Progress], Awaitable[None]]
+OnProgress = Callable[[FetchProgress], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 

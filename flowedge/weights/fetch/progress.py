@@ -9,7 +9,7 @@ WINDOW_S = 5.0  # the rate is that of the last seconds
 
 
 @dataclass(frozen=True)
-class Progress:
+class FetchProgress:
     """Bytes that are here of those wanted; the rate in bytes a second.
 
     Attributes:
@@ -34,7 +34,7 @@ class RateMeter:
         """So many bytes came; less than 0 when some were thrown away."""
         self.done += count
 
-    def progress(self, now_s: float) -> Progress:
+    def progress(self, now_s: float) -> FetchProgress:
         """As it is now."""
         self._marks.append((now_s, self.done))
         while len(self._marks) > 2 and now_s - self._marks[0][0] > WINDOW_S:
@@ -43,10 +43,10 @@ class RateMeter:
         elapsed = now_s - began_s
         rate = max(0.0, (self.done - began) / elapsed) if elapsed > 0 else 0.0
         left = self.total - self.done
-        return Progress(self.done, self.total, rate, left / rate if rate > 0 else None if left else 0.0)
+        return FetchProgress(self.done, self.total, rate, left / rate if rate > 0 else None if left else 0.0)
 
 
-def in_words(progress: Progress) -> str:
+def in_words(progress: FetchProgress) -> str:
     """For a line of text."""
     left = "" if progress.left_s is None else f", {progress.left_s:.0f} s left"
     return f"{mib(progress.done)} of {mib(progress.total)}, {mib(int(progress.rate))}/s{left}"

@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedModel:
     """A manifest and where each of its objects is on this device."""
 
     manifest: Manifest
     locations: Mapping[str, Location]
 
 
-def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambda *_: None) -> Described:
+def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambda *_: None) -> DescribedModel:
     """The manifest of a checkpoint of safetensors files.
 
     All of it is read once; the hashes are remembered below `cache_root` for as long as the files stay as they
@@ -47,7 +47,7 @@ def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambd
         slices[file.path] = list(file.values())
     small = [directory / name for name in sorted(FILE_NAMES) if (directory / name).is_file()]
     total = sum(path.stat().st_size for path in [*slices, *small])
-    meter = _Meter(total, on_bytes)
+    meter = _HashProgress(total, on_bytes)
     locations: dict[str, Location] = {}
     try:
         files = tuple(_describe_file(path, locations) for path in small)
@@ -64,7 +64,7 @@ def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambd
         files=files,
         tensors=tuple(sorted(tensors, key=lambda entry: entry.name)),
     )
-    return Described(manifest, locations)
+    return DescribedModel(manifest, locations)
 
 
 def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, Location]:
@@ -91,7 +91,7 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, Location]:
     return locations
 
 
-class _Meter:
+class _HashProgress:
     def __init__(self, total: int, on_bytes: OnBytes) -> None:
         self._done, self._total, self._on_bytes = 0, total, on_bytes
 
@@ -108,10 +108,14 @@ def _describe_file(path: Path, locations: dict[str, Location]) -> FileEntry:
 
 
 def _describe_tensors(
-    path: Path, slices: list[WeightSlice], cache_root: Path, meter: _Meter, locations: dict[str, Location]
+    path: Path,
+    slices: list[WeightSlice],
+    cache_root: Path,
+    meter: _HashProgress,
+    locations: dict[str, Location],
 ) -> list[TensorEntry]:
     state = FileState.of(path)
-    known = _Known.of(path, state, cache_root)
+    known = _FileHashes.of(path, state, cache_root)
     entries = []
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -132,7 +136,7 @@ def _describe_tensors(
 
 
 @dataclass
-class _Known:
+class _FileHashes:
     """The hashes of one file's tensors, as they were when it was read last."""
 
     path: Path
@@ -140,7 +144,7 @@ class _Known:
     count: int
 
     @classmethod
-    def of(cls, file: Path, state: FileState, cache_root: Path) -> _Known:
+    def of(cls, file: Path, state: FileState, cache_root: Path) -> _FileHashes:
         key = json.dumps([str(file.resolve()), asdict(state)])
         path = cache_root / KNOWN / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         try:

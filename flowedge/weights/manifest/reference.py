@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowedge.core.errors import BadRequestError
 from flowedge.storage.digest import is_digest
-from flowedge.weights.known_models import Shelf
+from flowedge.weights.known_models import KnownModels
 
 PREFIX = "sha256:"
 SHORTEST = 8  # digits of a hash that is not given in full
@@ -15,7 +15,7 @@ def is_reference(model: str) -> bool:
     return model.startswith(PREFIX)
 
 
-def resolve(model: str, shelf: Shelf) -> str:
+def resolve(model: str, shelf: KnownModels) -> str:
     """The id of a model named "sha256:" and its hash, or the beginning of one that the cache knows.
 
     BadRequestError when it is no hash, or means none or several.

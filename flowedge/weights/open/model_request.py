@@ -16,13 +16,13 @@ from flowedge.weights.known_models import shown
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
-    from flowedge.weights.open.quantised import Asked
+    from flowedge.weights.open.quantised import QuantisedRequest
 
 MAX_SOURCES = 64
 
 
 @dataclass(frozen=True)
-class Wish:
+class ModelRequest:
     """What is to be opened.
 
     Attributes:
@@ -41,7 +41,7 @@ class Wish:
     select: Callable[[Checkpoint], Sequence[str]]
     every_file: bool = False
     quantised: str = ""
-    asked: Callable[[], Asked] | None = None
+    asked: Callable[[], QuantisedRequest] | None = None
 
     def __post_init__(self) -> None:
         """ProtocolError for what cannot be."""
@@ -49,18 +49,18 @@ class Wish:
             raise ProtocolError("a model goes by the SHA-256 of its manifest")
 
 
-def wish_of(
+def model_request(
     weights: pb.WeightSources,
     model: str,
     fingerprint: str,
     select: Callable[[Checkpoint], Sequence[str]],
-    asked: Callable[[], Asked] | None = None,
-) -> Wish:
+    asked: Callable[[], QuantisedRequest] | None = None,
+) -> ModelRequest:
     """What a role says is to be opened. ProtocolError."""
     if len(weights.peers) > MAX_SOURCES:
         raise ProtocolError(f"a model has at most {MAX_SOURCES} sources")
     others = [address for address in weights.peers if address != weights.draft_node]
-    return Wish(
+    return ModelRequest(
         model=model,
         name=shown(weights.name or model),
         manifest=weights.manifest,
@@ -73,7 +73,7 @@ def wish_of(
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped.
 
     Attributes:

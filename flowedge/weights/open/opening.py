@@ -16,12 +16,12 @@ from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.documents import fetch_document, fetch_manifest
 from flowedge.weights.fetch.fetcher import Fetched, SourceAddress, fetch
-from flowedge.weights.fetch.progress import Progress, in_words, mib
+from flowedge.weights.fetch.progress import FetchProgress, in_words, mib
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.manifest import CONFIG, Manifest
 from flowedge.weights.manifest.quantised_list import QuantisedList, parse_quantised
 from flowedge.weights.open.here import is_here
-from flowedge.weights.open.model_request import Opened, Wish
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Tell(Protocol):
+class ReportFetch(Protocol):
     """Says what is going on; see RoleProgress."""
 
     async def __call__(self, text: str, transfer: pb.Transfer | None = None) -> None: ...
@@ -46,14 +46,14 @@ class ModelOpener:
         library: Library,
         settings: WeightsSettings,
         run: Callable[[Callable[[], Any]], Awaitable[Any]],
-        tell: Tell,
+        tell: ReportFetch,
     ) -> None:
         """run: runs what needs torch, where that is imported."""
         self._device, self._library, self._settings = device, library, settings
         self._store = library.store
         self._run, self._tell = run, tell
 
-    async def open(self, wish: Wish) -> Opened:
+    async def open(self, wish: ModelRequest) -> OpenedModel:
         """The checkpoint. CapacityError, CheckpointError, DeviceLostError, or what `wish.select` raises."""
         known = {source.address for source in wish.sources}
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
@@ -64,7 +64,7 @@ class ModelOpener:
         finally:
             pin.release()
 
-    async def _open(self, wish: Wish) -> Opened:
+    async def _open(self, wish: ModelRequest) -> OpenedModel:
         manifest = await finish_in_thread(lambda: self._library.shelf.manifest(wish.manifest))
         if manifest is not None:
             whole = await self._from_cache(wish, manifest)
@@ -74,16 +74,16 @@ class ModelOpener:
         if directory is not None:
             await self._tell(f"reading {wish.name} from {directory.directory}")
             await self._give(wish, manifest, directory)
-            return Opened(directory)
+            return OpenedModel(directory)
         try:
             return await self._from_devices(wish, manifest)
         except DeviceLostError as error:
             if not self._settings.hub:
                 raise
             await self._tell(f"{error}; asking the hub for {wish.model}")
-            return Opened(await self._run(lambda: self._from_hub(wish)))
+            return OpenedModel(await self._run(lambda: self._from_hub(wish)))
 
-    async def _from_cache(self, wish: Wish, manifest: Manifest) -> Opened | None:
+    async def _from_cache(self, wish: ModelRequest, manifest: Manifest) -> OpenedModel | None:
         """With nothing but the cache; None when something is missing, or was damaged."""
         if any(self._store.size(digest) is None for digest in self._files(wish, manifest)):
             return None
@@ -106,7 +106,7 @@ class ModelOpener:
         await self._tell(f"reading {wish.name} from the cache, {mib(sum(sizes.values()))}")
         return replace(opened, pin=pin)
 
-    async def _from_devices(self, wish: Wish, manifest: Manifest | None) -> Opened:
+    async def _from_devices(self, wish: ModelRequest, manifest: Manifest | None) -> OpenedModel:
         if manifest is None:
             manifest = await self._fetch_manifest(wish)
         files = self._files(wish, manifest)
@@ -129,11 +129,11 @@ class ModelOpener:
             raise
         return replace(opened, pin=pin)
 
-    def _list_here(self, wish: Wish) -> QuantisedList | None:
+    def _list_here(self, wish: ModelRequest) -> QuantisedList | None:
         data = self._store.read(wish.quantised) if wish.quantised else None
         return None if data is None else parse_quantised(data, wish.quantised)
 
-    def _files(self, wish: Wish, manifest: Manifest) -> dict[str, int]:
+    def _files(self, wish: ModelRequest, manifest: Manifest) -> dict[str, int]:
         if CONFIG not in manifest.files_by_name:
             raise CheckpointError(f"{wish.name}: its manifest has no {CONFIG}")
         return {
@@ -141,8 +141,8 @@ class ModelOpener:
         }
 
     async def _plan(
-        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
-    ) -> tuple[Pin, Opened, dict[str, int]]:
+        self, wish: ModelRequest, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[Pin, OpenedModel, dict[str, int]]:
         """The checkpoint, and the objects it needs, which are pinned."""
         opened, sizes = await self._run(lambda: self._select(wish, manifest, listed))
         sizes = sizes | self._files(wish, manifest)
@@ -151,8 +151,8 @@ class ModelOpener:
         return pin, opened, sizes
 
     def _select(
-        self, wish: Wish, manifest: Manifest, listed: QuantisedList | None
-    ) -> tuple[Opened, dict[str, int]]:
+        self, wish: ModelRequest, manifest: Manifest, listed: QuantisedList | None
+    ) -> tuple[OpenedModel, dict[str, int]]:
         import_libraries()
         from flowedge.weights.open.kept import open_kept  # noqa: PLC0415
         from flowedge.weights.open.quantised import keys_of, replace_tensors  # noqa: PLC0415
@@ -169,14 +169,14 @@ class ModelOpener:
             given = {key: self._store.path(digest) for key, digest in replaced.keys.items()}
         entries = [manifest.tensors_by_name[name] for name in sorted(names)]
         sizes |= {entry.sha256: entry.bytes for entry in entries}
-        return Opened(checkpoint, given=given), sizes
+        return OpenedModel(checkpoint, given=given), sizes
 
     def _verify(self, sizes: Mapping[str, int]) -> int:
         """Reads what this process has not read yet; returns how many were damaged, and are gone."""
         here = [digest for digest in sizes if self._store.size(digest) is not None]
         return sum(not self._store.is_verified(name) and not self._store.verify(name) for name in here)
 
-    def _in_directory(self, wish: Wish) -> Checkpoint | None:
+    def _in_directory(self, wish: ModelRequest) -> Checkpoint | None:
         """The model in a directory here, when it is just this one."""
         if not is_here(wish.model, self._settings):
             return None
@@ -195,7 +195,7 @@ class ModelOpener:
         wish.select(checkpoint)
         return checkpoint
 
-    async def _give(self, wish: Wish, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
+    async def _give(self, wish: ModelRequest, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
         """Let other devices have what is in the directory."""
         from flowedge.weights.manifest.describing import locate  # noqa: PLC0415
 
@@ -207,7 +207,7 @@ class ModelOpener:
             return
         self._library.share(wish.name, known, locations)
 
-    def _from_hub(self, wish: Wish) -> Checkpoint:
+    def _from_hub(self, wish: ModelRequest) -> Checkpoint:
         from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
 
         checkpoint = Checkpoint.open(wish.model)
@@ -215,12 +215,14 @@ class ModelOpener:
             raise CheckpointError(f"{wish.model} is another model on the hub than on the draft node")
         return checkpoint
 
-    async def _fetch_manifest(self, wish: Wish) -> Manifest:
+    async def _fetch_manifest(self, wish: ModelRequest) -> Manifest:
         manifest = await fetch_manifest(self._device, wish.manifest, wish.sources, self._settings)
         await finish_in_thread(lambda: self._store.put(manifest.content))
         return manifest
 
-    async def _bring(self, wish: Wish, sizes: Mapping[str, int], what: str, *, quiet: bool = False) -> None:
+    async def _bring(
+        self, wish: ModelRequest, sizes: Mapping[str, int], what: str, *, quiet: bool = False
+    ) -> None:
         total = sum(sizes.values())
         here = sum(size for name, size in sizes.items() if self._store.size(name) == size)
         if here == total and all(self._store.size(name) is not None for name in sizes):
@@ -232,7 +234,7 @@ class ModelOpener:
         said = f"{wish.name}: {mib(here)} in the cache, {mib(left)} to fetch from {names}"
         _log.info(said, extra=about(event="weights_fetching", model=wish.manifest, bytes=left))
 
-        async def on_progress(progress: Progress) -> None:
+        async def on_progress(progress: FetchProgress) -> None:
             _log.debug("%s: %s", wish.name, in_words(progress))
             if not quiet:
                 await self._tell("", transfer_of(progress))
@@ -246,7 +248,7 @@ class ModelOpener:
         await asyncio.to_thread(self._store.touch, sizes)
 
 
-def transfer_of(progress: Progress) -> pb.Transfer:
+def transfer_of(progress: FetchProgress) -> pb.Transfer:
     """As it crosses the wire."""
     return pb.Transfer(
         done_bytes=progress.done,

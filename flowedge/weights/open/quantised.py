@@ -21,7 +21,7 @@ from flowedge.weights.manifest.quantised_list import QuantisedEntry, QuantisedLi
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuantisedRequest:
     """The quantisation that layers [start, stop) are asked for in, and the dtype of the block."""
 
     quant: str
@@ -30,7 +30,7 @@ class Asked:
     stop: int
 
 
-def keys_of(checkpoint: Checkpoint, manifest: Manifest, asked: Asked) -> dict[str, CacheKey]:
+def keys_of(checkpoint: Checkpoint, manifest: Manifest, asked: QuantisedRequest) -> dict[str, CacheKey]:
     """By the stored name of each weight of these layers, what it is known by when it is quantised.
 
     Weights that are a part of a stored tensor are left out, and all of a checkpoint that is quantised.
@@ -67,7 +67,7 @@ def list_quantised(keys: Iterable[CacheKey], cache: QuantCache) -> tuple[Quantis
 
 
 @dataclass(frozen=True)
-class Replaced:
+class QuantisedTensors:
     """What is taken instead of tensors.
 
     Attributes:
@@ -82,7 +82,7 @@ class Replaced:
 
 def replace_tensors(
     keys: Mapping[str, CacheKey], listed: QuantisedList, manifest: Manifest, store: ObjectStore
-) -> Replaced:
+) -> QuantisedTensors:
     """Takes what is quantised already, for tensors that are not here as they are."""
     known = {entry.key: entry for entry in listed.entries}
     taken = {
@@ -90,7 +90,7 @@ def replace_tensors(
         for name, key in keys.items()
         if key.digest in known and store.size(manifest.tensors_by_name[name].sha256) is None
     }
-    return Replaced(
+    return QuantisedTensors(
         frozenset(taken),
         {entry.sha256: entry.bytes for entry in taken.values()},
         {entry.key: entry.sha256 for entry in taken.values()},

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.bounds.empty_pipeline import crossing_s
-from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, Reach
+from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, TreeCoverage
 from flowedge_testbed.costs.costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 
-ReachOf = Callable[[Task, Run], Reach]
+ReachOf = Callable[[Task, Run], TreeCoverage]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def drafts(run: Run) -> bool:
     return make_strategy(run.strategy, dict(run.options)).needs_drafter
 
 
-def bounds_of(record: RunRecord, reach: Reach, costs: ProfileCosts) -> RunBounds:
+def bounds_of(record: RunRecord, reach: TreeCoverage, costs: ProfileCosts) -> RunBounds:
     """The bounds of a run, by its rows in flight on time average and its mean context."""
     segments = record.segments_in_flight
     live_rows = record.rows_alive_in_flight / segments if segments > 0 else 1.0

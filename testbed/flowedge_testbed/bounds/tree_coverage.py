@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Reach:
+class TreeCoverage:
     """Of trees drafted at several places of one true path.
 
     Attributes:
@@ -22,7 +22,7 @@ class Reach:
     trees: int
 
     @classmethod
-    def of(cls, trees: Sequence[Sequence[int]]) -> Reach:
+    def of(cls, trees: Sequence[Sequence[int]]) -> TreeCoverage:
         """The reach of trees, each given by the sizes of its own."""
         return cls(tuple(sorted(size for tree in trees for size in tree)), len(trees))
 
@@ -38,4 +38,4 @@ class Reach:
         return below + (rows - whole) * (above - below)
 
 
-UNDRAFTED = Reach((), 0)  # of a method that drafts nothing
+UNDRAFTED = TreeCoverage((), 0)  # of a method that drafts nothing

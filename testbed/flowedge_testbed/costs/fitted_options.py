@@ -54,7 +54,7 @@ def lone_row_share(emulation: Emulation) -> float:
 def _forward(rows: int) -> Forward:
     return Forward(
         session="width",
-        settled=CONTEXT_ROWS,
+        gathered_until=CONTEXT_ROWS,
         slots=np.zeros(0, dtype=np.int64),
         context=CONTEXT_ROWS,
         cached=CONTEXT_ROWS,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowedge.profiling.documents.measured import DraftTimes, Measured
+from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
 from flowedge_testbed.costs.interpolation import read_off
 from flowedge_testbed.emulation.emulation import Emulation
 
 Roofline = Callable[[int], float]  # rows to seconds
 
 
-def stage_measurements(emulation: Emulation) -> list[Measured | None]:
+def stage_measurements(emulation: Emulation) -> list[MeasuredTimes | None]:
     """What was measured of the model's layers on each stage."""
     return [
         device.measured
@@ -21,13 +21,13 @@ def stage_measurements(emulation: Emulation) -> list[Measured | None]:
     ]
 
 
-def head_measurement(emulation: Emulation) -> Measured | None:
+def head_measurement(emulation: Emulation) -> MeasuredTimes | None:
     """What was measured of the model's LM head on the draft node."""
     found = emulation.draft_node.measured
     return found if found is not None and found.verify_ms and found.holds_for_head(emulation.model) else None
 
 
-def draft_measurement(emulation: Emulation) -> DraftTimes | None:
+def draft_measurement(emulation: Emulation) -> MeasuredDraftTimes | None:
     """What was measured of the drafter on the draft node."""
     found = emulation.draft_node.measured
     if found is None or not found.holds_for_drafter(emulation.model, emulation.drafter):
@@ -36,7 +36,7 @@ def draft_measurement(emulation: Emulation) -> DraftTimes | None:
 
 
 def measured_layer_s(
-    measured: Measured, rows: int, cached: int, roofline: Roofline, attention: Roofline
+    measured: MeasuredTimes, rows: int, cached: int, roofline: Roofline, attention: Roofline
 ) -> float:
     """Seconds of one layer over `rows` rows with `cached` rows before them.
 
@@ -47,7 +47,9 @@ def measured_layer_s(
     return read_off(measured.layer_ms, rows, roofline) / 1e3 + rows * attention(beyond)
 
 
-def measured_draft_s(times: DraftTimes, extended: int, grown: int, nodes: int, roofline: Roofline) -> float:
+def measured_draft_s(
+    times: MeasuredDraftTimes, extended: int, grown: int, nodes: int, roofline: Roofline
+) -> float:
     """Seconds of a draft job: `extended` true rows, then a layer of `nodes`, `grown` of them by a forward.
 
     Args:

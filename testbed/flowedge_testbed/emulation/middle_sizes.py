@@ -10,12 +10,12 @@ from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import ModelProfile, SmallModelSize
 from flowedge_testbed.emulation.emulation import EmulatedMiddle
 from flowedge_testbed.profiles import library
-from flowedge_testbed.scenario import Devices, Emulated, PairNames
+from flowedge_testbed.scenario import Devices, Emulated, ModelSetNames
 
 
 def emulated_middles(
     devices: Devices,
-    pair: PairNames,
+    pair: ModelSetNames,
     model: ModelProfile,
     emulated: Emulated,
     link_of: Callable[[str], LinkProfile],

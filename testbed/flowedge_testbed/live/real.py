@@ -11,7 +11,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
 from flowedge_testbed.live.request import run_live
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.trace import Trace
@@ -21,14 +21,14 @@ WARM_UP_TOKENS = 8  # the first forwards of a device that has just loaded take l
 _log = logging.getLogger(__name__)
 
 
-class RealClock:
+class RealBackend:
     """Runs on the agents that a scenario names, one at a time.
 
     The pipeline is set up for the first run, unless the agents serve it already, and given up by `close`
     when it was set up here.
     """
 
-    def __init__(self, pair: Pair, directory: Path) -> None:  # noqa: ARG002
+    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._spec: PipelineSpec | None = None
         self._assembled: str | None = None
 

@@ -15,10 +15,10 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.pacing import JobTiming
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.request import run_live
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
-from flowedge_testbed.paced.timings import Kept
+from flowedge_testbed.paced.timings import ScheduleAccuracy
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.trace import Trace
@@ -41,10 +41,10 @@ def why_loopback() -> str | None:
     return reason
 
 
-class PacedClock:
+class PacedBackend:
     """Runs on agents of its own, one at a time; a pipeline is assembled whenever the emulation changes."""
 
-    def __init__(self, pair: Pair, directory: Path) -> None:  # noqa: ARG002
+    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._pair = pair
         self._cluster: PacedCluster | None = None
         self._assembled: tuple[Emulation, int] | None = None
@@ -67,8 +67,10 @@ class PacedClock:
         every = [timing for timings in self._timings.values() for timing in timings]
         return {
             "network": network,
-            "schedule": Kept.of(every).to_dict(),
-            "schedule_by_method": {name: Kept.of(own).to_dict() for name, own in self._timings.items()},
+            "schedule": ScheduleAccuracy.of(every).to_dict(),
+            "schedule_by_method": {
+                name: ScheduleAccuracy.of(own).to_dict() for name, own in self._timings.items()
+            },
         }
 
     def close(self) -> None:

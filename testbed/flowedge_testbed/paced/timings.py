@@ -45,7 +45,7 @@ class TimingReader:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ScheduleAccuracy:
     """How well the schedule was kept.
 
     Attributes:
@@ -64,7 +64,7 @@ class Kept:
     worst_late_ms: float
 
     @classmethod
-    def of(cls, timings: Sequence[JobTiming]) -> Kept:
+    def of(cls, timings: Sequence[JobTiming]) -> ScheduleAccuracy:
         """What these jobs come to."""
         jobs, slots_s = len(timings), sum(timing.slot_s for timing in timings)
         overruns = [timing for timing in timings if timing.overrun_s > 0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import Document
+from flowedge.profiling.documents.document import YamlDocument
 
 
-class HitRates(Document):
+class HitRates(YamlDocument):
     """Measured by `python -m testbed.tools.hit_rates`.
 
     Attributes:

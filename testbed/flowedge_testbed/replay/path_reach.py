@@ -16,8 +16,8 @@ from flowedge.core.request import Noise, draft_noise
 from flowedge.core.sampling import FloatArray, SamplingParams
 from flowedge.drafting.drafter import NO_TOKEN, ROOT, Drafter, DraftLayer
 from flowedge.engine.jobs import GrowDraft
-from flowedge_testbed.bounds.tree_coverage import Reach
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.bounds.tree_coverage import TreeCoverage
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import PathStore, TruePath
 
@@ -35,14 +35,14 @@ class LayerSource(Protocol):
         """The layer that a job asks for, as the next of its growth."""
 
 
-def path_reach(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -> Reach:
+def path_reach(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -> TreeCoverage:
     """The reach of trees at TREES places of a path or fewer; `noise` as in Drafter.open.
 
     A place near the end counts only where there is no other: less of the path than a tree is deep follows it.
     """
     drafting = PathDrafter(drafter, path, "reach", noise)
     try:
-        return Reach.of([tree_sizes(drafting, path, root) for root in roots(path)])
+        return TreeCoverage.of([tree_sizes(drafting, path, root) for root in roots(path)])
     finally:
         drafting.close()
 
@@ -86,10 +86,10 @@ def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
     return [int(places[node]) for node in on_path[1:]]
 
 
-class ReachStore:
+class CoverageStore:
     """Reaches on disk beside the true paths, by the content of what determines them."""
 
-    def __init__(self, pair: Pair, directory: Path) -> None:
+    def __init__(self, pair: ModelSet, directory: Path) -> None:
         """directory: as of a ReplayClock, whose paths are used."""
         self._pair = pair
         self._directory = directory / "reach"
@@ -97,14 +97,14 @@ class ReachStore:
 
     def reach(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, noise: Noise
-    ) -> Reach:
+    ) -> TreeCoverage:
         """The reach along the path of a request by this kind of drafting, computed when it is not here."""
         pair, ranked_by = self._pair, draft_noise(sampling, noise)
         key = self._key(self._paths.key(prompt, sampling, max_new_tokens, pair.eos), ranked_by)
         file = self._directory / f"{key}.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
-            return Reach(tuple(content["sizes"]), content["trees"])
+            return TreeCoverage(tuple(content["sizes"]), content["trees"])
         path = self._paths.path(prompt, sampling, max_new_tokens, pair.eos)
         reach = path_reach(pair.drafter, path, ranked_by)
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge_testbed.live.pipeline import RealPipeline
-from flowedge_testbed.model_set import Pair
+from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report import tables
@@ -18,7 +18,7 @@ from flowedge_testbed.report.paper import lookup
 from flowedge_testbed.report.parts import parts_table
 from flowedge_testbed.report.tables import Entry, unique
 from flowedge_testbed.report.variants import Variant, variants
-from flowedge_testbed.run_backends import LIVE, make_clock
+from flowedge_testbed.run_backends import LIVE, make_run_backend
 from flowedge_testbed.scenario import Plot, Scenario, Table
 from flowedge_testbed.trace import Trace
 from flowedge_testbed.workers import read_record, read_trace
@@ -32,7 +32,7 @@ _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
 
 def write_report(
-    scenario: Scenario, results: Mapping[str, Any], plan: Plan, pair: Pair, directory: Path
+    scenario: Scenario, results: Mapping[str, Any], plan: Plan, pair: ModelSet, directory: Path
 ) -> Path:
     """Write report.md and its plots; returns the report's path."""
     entries: list[Entry] = results["runs"]
@@ -143,7 +143,7 @@ def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:
 
 
 def _plots(
-    scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: Pair, directory: Path
+    scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: ModelSet, directory: Path
 ) -> list[str]:
     try:
         import matplotlib  # noqa: F401, PLC0415 (an extra, and slow)
@@ -157,7 +157,7 @@ def _plots(
 
 
 def _plot(
-    name: Plot, scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: Pair, directory: Path
+    name: Plot, scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: ModelSet, directory: Path
 ) -> list[tuple[Path, str]]:
     from flowedge_testbed.report.bars import plot_bars  # noqa: PLC0415
     from flowedge_testbed.report.sweeps import plot_depth, plot_lines  # noqa: PLC0415
@@ -186,7 +186,7 @@ def _plot(
             return _gantts(scenario, plan, pair, directory)
 
 
-def _gantts(scenario: Scenario, plan: Plan, pair: Pair, directory: Path) -> list[tuple[Path, str]]:
+def _gantts(scenario: Scenario, plan: Plan, pair: ModelSet, directory: Path) -> list[tuple[Path, str]]:
     """A chart of the first prompt's first case, for each method that has one."""
     from flowedge_testbed.report.gantt import plot_gantt  # noqa: PLC0415
 
@@ -208,11 +208,11 @@ def _gantts(scenario: Scenario, plan: Plan, pair: Pair, directory: Path) -> list
 
 
 def _traced(
-    scenario: Scenario, task: Task, pair: Pair, directory: Path
+    scenario: Scenario, task: Task, pair: ModelSet, directory: Path
 ) -> Iterator[tuple[Run, RunRecord, Trace]]:
     """The runs of a task with their traces: those that were kept, or made anew where that gives the same."""
     if scenario.clock not in LIVE:
-        with closing(make_clock(scenario.clock, pair, directory)) as clock:
+        with closing(make_run_backend(scenario.clock, pair, directory)) as clock:
             yield from clock.measure(task)
         return
     for run in task.runs:

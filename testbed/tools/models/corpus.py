@@ -20,7 +20,7 @@ SKIPPED_FOLDERS = frozenset(
 
 
 @dataclass(frozen=True)
-class Pair:
+class ChatPair:
     """One user message and the assistant's answer to it."""
 
     prompt: str
@@ -38,15 +38,15 @@ class Pair:
 class Corpus:
     """Chat pairs and plain text documents."""
 
-    pairs: list[Pair]
+    pairs: list[ChatPair]
     texts: list[str]
 
     @property
-    def training_pairs(self) -> list[Pair]:
+    def training_pairs(self) -> list[ChatPair]:
         return [pair for pair in self.pairs if not pair.held_out]
 
     @property
-    def held_out_pairs(self) -> list[Pair]:
+    def held_out_pairs(self) -> list[ChatPair]:
         return [pair for pair in self.pairs if pair.held_out]
 
 
@@ -61,17 +61,17 @@ def load_corpus(data: Path) -> Corpus:
     return Corpus(list(unique.values()), texts)
 
 
-def jsonl_pairs(data: Path) -> Iterator[Pair]:
+def jsonl_pairs(data: Path) -> Iterator[ChatPair]:
     """Pairs of every *.jsonl file of a folder: objects with the strings `prompt` and `response`."""
     for path in sorted(data.glob("*.jsonl")):
         yield from jsonl_file_pairs(path)
 
 
-def jsonl_file_pairs(path: Path) -> Iterator[Pair]:
+def jsonl_file_pairs(path: Path) -> Iterator[ChatPair]:
     """Pairs of one such file."""
     with path.open(encoding="utf-8") as lines:
         for record in map(json.loads, lines):
-            yield Pair(record["prompt"].strip(), record["response"].strip(), path.stem)
+            yield ChatPair(record["prompt"].strip(), record["response"].strip(), path.stem)
 
 
 def standard_library_sources() -> Iterator[tuple[str, str]]:
@@ -84,7 +84,7 @@ def standard_library_sources() -> Iterator[tuple[str, str]]:
             yield ".".join(parts), path.read_text(encoding="utf-8", errors="replace")
 
 
-def function_pairs(module: str, source: str) -> Iterator[Pair]:
+def function_pairs(module: str, source: str) -> Iterator[ChatPair]:
     """Documented functions of one module as requests to complete the code and to explain it."""
     lines = [f"{line}\n" for line in source.split("\n")]
     for node in ast.walk(ast.parse(source)):
@@ -98,10 +98,10 @@ def function_pairs(module: str, source: str) -> Iterator[Pair]:
         given = textwrap.dedent("".join(lines[node.lineno - 1 : first.end_lineno]))
         completed = textwrap.dedent(signature + "".join(lines[first.end_lineno : node.end_lineno]))
         if signature and len(completed) <= 1800:
-            yield Pair(f"Complete the code I provided.\n\n{given}", completed.rstrip(), "stdlib_complete")
+            yield ChatPair(f"Complete the code I provided.\n\n{given}", completed.rstrip(), "stdlib_complete")
         if not node.name.startswith("_"):
             question = f"What does the Python function {module}.{node.name} do?"
-            yield Pair(question, inspect.cleandoc(documentation), "stdlib_explain")
+            yield ChatPair(question, inspect.cleandoc(documentation), "stdlib_explain")
 
 
 def text_chunks(source: str, characters: int = 5000) -> Iterator[str]:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed.tools.models.corpus import Pair, jsonl_file_pairs, load_corpus
+from testbed.tools.models.corpus import ChatPair, jsonl_file_pairs, load_corpus
 from testbed.tools.models.packing import REPEATS
 
 
-def drafter_examples(pairs: list[Pair], responses: list[Pair], share: float, seed: int) -> list[Pair]:
+def drafter_examples(
+    pairs: list[ChatPair], responses: list[ChatPair], share: float, seed: int
+) -> list[ChatPair]:
     """All responses, and of the corpus's pairs a `share`, drawn with the weights of the target's training."""
     drawn = np.random.default_rng(seed).random(len(pairs))
     chosen = [

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from flowedge.training.data.looping import is_looping
 from testbed.tools.models.batched_decoding import continuations
-from testbed.tools.models.corpus import Pair, load_corpus
+from testbed.tools.models.corpus import ChatPair, load_corpus
 from testbed.tools.models.packing import REPEATS
 
 MAX_PROMPT_TOKENS = 400
@@ -42,7 +42,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
 
 
 def prompt_batches(
-    tokenizer: PreTrainedTokenizerBase, pairs: list[Pair], rows: int, seed: int
+    tokenizer: PreTrainedTokenizerBase, pairs: list[ChatPair], rows: int, seed: int
 ) -> Iterator[list[Prompt]]:
     """Endless batches of prompts of like length, drawn with the weights of training."""
     generator = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from testbed.tools.models.corpus import Corpus, Pair
+from testbed.tools.models.corpus import ChatPair, Corpus
 
 Document = NDArray[np.uint16]  # token ids, so vocabularies of up to 65,536 entries
 
@@ -29,7 +29,7 @@ class WeightedDocument:
     is_chat: bool = True
 
 
-def pair_tokens(tokenizer: PreTrainedTokenizerBase, pair: Pair) -> Document:
+def pair_tokens(tokenizer: PreTrainedTokenizerBase, pair: ChatPair) -> Document:
     """bos, user turn, assistant turn, eos: the text of the chat template."""
     messages = [{"role": "user", "content": pair.prompt}, {"role": "assistant", "content": pair.response}]
     text = tokenizer.apply_chat_template(messages, tokenize=False)

@@ -17,7 +17,7 @@ from testbed.tools.models.corpus import Corpus, jsonl_file_pairs, load_corpus
 from testbed.tools.models.packing import WeightedDocument, corpus_documents, pair_tokens
 from testbed.tools.models.replicas import Replicas
 from testbed.tools.models.schedule import TimedSchedule
-from testbed.tools.models.train_target import Phases, Progress, load_checkpoint, new_optimizers, train
+from testbed.tools.models.train_target import Phases, ResumeState, load_checkpoint, new_optimizers, train
 
 PHASES: Phases = ((0.0, 12, 256), (0.3, 12, 512), (0.85, 4, 1536))
 CORPUS_SHARE = 0.3  # how often a document of the corpus comes in an epoch, as a factor
@@ -107,7 +107,7 @@ def main() -> None:
     documents = training_documents(tokenizer, corpus, arguments.responses)
     small = new_small(target)
     optimizers = new_optimizers(small, arguments.learning_rate, muon=True)
-    progress = load_checkpoint(arguments.out, small, optimizers) if arguments.resume else Progress()
+    progress = load_checkpoint(arguments.out, small, optimizers) if arguments.resume else ResumeState()
     epoch = sum(len(document.tokens) * document.repeats for document in documents)
     print(f"{small.num_parameters()} parameters, {epoch:.0f} tokens an epoch", flush=True)
     schedule = TimedSchedule(arguments.minutes, progress.elapsed_s)

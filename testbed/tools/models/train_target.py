@@ -27,7 +27,7 @@ REPORT_EVERY = 10  # steps
 
 
 @dataclass
-class Progress:
+class ResumeState:
     """What a resumed run must know besides the weights and the optimizers' state."""
 
     step: int = 0
@@ -81,7 +81,7 @@ def loss_of(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
 
 
 def save_checkpoint(
-    folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: Progress
+    folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: ResumeState
 ) -> None:
     """Write the model as transformers does, and the state to resume from; a stop in between loses neither."""
     model.save_pretrained(folder / "model")
@@ -94,13 +94,13 @@ def save_checkpoint(
     (folder / "state.part").replace(folder / "state.pt")
 
 
-def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer]) -> Progress:
+def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer]) -> ResumeState:
     """Restore what `save_checkpoint` wrote."""
     state = torch.load(folder / "state.pt", weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    return Progress(**state["progress"])
+    return ResumeState(**state["progress"])
 
 
 def train(
@@ -110,7 +110,7 @@ def train(
     folder: Path,
     schedule: TimedSchedule,
     learning_rate: float,
-    progress: Progress,
+    progress: ResumeState,
     phases: Phases = PHASES,
 ) -> None:
     """Train until the schedule's time is used up, with the rows of the phases."""
@@ -178,7 +178,7 @@ def main() -> None:
     documents = corpus_documents(tokenizer, corpus)
     model = new_target(tokenizer)
     optimizers = new_optimizers(model, arguments.learning_rate, arguments.optimizer == "muon")
-    progress = load_checkpoint(arguments.out, model, optimizers) if arguments.resume else Progress()
+    progress = load_checkpoint(arguments.out, model, optimizers) if arguments.resume else ResumeState()
     epoch = sum(len(document.tokens) * document.repeats for document in documents)
     print(f"{model.num_parameters()} parameters, {epoch:.0f} tokens an epoch")
     schedule = TimedSchedule(arguments.minutes, progress.elapsed_s)

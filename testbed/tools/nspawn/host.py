@@ -112,7 +112,7 @@ class Host:
         """What `systemctl poweroff` does."""
         self._end(["systemctl", "poweroff"], 0)
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """What its journal and systemd-nspawn say, for when something failed."""
         words = [f"--- {self.name}", self._words()]
         if self._process is not None and self._process.poll() is None:

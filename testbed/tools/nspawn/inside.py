@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     except FlowEdgeError as error:
         steps.fail(error)
         for host in boards.hosts:
-            steps.tell(host.last_words())
+            steps.tell(host.output_tail())
         return 1
     finally:
         end_everything(directory, group)

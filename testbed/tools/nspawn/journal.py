@@ -15,7 +15,7 @@ _ERRORS = frozenset({"error", "critical"})
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """An event that a service logged, with all its fields."""
 
     host: str
@@ -34,12 +34,12 @@ class Entry:
         return self.fields["level"] in _ERRORS or "exception" in self.fields
 
 
-def parse(host: str, output: str) -> list[Entry]:
+def parse(host: str, output: str) -> list[JournalEntry]:
     """The events of a host, from the output of COMMAND. ProtocolError for a line that is no event."""
     return [_entry(host, json.loads(line)) for line in output.splitlines() if line]
 
 
-def _entry(host: str, written: dict[str, Any]) -> Entry:
+def _entry(host: str, written: dict[str, Any]) -> JournalEntry:
     text = written["MESSAGE"]
     try:
         fields = json.loads(text)
@@ -47,15 +47,15 @@ def _entry(host: str, written: dict[str, Any]) -> Entry:
         raise ProtocolError(f"{host} logged a line that is no JSON: {text!r}") from error
     if not isinstance(fields, dict) or not {"ts", "level", "message"} <= fields.keys():
         raise ProtocolError(f"{host} logged a line that is no event: {text!r}")
-    return Entry(host, fields)
+    return JournalEntry(host, fields)
 
 
-def requests(entries: Iterable[Entry]) -> set[str]:
+def requests(entries: Iterable[JournalEntry]) -> set[str]:
     """The ids of all requests that are spoken of."""
     return {entry.request for entry in entries} - {""}
 
 
-def answered(entries: Iterable[Entry]) -> list[str]:
+def answered(entries: Iterable[JournalEntry]) -> list[str]:
     """The ids of the requests that the draft node answered to their end, in order."""
     return [e.request for e in entries if e.event == "session_closed" and e.fields.get("reason") in _ENDS]
 
@@ -63,6 +63,6 @@ def answered(entries: Iterable[Entry]) -> list[str]:
 _ENDS = frozenset({"length", "stop", "eos"})
 
 
-def errors(entries: Sequence[Entry]) -> list[Entry]:
+def errors(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     """The events that nobody wants to see."""
     return [entry for entry in entries if entry.is_error]

@@ -23,7 +23,7 @@ from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.fetcher import SourceAddress, fetch
-from flowedge.weights.fetch.progress import Progress
+from flowedge.weights.fetch.progress import FetchProgress
 from flowedge.weights.library import Library
 from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
@@ -85,7 +85,7 @@ async def receive_objects(address: str, root: Path, sizes: dict[str, int]) -> No
 
     process.use(Security(None, insecure=True))  # two ends of one measurement, with nothing to hide
 
-    async def ignore(_: Progress) -> None: ...
+    async def ignore(_: FetchProgress) -> None: ...
 
     reset_peak()
     before, started = memory("VmRSS"), time.perf_counter()

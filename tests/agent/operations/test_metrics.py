@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
-from flowedge.agent.operations.metrics_readings import Readings
+from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.core.errors import DeviceError
-from flowedge.live.compute_thread import ComputeLane
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.temperature import temperatures
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -23,20 +23,20 @@ SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 @pytest.fixture
-def readings() -> Readings:
-    lane = ComputeLane("here")
+def readings() -> MetricsReadings:
+    lane = ComputeThread("here")
     lane.stop(1.0)
-    return Readings("here", RoleHolder("here"), lane)
+    return MetricsReadings("here", RoleHolder("here"), lane)
 
 
 @pytest.fixture
-def metrics(readings: Readings) -> AgentMetrics:
+def metrics(readings: MetricsReadings) -> AgentMetrics:
     made = AgentMetrics()
     made.registry.register(readings)
     return made
 
 
-def test_the_table_lists_what_there_is(metrics: AgentMetrics, readings: Readings) -> None:
+def test_the_table_lists_what_there_is(metrics: AgentMetrics, readings: MetricsReadings) -> None:
     described = {name: kind for name, kind, _ in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))}
     families = {
         family.name + SUFFIX.get(family.type, ""): family.type

@@ -13,7 +13,7 @@ import pytest
 from flowedge.agent.operations import pipeline_keeper
 from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages
 from flowedge.agent.pipeline_settings import PipelineSettings
-from flowedge.agent.roles.reporting import Report
+from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import agent_pb2 as pb
@@ -62,7 +62,7 @@ class Device:
     asked: list[pb.DraftNodeRole] = field(default_factory=list)
     failures: int = 0
 
-    async def lead(self, request: pb.DraftNodeRole, report: Report) -> None:
+    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
         self.asked.append(request)
         if len(self.asked) <= self.failures:
             raise DeviceError("v1", "it does not answer")

@@ -11,7 +11,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.system.memory_room import MemorySettings, Room
+from flowedge.system.memory_room import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 
 
@@ -33,7 +33,7 @@ def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     models: Any = Models(NGramDrafter())
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
-    room = Room(2 * free, free, "the device's memory")
+    room = AvailableMemory(2 * free, free, "the device's memory")
     monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_room", lambda settings: room)
     role.check_memory(1000)
     with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):

@@ -6,13 +6,13 @@ import asyncio
 
 from flowedge.agent.roles.neighbours import find_neighbours, usable
 from flowedge.agent.settings import AgentSettings
-from flowedge.discovery.device_record import DeviceRecord
+from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
 
-def record(name: str, address: str, protocol: int = PROTOCOL_VERSION) -> DeviceRecord:
-    return DeviceRecord(name, name, address, "kind", 1, protocol, VERSION)
+def record(name: str, address: str, protocol: int = PROTOCOL_VERSION) -> AdvertisedDevice:
+    return AdvertisedDevice(name, name, address, "kind", 1, protocol, VERSION)
 
 
 def test_own_loopback_and_other_versions_are_left_out() -> None:

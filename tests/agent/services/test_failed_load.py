@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from flowedge.agent.roles.failed_load import let_go
+from flowedge.agent.roles.failed_load import release_frames
 from flowedge.core.errors import CheckpointError
 
 
@@ -31,7 +31,7 @@ def test_nothing_waits_for_a_collection() -> None:
         with pytest.raises(CheckpointError) as caught:
             load()
         assert held[0]() is not None
-        let_go(caught.value)
+        release_frames(caught.value)
         assert held[0]() is None
     finally:
         gc.enable()

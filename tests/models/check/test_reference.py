@@ -15,7 +15,7 @@ from flowedge.models.check.judging import gap_behind
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.sampler import TokenSampler
-from flowedge.system.memory_room import Room
+from flowedge.system.memory_room import AvailableMemory
 from tests.models.conftest import VOCAB, Make
 from tests.models.pipeline import Pipeline
 
@@ -174,7 +174,7 @@ def test_the_checkpoint_s_generation_defaults_do_not_matter(make_checkpoint: Mak
 def test_a_model_that_does_not_fit_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = Checkpoint.open(str(directory))
     assert ReferenceModel.required_bytes(checkpoint) == checkpoint.tensor_bytes(checkpoint.names)
-    room = Room(2**30, 2**10, "")
+    room = AvailableMemory(2**30, 2**10, "")
     monkeypatch.setattr("flowedge.models.check.reference.read_room", lambda: room)
     with pytest.raises(CapacityError, match=r"fit on cpu: layers 0\.0006 GiB \+ .*, and 0\.0000 GiB are"):
         ReferenceModel.load(str(directory))

@@ -21,7 +21,7 @@ from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.fetcher import Fetched, SourceAddress, fetch
 from flowedge.weights.fetch.peer import Peer
-from flowedge.weights.fetch.progress import Progress
+from flowedge.weights.fetch.progress import FetchProgress
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.location import FileState, Location
 from tests.weights.servers import QUICK, library_at, serving
@@ -44,7 +44,7 @@ def stocked(root: Path, digests: Sequence[str] = tuple(OBJECTS)) -> Library:
 async def take(
     library: Library, addresses: Sequence[str], draft_node: str = "", device: str = "taker"
 ) -> Fetched:
-    async def on_progress(progress: Progress) -> None:
+    async def on_progress(progress: FetchProgress) -> None:
         assert 0 <= progress.done <= progress.total == TOTAL
 
     sources = [SourceAddress(address, address == draft_node) for address in addresses]

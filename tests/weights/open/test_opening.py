@@ -22,15 +22,15 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.describing import describe
 from flowedge.weights.manifest.needed import block_tensors
-from flowedge.weights.open.model_request import Opened, wish_of
+from flowedge.weights.open.model_request import OpenedModel, model_request
 from flowedge.weights.open.opening import ModelOpener
-from flowedge.weights.open.quantised import Asked, keys_of, list_quantised
+from flowedge.weights.open.quantised import QuantisedRequest, keys_of, list_quantised
 from flowedge.weights.pulling import import_model, quantise_model
 from tests.weights.big_checkpoint import write_checkpoint
 from tests.weights.servers import QUICK, library_at, serving
 
 START, STOP = 1, 3
-ASKED = Asked("int4", torch.float32, START, STOP)
+ASKED = QuantisedRequest("int4", torch.float32, START, STOP)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ async def run_here(function: Callable[[], Any]) -> Any:
 
 async def open_block(
     library: Library, sources: pb.WeightSources, model: str, directory: Path, **settings: bool
-) -> tuple[Opened, list[str]]:
+) -> tuple[OpenedModel, list[str]]:
     said: list[str] = []
 
     async def tell(text: str, transfer: pb.Transfer | None = None) -> None:
@@ -57,12 +57,12 @@ async def open_block(
 
     opener = ModelOpener("taker", library, replace(QUICK, **settings), run_here, tell)
     fingerprint = Checkpoint(directory).fingerprint
-    wish = wish_of(sources, model, fingerprint, select, lambda: ASKED)
+    wish = model_request(sources, model, fingerprint, select, lambda: ASKED)
     opened = await opener.open(wish)
     return opened, [text for text in said if text]
 
 
-def assert_same_block(opened: Opened, directory: Path) -> None:
+def assert_same_block(opened: OpenedModel, directory: Path) -> None:
     ours, theirs = (LayerBlock.load(each, START, STOP) for each in (opened.checkpoint, Checkpoint(directory)))
     for one, other in zip(ours._layers, theirs._layers, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
