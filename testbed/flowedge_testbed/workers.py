@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ def carry_out_all(
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
-    # Processes inherit what is blocked: the main one hears Ctrl-C and ends them.
+    # Processes inherit what is blocked: the main one hears Ctrl-C and ends them. Starting the resource tracker
+    # unblocks SIGINT, so it runs before.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pool = context.Pool(min(processes, len(tasks)), _begin, (settings,))
