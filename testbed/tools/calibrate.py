@@ -106,7 +106,7 @@ def calibrate(runs: SampleRuns) -> DeviceProfile:
         print(f"    {EAGLE2_ACCEPTANCE} accepted a cycle / {speed} tokens/s = {target:.4f} s a cycle")
         print(f"    {constant} = {getattr(device, constant):.3g} gives {cycle.seconds:.4f} s a cycle")
         print(
-            f"    our pair puts out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
+            f"    our models puts out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
             f"tokens/s, where the paper's acceptance would give {EAGLE2_ACCEPTANCE / cycle.seconds:.2f}"
         )
     return device
@@ -140,9 +140,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        pair = ModelSet.load("bundled", "bundled")
+        models = ModelSet.load("bundled", "bundled")
         directory = arguments.out or Path(scratch)
-        runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
+        runs = SampleRuns(models, DATASET, arguments.data, arguments.samples, directory)
         if runs.dataset == OWN:
             print("mt_bench.jsonl is not there: calibrating on the project's own prompts")
         device = calibrate(runs)

@@ -35,9 +35,9 @@ def hit_rate(records: Sequence[RunRecord]) -> float:
     return 1 - misses / levels if levels else 0.0
 
 
-def measure(pair: ModelSet, names: str, directory: Path) -> HitRates:
-    """The rates of a pair, printed as they come; `names` says which pair it is."""
-    runs = SampleRuns(pair, OWN, directory, SAMPLES, directory)
+def measure(models: ModelSet, names: str, directory: Path) -> HitRates:
+    """The rates of a models, printed as they come; `names` says which models it is."""
+    runs = SampleRuns(models, OWN, directory, SAMPLES, directory)
     emulation = runs.emulation(PIPELINE)
     rates: dict[int, float] = {}
     for width in WIDTHS:
@@ -46,8 +46,8 @@ def measure(pair: ModelSet, names: str, directory: Path) -> HitRates:
     return HitRates(
         title=names,
         source=f"python -m testbed.tools.hit_rates, {SAMPLES} of the project's own prompts, temperature 0",
-        model=pair.checkpoint.fingerprint,
-        drafter=pair.drafter_fingerprint,
+        model=models.checkpoint.fingerprint,
+        drafter=models.drafter_fingerprint,
         rates=rates,
     )
 
@@ -61,9 +61,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    pair = ModelSet.load(arguments.model, arguments.drafter)
+    models = ModelSet.load(arguments.model, arguments.drafter)
     with tempfile.TemporaryDirectory() as scratch:
-        rates = measure(pair, f"{arguments.model} with {arguments.drafter}", Path(scratch))
+        rates = measure(models, f"{arguments.model} with {arguments.drafter}", Path(scratch))
     arguments.out.write_text(yaml.safe_dump(rates.model_dump(), sort_keys=False), encoding="utf-8")
 
 

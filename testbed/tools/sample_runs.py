@@ -27,16 +27,16 @@ class SampleRuns:
         dataset: its name; that of the project's own prompts when there is no such file.
     """
 
-    def __init__(self, pair: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
+    def __init__(self, models: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
         """data: directory of the dataset's file; directory: receives the true paths."""
-        own = ModelSetNames(model=pair.model, drafter=pair.drafter_name)
+        own = ModelSetNames(model=models.model, drafter=models.drafter_name)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
-        self._clock = make_run_backend("replay", pair, directory)
+        self._clock = make_run_backend("replay", models, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))
-        room = pair.max_positions - self._scenario.max_new_tokens
+        room = models.max_positions - self._scenario.max_new_tokens
         self._prompts: Sequence[tuple[int, ...]] = read_dataset(
-            self.dataset, files[self.dataset], samples, room, pair.encode
+            self.dataset, files[self.dataset], samples, room, models.encode
         ).prompts
 
     def emulation(self, profile: str) -> Emulation:

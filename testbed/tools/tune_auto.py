@@ -48,11 +48,11 @@ class Prompts:
     """Prompts of several datasets, the first `samples` of each to tune on and as many to validate on."""
 
     def __init__(
-        self, pair: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
+        self, models: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
     ) -> None:
         """Raises BadRequestError where a dataset has too few prompts."""
         self._samples = samples
-        self._runs = [SampleRuns(pair, name, data, 2 * samples, directory) for name in datasets]
+        self._runs = [SampleRuns(models, name, data, 2 * samples, directory) for name in datasets]
         for name, runs in zip(datasets, self._runs, strict=True):
             if runs.num_prompts < 2 * samples:
                 raise BadRequestError(
@@ -160,10 +160,10 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         space = parse_space(arguments.parameters)
-        pair = ModelSet.load(arguments.model, arguments.drafter)
+        models = ModelSet.load(arguments.model, arguments.drafter)
         with tempfile.TemporaryDirectory() as scratch:
             datasets = arguments.datasets.split(",")
-            prompts = Prompts(pair, datasets, arguments.data, arguments.samples, Path(scratch))
+            prompts = Prompts(models, datasets, arguments.data, arguments.samples, Path(scratch))
             found = tune(prompts, arguments.profile, space, arguments.rounds)
     except FlowEdgeError as error:
         print(f"tune_auto: {error}", file=sys.stderr)
@@ -172,8 +172,8 @@ def main() -> int:
     settings = {
         "datasets": datasets,
         "samples": arguments.samples,
-        "model": pair.checkpoint.fingerprint,
-        "drafter": pair.drafter_fingerprint,
+        "model": models.checkpoint.fingerprint,
+        "drafter": models.drafter_fingerprint,
         "code": code_digest(),
     }
     write_json(arguments.out, {**settings, **rounded(found)})

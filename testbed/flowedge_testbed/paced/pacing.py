@@ -12,7 +12,7 @@ from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, StageJob
 from flowedge.live.pacing import JobTiming, Way
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.timings import TimingLog
 
