@@ -1,6 +1,6 @@
-"""Measures how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
+"""Measure how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
 
-On prompts that no benchmark uses, the project's own. A pipeline's width is chosen by the rates
+The prompts are the project's own, which no benchmark uses. The rates decide a pipeline's width
 (fitted_options.py).
 
 Run: python -m testbed.tools.hit_rates [--model M] [--drafter D] --out FILE
@@ -29,14 +29,14 @@ PIPELINE = "llama2-7b-fp16"  # what it costs matters little: levels follow one a
 
 
 def hit_rate(records: Sequence[RunRecord]) -> float:
-    """Share of levels with the drawn token in them: every round but a request's last ends with a miss."""
+    """Return the share of levels that hold the drawn token: every round but the last ends with a miss."""
     levels = sum(record.new_tokens - 1 for record in records)
     misses = sum(len(record.accepted_per_round) - 1 for record in records)
     return 1 - misses / levels if levels else 0.0
 
 
 def measure(models: ModelSet, names: str, directory: Path) -> HitRates:
-    """The rates of a models, printed as they come; `names` says which models it is."""
+    """Measure and print the rates of the models; `names` is their title in the profile."""
     runs = SampleRuns(models, OWN, directory, SAMPLES, directory)
     emulation = runs.emulation(PIPELINE)
     rates: dict[int, float] = {}
