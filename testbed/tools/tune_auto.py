@@ -87,7 +87,7 @@ class Prompts:
 
 
 def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Return the values to try by parameter, from texts such as name=1,2,3. No text stands for all parameters.
+    """Return the values to try by parameter, from texts such as name=1,2,3. No text means all parameters.
 
     Raises:
         BadRequestError: when a parameter is not tunable, or cannot have a value.

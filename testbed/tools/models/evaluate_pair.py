@@ -1,4 +1,4 @@
-"""Measure the acceptance length of drafters: the tokens that a draft-verify cycle of an EAGLE-2 tree puts out.
+"""Measure the acceptance length of drafters: tokens that a draft-verify cycle of an EAGLE-2 tree puts out.
 
 The target's output is computed once. Verification is lossless, so a cycle accepts the longest path of its
 tree that lies on that output, and no further forward of the target is needed.

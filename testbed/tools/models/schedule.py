@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TimedSchedule:
-    """A linear warm-up and a cosine to `floor` over `minutes`; earlier runs used `spent_s` seconds of them."""
+    """A linear warm-up and a cosine to `floor` over `minutes`; earlier runs used `spent_s` of it."""
 
     minutes: float
     spent_s: float = 0.0

@@ -43,7 +43,7 @@ class Layers:
         return self._directory / name / "upper"
 
     def mount(self, name: str, below: Sequence[Path]) -> Path:
-        """Mount and return the root of a host: this machine's root under the layers `below`, topmost first."""
+        """Mount and return a host's root: this machine's root under the layers `below`, the topmost first."""
         base = self._directory / name
         root = base / "root"
         for directory in (self.upper(name), base / "work", root):
