@@ -26,12 +26,12 @@ from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle3 import Eagle3Drafter
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.prediction import Predictor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.finding import find_model
+from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
@@ -73,7 +73,7 @@ def load_drafter(choice: str, target: Target) -> Drafter | None:
         return parts[0] if parts else None
     models = [part for part in parts if isinstance(part, Predictor)]
     lookup = next((part for part in parts if isinstance(part, NGramDrafter)), None)
-    return HybridDrafter(models, lookup, target.vocab_size)
+    return JoinedDrafter(models, lookup, target.vocab_size)
 
 
 def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
@@ -108,7 +108,7 @@ def drafter_directory(source: str, *, hub: bool = True) -> Path:
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
         )
-    return find_model(source, hub=hub)
+    return model_directory(source, hub=hub)
 
 
 def kind_of(directory: Path) -> DrafterKind:

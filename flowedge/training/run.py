@@ -15,7 +15,7 @@ import numpy as np
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.data.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out

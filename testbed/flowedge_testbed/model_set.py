@@ -13,7 +13,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import Target, load_drafter
 from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead

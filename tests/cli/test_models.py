@@ -44,7 +44,7 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
     kept = open_kept(store, manifest, cache / "models" / manifest.id)
     bundled = Checkpoint.open("bundled")
     assert kept.names == bundled.names and kept.fingerprint == bundled.fingerprint
-    ours, theirs = (LayerBlock.load(checkpoint, 1, 2)._layers[0] for checkpoint in (kept, bundled))
+    ours, theirs = (LayerBlock.load(checkpoint, 1, 2).layers[0] for checkpoint in (kept, bundled))
     assert all((a == b).all() for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
     assert run(["models", "verify", name[:15]]) == 0
@@ -69,7 +69,7 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
         (["verify", "sha256:12345678"], "means none of the models"),
         (["pull", "sha256:12345678", "--from", "127.0.0.1:1"], "means 0 of the models that 1 agents have"),
         (["pull", "/nowhere"], "no such directory"),
-        (["pull", "owner/name"], "the hub is not allowed"),
+        (["pull", "owner/name"], "downloads from the hub are not allowed"),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -13,7 +13,7 @@ import torch
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import map_sources, parse_drafter
 from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import Target, drafter_kinds, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
@@ -92,9 +92,9 @@ def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
     eagle, small = load_drafter("bundled", target), load_drafter(str(lm), target)
     assert isinstance(eagle, EagleDrafter) and eagle.needs_features
     assert isinstance(small, LMDrafter) and not small.needs_features
-    hybrid = load_drafter(f"ngram+{lm}", target)
-    assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"{small.fingerprint}+ngram-1-12"
+    joined = load_drafter(f"ngram+{lm}", target)
+    assert isinstance(joined, JoinedDrafter)
+    assert joined.fingerprint == f"{small.fingerprint}+ngram-1-12"
     assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
 
 
@@ -106,9 +106,9 @@ def test_the_bundled_ones_are_loaded_by_name(target: Target, name: str, kind: st
     loaded = load_drafter(name, target)
     assert loaded is not None
     assert 2e6 < loaded.weight_bytes < 2e7
-    hybrid = load_drafter(f"{name}+ngram", target)
-    assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
+    joined = load_drafter(f"{name}+ngram", target)
+    assert isinstance(joined, JoinedDrafter)
+    assert joined.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
 
 
 def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:

@@ -17,7 +17,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle_head import EagleHead
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.check.reference import ReferenceModel
@@ -82,8 +82,8 @@ DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
     "lm": lambda models: models.lm(models.noisy),
     "itself": lambda models: models.lm(models.checkpoint),
     "ngram": lambda models: NGramDrafter(),
-    "eagle+recall+ngram": lambda models: HybridDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
-    "lm+eagle+ngram": lambda models: HybridDrafter(
+    "eagle+recall+ngram": lambda models: JoinedDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
+    "lm+eagle+ngram": lambda models: JoinedDrafter(
         [models.lm(models.noisy), models.eagle()], NGramDrafter(), VOCAB
     ),
 }

@@ -17,7 +17,7 @@ from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle3 import Eagle3Drafter
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import Target, drafter_kinds, drafter_taps, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
@@ -144,7 +144,7 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
         expected = plain(models, sampling)
         eagle3 = load_drafter(str(models.eagle3), models.target())
         assert isinstance(eagle3, Eagle3Drafter) and eagle3.needs_features and eagle3.taps == TAPS
-        for drafter, split in ((eagle3, [1, 4, 3]), (HybridDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
+        for drafter, split in ((eagle3, [1, 4, 3]), (JoinedDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
             tokens, finished = generate(models, drafter, strategy, sampling, split)
             assert tokens == expected
             assert finished.counters.draft_layers > 0
@@ -179,4 +179,4 @@ def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> No
     eagle3 = load_drafter(str(models.eagle3), models.target())
     assert eagle3 is not None
     with pytest.raises(ValueError, match=r"one drafter taps the layers \(1,\)"):
-        HybridDrafter([eagle3, tapping], None, VOCAB)
+        JoinedDrafter([eagle3, tapping], None, VOCAB)

@@ -14,7 +14,7 @@ from flowedge.drafting.middles import check_middle
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, eos_token_ids, load_tokenizer
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead

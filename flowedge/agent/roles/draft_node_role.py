@@ -339,7 +339,7 @@ def _load_models(
 ) -> DraftModels:
     """Runs in the compute lane."""
     from flowedge.agent.roles.draft_models import DraftModels, required_memory  # noqa: PLC0415
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
 
     weights, row_bytes = required_memory(checkpoint, request.drafter, request.dtype)
     admit(

@@ -113,7 +113,7 @@ def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
 def _admit_middle(
     device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint
 ) -> None:
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
     from flowedge.models.layers.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.models.layers.whole_model import MiddleModel  # noqa: PLC0415
@@ -130,7 +130,7 @@ def _admit_middle(
 
 
 def _admit_block(device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint) -> None:
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
     from flowedge.models.layers.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.layers.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.eagle_head import EagleHead
-from flowedge.models.checkpoint.features import FULL, max_positions, rope_by_layer_type
+from flowedge.models.checkpoint.config_support import FULL, max_positions, rope_by_layer_type
 from flowedge.models.layers.cache import head_size
 
 # Rotary types whose angles depend on the position alone, and mean the same to Llama's rotary embedding.

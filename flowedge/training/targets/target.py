@@ -20,7 +20,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import Target, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
 

@@ -6,7 +6,7 @@ import logging
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.choice import BUNDLED_FOLDERS
-from flowedge.models.checkpoint.finding import BUNDLED, find_model
+from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.weights.manifest.manifest import CONFIG
 from flowedge.weights.settings import WeightsSettings
 
@@ -20,7 +20,7 @@ def is_here(model: str, settings: WeightsSettings) -> bool:
     if model in (BUNDLED, *BUNDLED_FOLDERS):
         return True
     try:
-        return (find_model(model, hub=False) / CONFIG).is_file()
+        return (model_directory(model, hub=False) / CONFIG).is_file()
     except (CheckpointError, RuntimeError, OSError) as error:  # "~nobody" has no home
         _log.info("%s is not on this device: %s", model, error)
         return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from flowedge.models.checkpoint.checkpoint import Checkpoint, KeptWeights
+from flowedge.models.checkpoint.checkpoint import Checkpoint, ExternalTensors
 from flowedge.models.checkpoint.weight_file import DTYPES, WeightSlice, read_into
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.manifest.manifest import Manifest
@@ -20,7 +20,7 @@ class ObjectFile:
         self._path = path
 
     def read_into(self, tensor: torch.Tensor, offset: int) -> None:
-        """See Readable."""
+        """See TensorReader."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             read_into(tensor, descriptor, offset, self._path)
@@ -41,4 +41,4 @@ def open_kept(store: ObjectStore, manifest: Manifest, directory: Path) -> Checkp
         for entry in manifest.tensors
     }
     digests = {entry.name: entry.sha256 for entry in manifest.tensors}
-    return Checkpoint(directory, KeptWeights(weights, paths, digests, manifest.fingerprint, manifest.id))
+    return Checkpoint(directory, ExternalTensors(weights, paths, digests, manifest.fingerprint, manifest.id))

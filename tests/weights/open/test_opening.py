@@ -64,7 +64,7 @@ async def open_block(
 
 def assert_same_block(opened: OpenedModel, directory: Path) -> None:
     ours, theirs = (LayerBlock.load(each, START, STOP) for each in (opened.checkpoint, Checkpoint(directory)))
-    for one, other in zip(ours._layers, theirs._layers, strict=True):
+    for one, other in zip(ours.layers, theirs.layers, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
@@ -170,7 +170,7 @@ def test_what_is_quantised_already_comes_instead(
             own = QuantCache(taker.store.limits.root / QUANTISED, 1 << 30, again.given)
             block = LayerBlock.load(again.checkpoint, START, STOP, quant="int4", quant_cache=own)
             rows = torch.randn(3, 128)
-            for ours, theirs in zip(block._layers, expected._layers, strict=True):
+            for ours, theirs in zip(block.layers, expected.layers, strict=True):
                 one, other = (layer.get_submodule("mlp") for layer in (ours, theirs))
                 with torch.inference_mode():
                     assert torch.equal(one(rows), other(rows))

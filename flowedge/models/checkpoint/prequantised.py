@@ -5,29 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.models.quant.quant_state import TYPES, state_name
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.quant_state import TYPES, state_name
 
-COUNTED = ("weight", "SCB", "weight.absmax", "weight.nested_absmax")  # the rest is the same few bytes for all
+# The parts of a weight that are counted in memory; the others are the same few bytes for every weight.
+COUNTED = ("weight", "SCB", "weight.absmax", "weight.nested_absmax")
 _METHOD = "bitsandbytes"
 
 
 def stored_quant(raw_config: dict[str, Any], directory: Path) -> str:
-    """The quantisation that a config.json says its weights are in; "none" when it says nothing.
+    """The quantisation that a config.json gives for its weights; "none" when it gives none.
 
-    CheckpointError for one that is not by bitsandbytes, which names it.
+    Raises:
+        CheckpointError: when the weights are quantised by another method than bitsandbytes.
     """
     settings = raw_config.get("quantization_config")
     if settings is None:
         return "none"
     if not isinstance(settings, dict):
-        raise CheckpointError(f"{directory}: config.json has a quantization_config that is no object")
+        raise CheckpointError(f"{directory}: quantization_config in config.json is not a JSON object")
     eight, four = bool(settings.get("load_in_8bit")), bool(settings.get("load_in_4bit"))
     method = settings.get("quant_method") or (_METHOD if eight or four else "an unnamed method")
     if method != _METHOD:
         raise CheckpointError(
             f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
-            "give the original one, or one that bitsandbytes quantised"
+            "give the original checkpoint, or one that bitsandbytes quantised"
         )
     if eight == four:
         raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")
@@ -39,23 +41,10 @@ def stored_quant(raw_config: dict[str, Any], directory: Path) -> str:
     return str(kind) + ("-dq" if settings.get("bnb_4bit_use_double_quant") else "")
 
 
-def resolve_quant(asked: str, stored: str, directory: Path) -> str:
-    """The quantisation that layers are loaded in: as stored, or else as asked for.
-
-    BadRequestError when the checkpoint is quantised already and another quantisation is asked for.
-    """
-    if stored == "none" or asked in ("none", stored):
-        return asked if stored == "none" else stored
-    raise BadRequestError(
-        f"{directory} is quantised in {stored} already, so it cannot be loaded in {asked}; "
-        f"leave the quantisation away, or give the original checkpoint"
-    )
-
-
 def part_names(quant: str, name: str) -> dict[str, str]:
-    """The stored tensors of a quantised weight `name`, by their names in its encoded form.
+    """The stored names of a quantised weight's tensors, by their names in its encoded form.
 
-    Not all of them need to be there: a layer that was left out of the quantisation has the weight alone.
+    A layer that was left out of the quantisation stores the tensor `name` alone.
     """
     layer = name.removesuffix("weight")
     if quant == "int8":

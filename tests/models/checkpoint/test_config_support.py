@@ -15,8 +15,8 @@ from transformers import DynamicCache
 from flowedge.core.errors import CheckpointError
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import check_config, layer_windows, max_positions
 from flowedge.models.checkpoint.families import family_of
-from flowedge.models.checkpoint.features import check_features, layer_windows, max_positions
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from tests.models.pipeline import Pipeline
@@ -49,7 +49,7 @@ def test_windows_of_the_layers(tmp_path: Path, name: str, expected: list[int | N
             {"sliding_window": 8},
             "sliding_window is set, which transformers' Llama layers do not apply",
         ),
-        ("mistral", {"sliding_window": 0}, "sliding_window 0 leaves nothing"),
+        ("mistral", {"sliding_window": 0}, "sliding_window is 0; it has to be 1 or more"),
         ("mistral", {"layer_types": ["full_attention"] * 4}, "layer types full_attention are set"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "sliding_window is not set"),
         (
@@ -203,6 +203,6 @@ def test_published_configs_are_understood(
 ) -> None:
     family = family_of(model_type)
     config = family.config.from_dict({"model_type": model_type, **published})
-    check_features(family, config)
+    check_config(family, config)
     assert set(layer_windows(family, config)) == windows
     assert max_positions(config) == longest

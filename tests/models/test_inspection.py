@@ -10,8 +10,8 @@ import torch
 
 from flowedge.cli.main import run
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.weight_file import WeightFile
+from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quantize import QUANTISATIONS
 from tests.models.conftest import Make

@@ -1,4 +1,4 @@
-"""What bitsandbytes stores beside a 4-bit weight: a small JSON object in a tensor of bytes."""
+"""The JSON object, in a tensor of bytes, that bitsandbytes stores beside a 4-bit weight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.quant.backend import Tensors
 
 TYPES = ("nf4", "fp4")
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -17,7 +16,13 @@ _KEY = "weight.quant_state.bitsandbytes__"
 
 @dataclass(frozen=True)
 class StoredState:
-    """How a weight of `shape` was quantised; the nested values are of its scales, None if they are floats."""
+    """How a weight of `shape` was quantised.
+
+    Attributes:
+        quant_type: a name of TYPES; blocksize: the number of weights that share a scale.
+        nested_blocksize: the number of scales that share a scale of their own; None for float scales.
+        nested_offset: the value that was subtracted from the scales before they were quantised.
+    """
 
     quant_type: str
     blocksize: int
@@ -27,12 +32,12 @@ class StoredState:
 
 
 def state_name(quant_type: str) -> str:
-    """The name of the tensor that holds the state, after the layer's own."""
+    """The name of the tensor that holds the state, without the layer's name in front."""
     return _KEY + quant_type
 
 
-def write_state(state: StoredState) -> Tensors:
-    """The tensor of the state, as bitsandbytes writes it."""
+def write_state(state: StoredState) -> dict[str, torch.Tensor]:
+    """The tensor of the state by its name, as bitsandbytes writes it."""
     content = {
         "quant_type": state.quant_type,
         "blocksize": state.blocksize,
@@ -49,8 +54,12 @@ def write_state(state: StoredState) -> Tensors:
     return {state_name(state.quant_type): packed}
 
 
-def read_state(tensors: Tensors) -> StoredState:
-    """The state among a weight's tensors; CheckpointError when there is none or it makes no sense."""
+def read_state(tensors: dict[str, torch.Tensor]) -> StoredState:
+    """Read the state among a weight's tensors.
+
+    Raises:
+        CheckpointError: when there is no state, or its values are not valid.
+    """
     found = [tensors[state_name(name)] for name in TYPES if state_name(name) in tensors]
     if len(found) != 1 or found[0].dtype != torch.uint8:
         raise CheckpointError("a 4-bit weight has no quant_state of nf4 or fp4 beside it")

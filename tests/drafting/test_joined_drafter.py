@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.joined import JoinedDrafter
+from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.mixing import copy_share, first_odds, learnt_odds
 from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
@@ -81,19 +81,19 @@ def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | Non
     return odds
 
 
-@pytest.mark.parametrize("joined", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 def test_children_are_the_best_of_the_mixture(
-    models: Callable[[], LMDrafter], others: Callable[[], LMDrafter], joined: int
+    models: Callable[[], LMDrafter], others: Callable[[], LMDrafter], count: int
 ) -> None:
     """Below every node of trees, with noise and without, before and after something is learnt."""
     rng = np.random.default_rng(2)
     text = rng.integers(0, 4, PROMPT + 9).tolist()
-    alone = [models(), others()][:joined]
+    alone = [models(), others()][:count]
     for noise in (None, SAMPLING):
-        hybrid = HybridDrafter([models(), others()][:joined], NGramDrafter(), VOCAB)
-        hybrid.open("s", 40, text[0], noise)
-        hybrid.extend("s", None, np.array(text[1:PROMPT]))
-        assert not hybrid.needs_features
+        drafter = JoinedDrafter([models(), others()][:count], NGramDrafter(), VOCAB)
+        drafter.open("s", 40, text[0], noise)
+        drafter.extend("s", None, np.array(text[1:PROMPT]))
+        assert not drafter.needs_features
         for growth, stop in enumerate((PROMPT, PROMPT + 3, len(text)), start=1):
             known = text[:stop]
             odds = learnt(alone, known, noise)
@@ -115,33 +115,33 @@ def test_children_are_the_best_of_the_mixture(
                 np.testing.assert_allclose(log_probs, np.sort(expected)[::-1][:4], atol=1e-3)
                 np.testing.assert_allclose(log_probs, expected[tokens], atol=1e-3)
 
-            grow_and_check(hybrid, growth, 3, check, vocab=VOCAB)
+            grow_and_check(drafter, growth, 3, check, vocab=VOCAB)
             following = (PROMPT + 3, len(text), len(text))[growth - 1]
-            hybrid.extend("s", None, np.array(text[stop:following]))
+            drafter.extend("s", None, np.array(text[stop:following]))
 
 
 def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
     """What was learnt of tokens that are forgotten is forgotten, however the true ones come again."""
     text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]
-    hybrid = HybridDrafter([models()], NGramDrafter(), VOCAB)
-    hybrid.open("s", 40, 1)
-    hybrid.extend("s", None, np.array(text[1:5]))
-    hybrid.grow("s", 1, [0], [-1], [text[4]], 4)
-    hybrid.extend("s", None, np.array(text[5:]))
-    before = hybrid.grow("s", 2, [0], [-1], [2], 4)
+    drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
+    drafter.open("s", 40, 1)
+    drafter.extend("s", None, np.array(text[1:5]))
+    drafter.grow("s", 1, [0], [-1], [text[4]], 4)
+    drafter.extend("s", None, np.array(text[5:]))
+    before = drafter.grow("s", 2, [0], [-1], [2], 4)
     for growth, stops in enumerate(((7, 8, 10), (3, 7, 10), (2, 10), (0, 1, 10)), start=3):
-        hybrid.extend("s", None, np.array([9, 9, 1, 2]))
-        hybrid.rewind("s", stops[0])
+        drafter.extend("s", None, np.array([9, 9, 1, 2]))
+        drafter.rewind("s", stops[0])
         for start, stop in pairwise(stops):
-            hybrid.extend("s", None, np.array(text[start + 1 : stop + 1]))
-        again = hybrid.grow("s", growth, [0], [-1], [2], 4)
+            drafter.extend("s", None, np.array(text[start + 1 : stop + 1]))
+        again = drafter.grow("s", growth, [0], [-1], [2], 4)
         assert before.tokens.tolist() == again.tokens.tolist()
         np.testing.assert_allclose(before.log_probs, again.log_probs, atol=1e-5)
     parts = (models(), NGramDrafter())
-    assert hybrid.session_bytes(10) == sum(part.session_bytes(10) for part in parts)
-    assert hybrid.weight_bytes == sum(part.weight_bytes for part in parts)
-    assert hybrid.fingerprint == "small+ngram-1-12"
-    hybrid.close("s")
+    assert drafter.session_bytes(10) == sum(part.session_bytes(10) for part in parts)
+    assert drafter.weight_bytes == sum(part.weight_bytes for part in parts)
+    assert drafter.fingerprint == "small+ngram-1-12"
+    drafter.close("s")
 
 
 def test_lookup_counts_for_more_the_more_it_is_right() -> None:

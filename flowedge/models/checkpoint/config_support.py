@@ -1,4 +1,4 @@
-"""What a config asks of the model around its layers: windows, positions, and what is refused."""
+"""The windows, rotary parameters and positions that a model's config asks for, and which are supported."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from flowedge.models.checkpoint.families import Family
 
 SLIDING = "sliding_attention"
 FULL = "full_attention"
-# Their angles are a function of a row's own position.
+# RoPE types whose angles are a function of a row's own position.
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
-# Their frequencies change with the longest position of a forward, beyond the length below.
+# RoPE types whose frequencies change with the longest position of a forward, from `fixed_rope_length` on.
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 def layer_windows(family: Family, config: Any) -> list[int | None]:
-    """How many positions each layer sees, a row's own included; None for all of them."""
+    """The number of positions that a row of each layer sees, its own included; None for all positions."""
     window: int | None = getattr(config, "sliding_window", None)
     if family.windows == "every layer":
         return [window] * int(config.num_hidden_layers)
@@ -26,7 +26,7 @@ def layer_windows(family: Family, config: Any) -> list[int | None]:
 
 
 def rope_by_layer_type(config: Any) -> dict[str | None, dict[str, Any]]:
-    """The rotary parameters of each layer type that has its own; of None when all layers share them."""
+    """The rotary parameters by layer type; under the key None where all layers share them."""
     parameters = config.rope_parameters or {"rope_type": "default"}
     if SLIDING in parameters or FULL in parameters:
         return dict(parameters)
@@ -34,7 +34,10 @@ def rope_by_layer_type(config: Any) -> dict[str | None, dict[str, Any]]:
 
 
 def fixed_rope_length(config: Any) -> int | None:
-    """The number of positions for which the rotary frequencies do not depend on the length; None if ever."""
+    """The number of positions below which the rotary frequencies do not depend on the text's length.
+
+    None where they never do.
+    """
     lengths: list[int] = []
     for rope in rope_by_layer_type(config).values():
         if rope["rope_type"] == "longrope":
@@ -47,16 +50,19 @@ def fixed_rope_length(config: Any) -> int | None:
 def max_positions(config: Any) -> int:
     """The longest sequence that the model takes, in tokens.
 
-    Beyond `fixed_rope_length` what a model computes depends on how long its prompt was, so no sequence
-    goes there.
+    It ends at `fixed_rope_length`: beyond, a model's results depend on the length of its prompt.
     """
     fixed = fixed_rope_length(config)
     longest = int(config.max_position_embeddings)
     return longest if fixed is None else min(longest, fixed)
 
 
-def check_features(family: Family, config: Any) -> None:
-    """Raises CheckpointError that names what the config asks for and is not supported."""
+def check_config(family: Family, config: Any) -> None:
+    """Check that FlowEdge supports what a config asks for.
+
+    Raises:
+        CheckpointError: when a setting is not supported; the message names the setting.
+    """
     _check_heads(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
@@ -79,13 +85,13 @@ def check_features(family: Family, config: Any) -> None:
 def _check_heads(config: Any) -> None:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
-        raise CheckpointError(f"{heads} attention heads do not share {kv_heads} KV heads")
+        raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
 
 
 def _check_windows(family: Family, config: Any) -> None:
     window = getattr(config, "sliding_window", None)
     if window is not None and window < 1:
-        raise CheckpointError(f"sliding_window {window} leaves nothing to attend to")
+        raise CheckpointError(f"sliding_window is {window}; it has to be 1 or more")
     kinds = getattr(config, "layer_types", None) or []
     if family.windows != "by layer type":
         if family.windows == "none" and window is not None:
@@ -95,7 +101,7 @@ def _check_windows(family: Family, config: Any) -> None:
         if unlike := set(kinds) - {SLIDING if window else FULL}:
             raise CheckpointError(
                 f"layer types {', '.join(sorted(unlike))} are set, which transformers' {family.prefix} "
-                "layers do not tell apart"
+                "layers ignore"
             )
         return
     if len(kinds) != config.num_hidden_layers:

@@ -10,7 +10,7 @@ import torch
 from flowedge.core.messages import Payload
 from flowedge.core.sampling import IntArray, SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer
-from flowedge.drafting.mixing import first_odds, learnt_odds, mixed, pooled
+from flowedge.drafting.joined_distribution import first_odds, learnt_odds, mixed, pooled
 from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.prediction import Predictor
 from flowedge.drafting.ranking import ranked
@@ -36,7 +36,7 @@ class _LookupSession:
         return self.odds[-1] if self.odds else first_odds(self.noise)
 
 
-class HybridDrafter:
+class JoinedDrafter:
     """A Drafter over models and lookup, whose distributions are mixed before children are ranked.
 
     All are asked about every frontier node, whoever proposed it, so branches of one go on with tokens of the

@@ -83,7 +83,7 @@ def test_layers_that_were_left_out_stay_as_they_are(original: Path, tmp_path: Pa
     )
     checkpoint = Checkpoint.open(str(directory))
     block = LayerBlock.load(checkpoint, 0, 2)
-    attention = block._layers[0].get_submodule("self_attn")
+    attention = block.layers[0].get_submodule("self_attn")
     assert type(attention.q_proj) is torch.nn.Linear
     assert type(attention.k_proj).__name__ == "Linear4bit"
     assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 2)
@@ -133,7 +133,7 @@ def test_another_quantisation_is_refused(original: Path, tmp_path: Path) -> None
         ({}, "quantised by an unnamed method"),
         ({"quant_method": "bitsandbytes"}, "neither of 8 bits nor of 4"),
         ({"load_in_4bit": True, "bnb_4bit_quant_type": "int5"}, "'int5' is not one of nf4, fp4"),
-        ("nf4", "no object"),
+        ("nf4", "is not a JSON object"),
     ],
 )
 def test_other_methods_are_refused_by_name(

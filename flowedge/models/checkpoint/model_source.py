@@ -1,4 +1,4 @@
-"""Where the files of a model are: in a directory, or downloaded from the hub."""
+"""The directory of a model's files, which are downloaded from the hub where necessary."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def find_model(source: str, *, hub: bool = True) -> Path:
-    """The directory of a model that is given by it or by a hub id.
+def model_directory(source: str, *, hub: bool = True) -> Path:
+    """The directory of the model `source`, which is a directory or a hub id.
 
-    A hub id is downloaded (config, tokenizer and safetensors files, or .bin files where there are no others)
-    unless it is in the local cache, or `hub` forbids it. CheckpointError when the source cannot be found or
-    fetched.
+    A hub id that is not in the local cache is downloaded, if `hub` allows it: config, tokenizer and
+    safetensors files, or .bin files where there are no safetensors.
+
+    Raises:
+        CheckpointError: when the source cannot be found or downloaded.
     """
     directory = Path(source).expanduser()
     if directory.is_dir():
@@ -45,7 +47,8 @@ def find_model(source: str, *, hub: bool = True) -> Path:
 
 
 def _download(hub_id: str, files: Sequence[str], hub: bool) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 (only a hub id needs it)
+    # An idle agent imports this module, and has no need of the library.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
     try:
@@ -53,10 +56,10 @@ def _download(hub_id: str, files: Sequence[str], hub: bool) -> Path:
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         if not hub:
             raise CheckpointError(
-                f"{hub_id}: no such directory here, it was not downloaded before, and the hub is not allowed "
-                "(flowedge agent --hub allows it)"
+                f"{hub_id}: no such directory, not downloaded before, and downloads from the hub are not "
+                "allowed (flowedge agent --hub allows them)"
             ) from error
         raise CheckpointError(
-            f"{hub_id}: no such directory, and not from the hub ({type(error).__name__}: {error}); "
-            "offline, give the path of a local model directory"
+            f"{hub_id}: no such directory, and the download from the hub failed "
+            f"({type(error).__name__}: {error}); offline, give the path of a local model directory"
         ) from error

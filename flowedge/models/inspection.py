@@ -1,4 +1,4 @@
-"""What a checkpoint takes, from its config and the headers of its files; no tensor is read."""
+"""The memory that a checkpoint takes, from its config and its files' headers alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
-from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
 from flowedge.models.layers.tensors import DTYPES
@@ -21,13 +21,13 @@ class ModelSizes:
     """A model's sizes.
 
     Attributes:
-        parameters: of the decoder and its LM head; None where the checkpoint is quantised, as headers do
-            not tell.
-        stored_quant: the quantisation of the checkpoint itself.
-        layer_bytes: by quantisation, the bytes of each layer.
-        embedding_bytes, norm_bytes, head_bytes: in `dtype`; the head's are also those of a tied one, since
-            draft node and first stage are different devices.
-        kv_bytes: of one token in one layer, by dtype.
+        parameters: the number of parameters of the decoder and its LM head; None for a quantised checkpoint,
+            whose headers do not tell.
+        stored_quant: the quantisation that the checkpoint itself is stored in.
+        layer_bytes: the bytes of each layer, by quantisation.
+        embedding_bytes, norm_bytes: bytes in `dtype`.
+        head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
+        kv_bytes: the bytes of one token's keys and values in one layer, by dtype.
     """
 
     model_type: str
@@ -47,15 +47,19 @@ class ModelSizes:
 
     @property
     def quantisations(self) -> list[str]:
-        """Those that the checkpoint can be loaded in."""
+        """The quantisations that were inspected."""
         return list(self.layer_bytes)
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str]) -> ModelSizes:
-    """The sizes with layers in each of `quants`, in all there are when it is empty.
+    """The sizes of a checkpoint's model.
 
-    dtype_name: of what is not quantised, as `DTYPES` has it. BadRequestError when a quantisation does not
-    exist, or is not that of a checkpoint that is quantised already.
+    Args:
+        dtype_name: the dtype of everything that is not quantised, a key of DTYPES.
+        quants: the quantisations to compute layer sizes for; empty for all that the checkpoint allows.
+
+    Raises:
+        BadRequestError: when a quantisation does not exist, or the checkpoint is stored in another one.
     """
     config, dtype = checkpoint.config, DTYPES[dtype_name]
     if not quants:
@@ -81,7 +85,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
 
 
 def _count(checkpoint: Checkpoint) -> int:
-    """Of the decoder's tensors; a checkpoint may hold other models beside it."""
+    """The number of the decoder's parameters; a checkpoint may hold other models beside it."""
     own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD)
     return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names if name.startswith(own))
 
