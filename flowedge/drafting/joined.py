@@ -1,4 +1,4 @@
-"""Several drafters as one: each node's children are the best of one distribution of them all."""
+"""Several drafters as one: a node's children come from one joined distribution of all drafters."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 
 from flowedge.core.messages import Payload
 from flowedge.core.sampling import IntArray, SamplingParams
-from flowedge.drafting.drafter import Drafter, DraftLayer
-from flowedge.drafting.joined_distribution import first_odds, learnt_odds, mixed, pooled
+from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier
+from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_models, learnt_odds
+from flowedge.drafting.model_drafter import Predictor
 from flowedge.drafting.ngram import Match, NGramDrafter
-from flowedge.drafting.prediction import Predictor
 from flowedge.drafting.ranking import ranked
 from flowedge.models.layers.taps import Taps
 
 
 @dataclass
-class _LookupSession:
-    """What one session has shown of lookup.
+class _JoinedSession:
+    """The weight of lookup, as learnt from one session's tokens.
 
     Attributes:
-        rows: true rows; first: how many there were when a tree was first grown, None before.
-        odds: log-odds added to those of a match, after each true row from `first` on.
+        rows: the number of true rows.
+        first: the number of true rows when the first tree was grown; None before.
+        odds: the log-odds added to those of a match, after each true row from `first` on.
     """
 
     noise: SamplingParams | None
@@ -37,24 +38,25 @@ class _LookupSession:
 
 
 class JoinedDrafter:
-    """A Drafter over models and lookup, whose distributions are mixed before children are ranked.
+    """A Drafter over models and lookup, whose distributions are joined before children are ranked.
 
-    All are asked about every frontier node, whoever proposed it, so branches of one go on with tokens of the
-    others. What weight lookup has beside models is learnt from the tokens that are drawn, which are those
-    that come after the session's first growth.
+    All drafters are asked about every frontier node, so that a branch may have tokens of several drafters.
+    The weight of lookup beside the models is learnt from the drawn tokens, which are those after the
+    session's first growth.
     """
 
     def __init__(self, models: Sequence[Predictor], lookup: NGramDrafter | None, vocab_size: int) -> None:
-        """models: one or more, the best first; vocab_size: tokens of the target.
+        """Join one or more models, the best first, with lookup; `vocab_size` is the target's.
 
-        ValueError for models that tap different layers.
+        Raises:
+            ValueError: when two models tap different layers.
         """
         self._models = tuple(models)
         self._lookup = lookup
         self._vocab_size = vocab_size
         self._parts: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
         self._taps = next((part.taps for part in self._parts if part.taps), ())
-        self._sessions: dict[str, _LookupSession] = {}
+        self._sessions: dict[str, _JoinedSession] = {}
         for part in self._parts:
             if part.taps not in ((), self._taps):
                 raise ValueError(f"one drafter taps the layers {part.taps}, the other {self._taps}")
@@ -81,7 +83,7 @@ class JoinedDrafter:
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
-        self._sessions[session] = _LookupSession(noise)
+        self._sessions[session] = _JoinedSession(noise)
         for part in self._parts:
             part.open(session, capacity, first_token, noise)
 
@@ -108,27 +110,19 @@ class JoinedDrafter:
         if state.first is not None:
             del state.odds[max(rows - state.first, 0) :]
 
-    def grow(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-        width: int,
-    ) -> DraftLayer:
+    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
         state = self._sessions[session]
         if state.first is None:
             state.first = state.rows
-        found = [model.predict(session, growth, nodes, parents, tokens) for model in self._models]
-        log_probs = pooled(found, self._vocab_size)
+        found = [model.predict(session, growth, frontier) for model in self._models]
+        log_probs = join_models(found, self._vocab_size)
         if self._lookup is not None:
-            matches = self._lookup.matches(session, growth, nodes, parents, tokens)
-            log_probs = mixed(log_probs, matches, state.latest_odds)
+            matches = self._lookup.matches(session, growth, frontier)
+            log_probs = join_lookup(log_probs, matches, state.latest_odds)
         return ranked(log_probs, width, state.noise, found[0].positions)
 
     def _extend_lookup(self, session: str, next_tokens: IntArray, known: int) -> list[Match]:
-        """Extend it; what it had for each of the tokens, those apart that were `known` before the answer."""
+        """Extend the lookup; return its match before each token but the first `known`."""
         if self._lookup is None:
             return []
         self._lookup.extend(session, None, next_tokens[:known])
@@ -139,13 +133,13 @@ class JoinedDrafter:
         return matches
 
     def _learn(
-        self, session: str, state: _LookupSession, matches: Sequence[Match], next_tokens: IntArray
+        self, session: str, state: _JoinedSession, matches: Sequence[Match], next_tokens: IntArray
     ) -> None:
-        """Learn from the latest tokens, whose distributions models had after the rows before them."""
+        """Learn from the latest tokens, which the models predicted when the rows before were added."""
         assert state.first is not None
         start = state.first + len(state.odds) - 1
         found = [model.predict_true(session, start, start + len(matches)) for model in self._models]
         drawn = torch.from_numpy(next_tokens)[:, None]
-        log_probs = pooled(found, self._vocab_size).gather(1, drawn)[:, 0].tolist()
+        log_probs = join_models(found, self._vocab_size).gather(1, drawn)[:, 0].tolist()
         for match, token, log_prob in zip(matches, next_tokens.tolist(), log_probs, strict=True):
             state.odds.append(learnt_odds(state.latest_odds, match, token, log_prob))

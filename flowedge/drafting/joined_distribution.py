@@ -1,4 +1,4 @@
-"""Distributions of several drafters as one: what models take to follow, and what followed before."""
+"""The joined distribution of several drafters: models are averaged, then lookup is mixed in."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 import torch
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.model_drafter import Prediction
 from flowedge.drafting.ngram import Match
-from flowedge.drafting.prediction import Prediction
 
-# Log-odds that what follows is a copy and not what a model foresees, by the length of the match: for one
-# token that has followed it, and for several. They fit the bundled model's output at temperature 0, and with
-# _PER_TEMPERATURE that at 1.
-_LENGTHS = (1, 2, 3, 4, 5, 8)  # the least of each class
+# The log-odds that the next token is a copy and not a model's prediction, by the length of the match: where
+# one token has followed it, and where several have. They fit the bundled model's output at temperature 0, and
+# with _PER_TEMPERATURE its output at 1.
+_LENGTHS = (1, 2, 3, 4, 5, 8)  # the smallest length of each class
 _SINGLE = (-1.8, -1.5, -0.1, 1.0, 1.0, 2.6)
 _SEVERAL = (-3.6, -0.9, -1.4, -0.4, -0.2, 1.1)
 _PER_TEMPERATURE = -2.2
-_STEP = 0.6  # of the log-odds, for a token that was a copy against all odds
-_FLOOR = -100.0  # log-probability of tokens that a model cannot propose
-_FIRST_WEIGHT = 0.6  # of the first of several models; the others share the rest
+_STEP = 0.6  # the largest step of the log-odds for one token
+_FLOOR = -100.0  # the log-probability of tokens that a model cannot propose
+_FIRST_WEIGHT = 0.6  # the weight of the first of several models; the others share the rest
 
 
-def pooled(predictions: Sequence[Prediction], vocab: int) -> torch.Tensor:
-    """The normalised weighted geometric mean of what models predict: log-probabilities [f, vocab]."""
+def join_models(predictions: Sequence[Prediction], vocab: int) -> torch.Tensor:
+    """The normalised weighted geometric mean of predictions, as log-probabilities [f, vocab]."""
     if len(predictions) == 1:
         return torch.log_softmax(_over_target(predictions[0], vocab), dim=-1)
     others = (1 - _FIRST_WEIGHT) / (len(predictions) - 1)
@@ -37,25 +37,25 @@ def pooled(predictions: Sequence[Prediction], vocab: int) -> torch.Tensor:
 
 
 def first_odds(noise: SamplingParams | None) -> float:
-    """What is added to the log-odds of every class while nothing is learnt; `noise` as in Drafter.open.
+    """The log-odds added to every class before anything is learnt; `noise` as in Drafter.open.
 
-    Where tokens are drawn at a temperature, a text repeats itself the less.
+    They fall with the temperature, because a text repeats itself less when its tokens are drawn.
     """
     return 0.0 if noise is None else _PER_TEMPERATURE * min(noise.temperature, 1.0)
 
 
 def copy_share(match: Match, odds: float) -> float:
-    """The weight of a match beside models: `odds` is what the session adds to the log-odds of its class."""
+    """The weight of a match beside the models; `odds` is added to the log-odds of the match's class."""
     if not match.candidates:
         return 0.0
     place = int(np.searchsorted(_LENGTHS, match.length, side="right")) - 1
     return _logistic((_SINGLE if match.distinct == 1 else _SEVERAL)[place] + odds)
 
 
-def mixed(log_probs: torch.Tensor, matches: Sequence[Match], odds: float) -> torch.Tensor:
-    """w p + (1 - w P) q for each row of models' log-probabilities [f, vocab] and its match.
+def join_lookup(log_probs: torch.Tensor, matches: Sequence[Match], odds: float) -> torch.Tensor:
+    """Return the log of w p + (1 - w P) q for the log-probabilities log q [f, vocab] and each row's match.
 
-    w is copy_share; p, of the match's candidates, adds up to P. What is missing to 1 is left to the models.
+    w is `copy_share`, and p are the probabilities of the match's candidates, with the sum P.
     """
     result = log_probs.clone()
     for i, match in enumerate(matches):
@@ -68,9 +68,9 @@ def mixed(log_probs: torch.Tensor, matches: Sequence[Match], odds: float) -> tor
 
 
 def learnt_odds(odds: float, match: Match, token: int, log_prob: float) -> float:
-    """`odds` after a token that was drawn: a step up the gradient of its log-probability in the mixture.
+    """The odds after a drawn token: a step up the gradient of the token's joined log-probability.
 
-    log_prob: of the token, by the models.
+    `log_prob` is the token's log-probability by the models.
     """
     share = copy_share(match, odds)
     if share == 0:
@@ -89,7 +89,7 @@ def _candidates(match: Match) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _over_target(prediction: Prediction, vocab: int) -> torch.Tensor:
-    """The logits in float32, of all tokens of the target: [f, vocab]."""
+    """The logits of all the target's tokens, float32 [f, vocab]."""
     logits = prediction.logits.float()
     if prediction.ids is None:
         return logits[:, :vocab]

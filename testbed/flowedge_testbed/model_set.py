@@ -10,7 +10,7 @@ import torch
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
@@ -46,7 +46,7 @@ class ModelSet:
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
-        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
+        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
         between = tuple(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds
 from flowedge.drafting.lm import LMDrafter
@@ -45,7 +46,7 @@ def after(model: LMDrafter, text: list[int]) -> np.ndarray:
     """The model's log-probabilities [VOCAB] of what follows a text."""
     model.open("alone", len(text), text[0])
     model.extend("alone", None, np.array(text[1:]))
-    found = model.predict("alone", 1, [0], [-1], [text[-1]])
+    found = model.predict("alone", 1, Frontier([0], [-1], [text[-1]]))
     model.close("alone")
     return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
 
@@ -126,15 +127,15 @@ def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
     drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
     drafter.open("s", 40, 1)
     drafter.extend("s", None, np.array(text[1:5]))
-    drafter.grow("s", 1, [0], [-1], [text[4]], 4)
+    drafter.grow("s", 1, Frontier([0], [-1], [text[4]]), 4)
     drafter.extend("s", None, np.array(text[5:]))
-    before = drafter.grow("s", 2, [0], [-1], [2], 4)
+    before = drafter.grow("s", 2, Frontier([0], [-1], [2]), 4)
     for growth, stops in enumerate(((7, 8, 10), (3, 7, 10), (2, 10), (0, 1, 10)), start=3):
         drafter.extend("s", None, np.array([9, 9, 1, 2]))
         drafter.rewind("s", stops[0])
         for start, stop in pairwise(stops):
             drafter.extend("s", None, np.array(text[start + 1 : stop + 1]))
-        again = drafter.grow("s", growth, [0], [-1], [2], 4)
+        again = drafter.grow("s", growth, Frontier([0], [-1], [2]), 4)
         assert before.tokens.tolist() == again.tokens.tolist()
         np.testing.assert_allclose(before.log_probs, again.log_probs, atol=1e-5)
     parts = (models(), NGramDrafter())

@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
@@ -70,11 +70,11 @@ class Models:
     def lm(self, checkpoint: Checkpoint) -> LMDrafter:
         return LMDrafter(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, "")
 
-    def eagle(self, recalls: bool = False) -> EagleDrafter:
+    def eagle(self, recalls: bool = False) -> HeadDrafter:
         torch.manual_seed(1)
         head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
         embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
-        return EagleDrafter(head, self.head, embedding, recalls)
+        return HeadDrafter(head, self.head, embedding, recalls=recalls)
 
 
 DRAFTERS: dict[str, Callable[[Models], Drafter]] = {

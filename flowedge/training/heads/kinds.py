@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from flowedge.drafting.heads.eagle3_head import TAPPED_STATES, Eagle3Head, load_eagle3_head
+from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
-from flowedge.drafting.loading import check_sizes, drafter_directory
+from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.data.documents import TrainingText
@@ -45,9 +45,7 @@ def _eagle_head(target: TrainingTarget, settings: TrainingSettings) -> EagleHead
         return new_head(target.checkpoint.config, torch.Generator().manual_seed(settings.seed))
     directory = drafter_directory(settings.init)
     head = load_eagle_head(directory, torch.float32)
-    check_sizes(
-        int(head.config.hidden_size), int(head.config.vocab_size), target.checkpoint.config, directory
-    )
+    check_sizes(head, target.checkpoint.config, directory)
     head.embed_tokens = None  # from here on the target's
     return head
 
@@ -63,7 +61,7 @@ def _eagle3_head(
         return new_eagle3_head(config, ids, target.lm_head.weight.float().cpu(), generator)
     directory = drafter_directory(settings.init)
     head = load_eagle3_head(directory, torch.float32)
-    check_sizes(head.fc.in_features // TAPPED_STATES, int(head.config.vocab_size), config, directory)
-    check_sizes(int(head.config.hidden_size), int(head.config.vocab_size), config, directory)
+    check_sizes(head, config, directory)
+    check_width(head, config, directory)
     head.embed_tokens = None  # from here on the target's
     return head

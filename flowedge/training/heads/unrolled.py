@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from flowedge.drafting.heads.draft_head import EagleAttention
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
-from flowedge.drafting.heads.eagle_head import EagleAttention, Rotary
+from flowedge.models.layers.rotary import Rotation
 
 
 def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
@@ -42,7 +43,7 @@ class _BranchAttention:
         self._keys: list[Tensor] = []  # each [texts, kv_heads, rows, head_dim]; the first are the true rows'
         self._values: list[Tensor] = []
 
-    def __call__(self, inputs: Tensor, rotary: Rotary) -> Tensor:
+    def __call__(self, inputs: Tensor, rotary: Rotation) -> Tensor:
         """inputs [texts, rows, input_width] -> [texts, rows, hidden]."""
         own = self._attention
         queries, keys = apply_rotary_pos_emb(

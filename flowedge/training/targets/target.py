@@ -18,7 +18,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.request import DecodeCounters
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.head import LMHead
@@ -111,7 +111,7 @@ class TrainingTarget(ABC):
 
     def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
         """A saved head as a drafter with an LM head on the CPU. Errors as in flowedge.drafting.loading."""
-        choice = Target(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
+        choice = TargetModel(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
         drafter = load_drafter(str(head), choice)
         assert drafter is not None, "a folder is named"
         return drafter
