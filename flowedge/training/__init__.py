@@ -1,1 +1,1 @@
-"""Training of an EAGLE head for a target: data, features, recipe, checkpoints and evaluation."""
+"""Training of EAGLE heads: data, features of the target, updates, checkpoints and evaluation."""

@@ -1,4 +1,4 @@
-"""How much a head foresees: the acceptance length, by the whole machinery."""
+"""The acceptance length of a head, measured by decoding with the whole pipeline."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from flowedge.core.sampling import SamplingParams
 from flowedge.training.targets.target import Question, TrainingTarget
 
-NEW_TOKENS = 64  # of each answer
+NEW_TOKENS = 64  # the most tokens of each answer
 STRATEGY = "naive_pp"
 
 
 @dataclass(frozen=True)
 class AcceptanceLength:
-    """Tokens put out, in how many draft-verify cycles, over how many prompts."""
+    """The tokens of the answers to some prompts, and the draft-verify cycles they took."""
 
     prompts: int
     tokens: int
@@ -23,16 +23,17 @@ class AcceptanceLength:
 
     @property
     def length(self) -> float:
-        """Accepted and bonus tokens of a cycle; 0 when there was none."""
+        """The mean tokens of a cycle, accepted and bonus tokens; 0 without cycles."""
         return self.tokens / self.cycles if self.cycles else 0.0
 
 
 def evaluate(
     target: TrainingTarget, head: Path, prompts: Sequence[list[int]], advance: Callable[[int, int], None]
 ) -> AcceptanceLength:
-    """The acceptance of a saved head on prompts of token ids, at temperature 0.
+    """Measure the acceptance of a saved head on prompts of token ids, at temperature 0.
 
-    `advance` is told how many prompts are done, and of how many. Errors as in TrainingTarget.decode.
+    `advance` is called with the number of finished prompts and of all prompts. Errors as in
+    TrainingTarget.decode.
     """
     questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in prompts]
     tokens = cycles = 0

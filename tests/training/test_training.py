@@ -203,7 +203,7 @@ def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         ids = torch.from_numpy(tokens.astype(np.int64))[None]
         states = model.model(ids, output_hidden_states=True).hidden_states
-    loaded = LocalTarget.load(str(target), "none", torch.float32, taps=(2, 3, 4))
+    loaded = LocalTarget(str(target), "none", torch.float32, taps=(2, 3, 4))
     (features,) = loaded.features([tokens])
     expected = torch.cat([states[index][0] for index in (-1, 2, 3, 4)], dim=1)
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
@@ -250,7 +250,7 @@ def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
         sampling = SamplingParams(temperature=temperature, seed=seed)
         expected = list(reference.generate(prompt, sampling, 12, frozenset()).token_ids)
         assert expected[: len(answer)] == answer
-        assert len(answer) == 12 or answer[-1] in LocalTarget.load(str(target), "none", torch.float32).eos
+        assert len(answer) == 12 or answer[-1] in LocalTarget(str(target), "none", torch.float32).eos
 
 
 def test_a_quantised_target_in_half_precision(data: Path, tmp_path: Path) -> None:
