@@ -1,1 +1,1 @@
-"""Drafters, which propose the tokens of draft trees; a module for each kind, and how they are loaded."""
+"""Drafters, which propose the tokens of draft trees. Files that do not fit raise CheckpointError."""

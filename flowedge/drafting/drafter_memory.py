@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from flowedge.core.errors import CheckpointError
 from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
+    CONFIG_NAME,
     EMBEDDING_KEY,
     SAFETENSORS_NAME,
     llama_config,
-    read_config,
 )
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.weight_file import open_weights
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.whole_model import MiddleModel
 
@@ -63,7 +62,7 @@ def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) 
         row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
         row += int(own.config.hidden_size) * dtype.itemsize
         return DrafterMemory(MiddleModel.required_bytes(own, dtype), row)
-    config = llama_config(read_config(directory), directory, "draft")
+    config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
     parameters, has_embedding = _head_parameters(directory)
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
@@ -78,10 +77,6 @@ def _head_parameters(directory: Path) -> tuple[int, bool]:
     file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
     if not file.exists() and pickled.exists():
         return pickled.stat().st_size // STORED_BYTES, True
-    try:
-        with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            shapes = {name: found.get_shape() for name, found in slices.items() if "F" in found.get_dtype()}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read the draft head's weights in {directory}: {error}") from error
-    return sum(math.prod(shape) for shape in shapes.values()), EMBEDDING_KEY in shapes
+    weights = open_weights(file)
+    sizes = [math.prod(weight.shape) for weight in weights.values() if weight.dtype.is_floating_point]
+    return sum(sizes), EMBEDDING_KEY in weights

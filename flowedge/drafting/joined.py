@@ -46,32 +46,18 @@ class JoinedDrafter:
     """
 
     def __init__(self, models: Sequence[Predictor], lookup: NGramDrafter | None, vocab_size: int) -> None:
-        """Join one or more models, the best first, with lookup; `vocab_size` is the target's.
-
-        Raises:
-            ValueError: when two models tap different layers.
-        """
+        """Join one or more models, the best first, with lookup; `vocab_size` is the target's."""
         self._models = tuple(models)
         self._lookup = lookup
         self._vocab_size = vocab_size
         self._parts: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
-        self._taps = next((part.taps for part in self._parts if part.taps), ())
+        self.needs_features = any(part.needs_features for part in self._parts)
+        self.taps: Taps = next((part.taps for part in self._parts if part.taps), ())
+        self.weight_bytes = sum(part.weight_bytes for part in self._parts)
         self._sessions: dict[str, _JoinedSession] = {}
         for part in self._parts:
-            if part.taps not in ((), self._taps):
-                raise ValueError(f"one drafter taps the layers {part.taps}, the other {self._taps}")
-
-    @property
-    def needs_features(self) -> bool:
-        return any(part.needs_features for part in self._parts)
-
-    @property
-    def taps(self) -> Taps:
-        return self._taps
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(part.weight_bytes for part in self._parts)
+            if part.taps not in ((), self.taps):
+                raise ValueError(f"one drafter taps the layers {part.taps}, the other {self.taps}")
 
     @property
     def fingerprint(self) -> str:

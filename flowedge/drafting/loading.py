@@ -24,12 +24,12 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.drafting.heads.head_files import read_config
+from flowedge.drafting.heads.head_files import CONFIG_NAME
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
@@ -99,12 +99,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
-    """The directory of a source's files, which `hub` allows to download.
-
-    Raises:
-        BadRequestError: when the source is neither a directory nor a name of a drafter.
-        CheckpointError: when it cannot be downloaded.
-    """
+    """The directory of a source's files, which `hub` allows to download."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
     if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
@@ -119,11 +114,8 @@ def kind_of(directory: Path) -> DrafterKind:
 
     The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
     layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
-
-    Raises:
-        CheckpointError: when the config cannot be read.
     """
-    config = read_config(directory)
+    config = read_json_object(directory / CONFIG_NAME)
     if "draft_vocab_size" in config:
         return "eagle3"
     has_tokenizer = any((directory / name).is_file() for name in TOKENIZER_FILES)
@@ -148,11 +140,7 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
 
 
 def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
-    """Check that a head was made for a target's hidden size and vocabulary.
-
-    Raises:
-        CheckpointError: when it was made for others.
-    """
+    """Check that a head was made for a target's hidden size and vocabulary."""
     found = (head.target_hidden_size, int(head.config.vocab_size))
     wanted = (int(config.hidden_size), int(config.vocab_size))
     if found != wanted:
@@ -163,11 +151,7 @@ def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
 
 
 def check_width(head: DraftHead, config: Any, directory: Path) -> None:
-    """Check that a head is as wide as a target's embedding, which it is to share.
-
-    Raises:
-        CheckpointError: when it is not.
-    """
+    """Check that a head is as wide as a target's embedding, which it is to share."""
     if head.config.hidden_size != config.hidden_size:
         raise CheckpointError(
             f"drafter {directory} is {head.config.hidden_size} wide and cannot share the model's embedding, "

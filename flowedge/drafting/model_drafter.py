@@ -97,7 +97,7 @@ class ModelDrafter(SessionDrafter[M]):
 
     @property
     def _ids(self) -> IntArray | None:
-        """See Prediction.ids."""
+        """The `ids` of predictions."""
         return None
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:

@@ -152,11 +152,7 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
     weight_bytes = 0
 
     def __init__(self, max_n: int = MAX_N, min_n: int = MIN_N) -> None:
-        """Look for matches of `min_n` to `max_n` tokens.
-
-        Raises:
-            BadRequestError: unless 1 <= min_n <= max_n.
-        """
+        """Look for matches of `min_n` to `max_n` tokens."""
         if not 1 <= min_n <= max_n:
             raise BadRequestError(f"n-grams of {min_n} to {max_n} tokens cannot be looked up")
         super().__init__()

@@ -1,1 +1,1 @@
-"""Training of EAGLE heads: data, features of the target, updates, checkpoints and evaluation."""
+"""Training of EAGLE heads. Bad input raises BadRequestError, unusable files raise CheckpointError."""

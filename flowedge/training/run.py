@@ -6,13 +6,14 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
@@ -20,17 +21,32 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.data.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out
 from flowedge.training.data.self_generation import self_generated
-from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, AcceptanceLength, evaluate
 from flowedge.training.heads.kinds import head_taps, head_training
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import StateFolder, TrainingProgress
 from flowedge.training.targets.local_target import open_local_target
-from flowedge.training.targets.target import OpenTarget, TrainingTarget
+from flowedge.training.targets.target import OpenTarget, Question, TrainingTarget
 from flowedge.training.trainer import Trainer, default_learning_rate
 
 STATE_FOLDER = ".training"
 REPORT_NAME = "training.json"
 SAVE_EVERY_S = 120.0
+NEW_TOKENS = 64  # the most tokens of each evaluated answer
+STRATEGY = "naive_pp"  # of the evaluation
+
+
+@dataclass(frozen=True)
+class AcceptanceLength:
+    """The tokens of the answers to some prompts, and the draft-verify cycles they took."""
+
+    prompts: int
+    tokens: int
+    cycles: int
+
+    @property
+    def length(self) -> float:
+        """The mean tokens of a cycle, accepted and bonus tokens; 0 without cycles."""
+        return self.tokens / self.cycles if self.cycles else 0.0
 
 
 class TrainingObserver(Protocol):
@@ -90,12 +106,7 @@ def train_drafter(
         _train(trainer, states, observer)
         head.save(out)
         prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
-        acceptance = evaluate(
-            target,
-            out,
-            [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context],
-            lambda done, total: observer.advance("evaluating", done, total),
-        )
+        acceptance = _evaluate(target, out, prompts, observer)
     _write_report(out, model, identity, trainer.progress, acceptance)
     return acceptance
 
@@ -188,6 +199,20 @@ def _train(trainer: Trainer, states: StateFolder, observer: TrainingObserver) ->
     except (DeviceError, DeadlineError):
         save()  # the features fail, so this is the state after the last complete step
         raise
+
+
+def _evaluate(
+    target: TrainingTarget, head: Path, prompts: Sequence[list[int]], observer: TrainingObserver
+) -> AcceptanceLength:
+    """Measure the acceptance of a saved head at temperature 0, on prompts that leave room for an answer."""
+    fitting = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context]
+    questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in fitting]
+    tokens = cycles = 0
+    for done, counters in enumerate(target.decode(head, questions, STRATEGY), 1):
+        rounds = counters.accepted_per_round
+        tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
+        observer.advance("evaluating", done, len(fitting))
+    return AcceptanceLength(len(fitting), tokens, cycles)
 
 
 def _write_report(

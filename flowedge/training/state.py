@@ -62,11 +62,7 @@ class StateFolder:
             _write(path, identity)
 
     def load(self) -> TrainingState | None:
-        """The last checkpoint; None before the first.
-
-        Raises:
-            CheckpointError: when the checkpoint cannot be read.
-        """
+        """The last checkpoint; None before the first."""
         path = self.folder / STATE_NAME
         if not path.exists():
             return None
@@ -81,11 +77,7 @@ class StateFolder:
             raise _unreadable(path, error) from error
 
     def save(self, state: TrainingState) -> None:
-        """Replace the last checkpoint in one step.
-
-        Raises:
-            CheckpointError: when the checkpoint cannot be written.
-        """
+        """Replace the last checkpoint in one step."""
         weights = self.folder / f"step-{state.progress.step}.safetensors"
         part = weights.with_suffix(".part")
         try:

@@ -61,7 +61,7 @@ class Killer(Recorder):
 def small_work() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowedge.training.evaluation.NEW_TOKENS", 12)
+        patch.setattr("flowedge.training.run.NEW_TOKENS", 12)
         yield
 
 

@@ -87,7 +87,7 @@ def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def evaluations_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.evaluation.NEW_TOKENS", 16)
+    monkeypatch.setattr("flowedge.training.run.NEW_TOKENS", 16)
 
 
 @pytest.fixture(scope="module")

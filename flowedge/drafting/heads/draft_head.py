@@ -23,6 +23,15 @@ class KeyValueViews:
     values: Tensor
 
 
+@dataclass(frozen=True)
+class AttentionContext:
+    """The rotation of the rows, and the cache and the mask of DraftHead.forward."""
+
+    rotation: Rotation
+    cache: KeyValueViews | None
+    mask: Tensor | None
+
+
 class DraftHead(nn.Module, ABC):
     """A head of one layer that predicts a state from the state before and the token that follows that.
 
@@ -57,7 +66,6 @@ class DraftHead(nn.Module, ABC):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
         """Logits [n, columns] of states [n, hidden]; `lm_head` is the target's."""
 
-    @abstractmethod
     def forward(
         self,
         token_embeddings: Tensor,
@@ -75,6 +83,12 @@ class DraftHead(nn.Module, ABC):
             positions: int64 [rows].
             mask: bool [rows, kv_len], True where a row sees a cache entry, its own included.
         """
+        context = AttentionContext(self.rotary_emb(features, positions), cache, mask)
+        return self._predict(token_embeddings, features, context)
+
+    @abstractmethod
+    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """The result of `forward`."""
 
 
 class EagleAttention(nn.Module):
@@ -93,14 +107,13 @@ class EagleAttention(nn.Module):
         self.v_proj = nn.Linear(width, key_width, bias=bias)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=bias)
 
-    def forward(
-        self, hidden: Tensor, rotary: Rotation, cache: KeyValueViews | None, mask: Tensor | None
-    ) -> Tensor:
-        """Return [..., rows, hidden] for [..., rows, input_width]; cache and mask as in DraftHead.forward."""
-        queries, keys = apply_rotary_pos_emb(
-            self._heads(self.q_proj(hidden)), self._heads(self.k_proj(hidden)), *rotary, unsqueeze_dim=-3
+    def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """Return [..., rows, hidden] for [..., rows, input_width]."""
+        queries, keys, values = map(
+            self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
         )
-        values = self._heads(self.v_proj(hidden))
+        queries, keys = apply_rotary_pos_emb(queries, keys, *context.rotation, unsqueeze_dim=-3)
+        cache, mask = context.cache, context.mask
         if cache is not None:
             rows = hidden.shape[-2]
             cache.keys[:, -rows:] = keys

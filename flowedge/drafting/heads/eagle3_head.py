@@ -13,18 +13,17 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from flowedge.core.errors import CheckpointError
 from flowedge.core.sampling import IntArray
-from flowedge.drafting.heads.draft_head import DraftHead, EagleAttention, KeyValueViews
+from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
 from flowedge.drafting.heads.head_files import (
     CONFIG_NAME,
     EMBEDDING_KEY,
     fill_head,
     llama_config,
-    read_config,
     read_tensors,
     write_head,
 )
+from flowedge.models.checkpoint.checkpoint import read_json_object
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.rotary import Rotation
 
 KIND = "EAGLE-3"
 TAPPED_STATES = 3
@@ -44,17 +43,10 @@ class Eagle3Layer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(
-        self,
-        embedded: Tensor,
-        hidden: Tensor,
-        rotary: Rotation,
-        cache: KeyValueViews | None,
-        mask: Tensor | None,
-    ) -> Tensor:
+    def forward(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [rows, hidden] for `embedded` and `hidden` of the same shape."""
         inputs = torch.cat((self.input_layernorm(embedded), self.hidden_norm(hidden)), dim=-1)
-        hidden = hidden + self.self_attn(inputs, rotary, cache, mask)
+        hidden = hidden + self.self_attn(inputs, context)
         updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return updated
 
@@ -93,16 +85,8 @@ class Eagle3Head(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:  # noqa: ARG002
         return self.logits(states)
 
-    def forward(
-        self,
-        token_embeddings: Tensor,
-        features: Tensor,
-        positions: Tensor,
-        cache: KeyValueViews | None,
-        mask: Tensor | None,
-    ) -> Tensor:
-        rotary = self.rotary_emb(features, positions)
-        predicted: Tensor = self.midlayer(token_embeddings, features, rotary, cache, mask)
+    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        predicted: Tensor = self.midlayer(embedded, hidden, context)
         return predicted
 
     def logits(self, states: Tensor) -> Tensor:
@@ -116,12 +100,8 @@ class Eagle3Head(DraftHead):
 
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
-    """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`.
-
-    Raises:
-        CheckpointError: when the folder cannot be read or holds another model.
-    """
-    settings = read_config(directory)
+    """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
+    settings = read_json_object(directory / CONFIG_NAME)
     for name in REFUSED_SETTINGS:
         if settings.get(name):
             raise CheckpointError(f"{directory / CONFIG_NAME} sets {name}, which is not supported")

@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from flowedge.drafting.heads.draft_head import DraftHead, EagleAttention, KeyValueViews
+from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
 from flowedge.drafting.heads.head_files import (
+    CONFIG_NAME,
     EMBEDDING_KEY,
     fill_head,
     llama_config,
-    read_config,
     read_tensors,
     write_head,
 )
+from flowedge.models.checkpoint.checkpoint import read_json_object
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.rotary import Rotation
 
 KIND = "EAGLE-1/2"
 
@@ -33,11 +33,9 @@ class EagleLayer(nn.Module):
         self.mlp = LlamaMLP(config)  # type: ignore[no-untyped-call]
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(
-        self, hidden: Tensor, rotary: Rotation, cache: KeyValueViews | None, mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for `hidden` of the same shape."""
-        hidden = hidden + self.self_attn(hidden, rotary, cache, mask)
+        hidden = hidden + self.self_attn(hidden, context)
         updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return updated
 
@@ -60,17 +58,8 @@ class EagleHead(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
         return lm_head.logits(states)
 
-    def forward(
-        self,
-        token_embeddings: Tensor,
-        features: Tensor,
-        positions: Tensor,
-        cache: KeyValueViews | None,
-        mask: Tensor | None,
-    ) -> Tensor:
-        rotary = self.rotary_emb(features, positions)
-        hidden = self.fc(torch.cat((token_embeddings, features), dim=-1))
-        predicted: Tensor = self.layers[0](hidden, rotary, cache, mask)
+    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        predicted: Tensor = self.layers[0](self.fc(torch.cat((embedded, hidden), dim=-1)), context)
         return predicted
 
     def forward_causal(self, token_embeddings: Tensor, features: Tensor) -> Tensor:
@@ -81,12 +70,8 @@ class EagleHead(DraftHead):
 
 
 def load_eagle_head(directory: Path, dtype: torch.dtype) -> EagleHead:
-    """Load a published EAGLE-1/2 checkpoint folder, for evaluation and with weights in `dtype`.
-
-    Raises:
-        CheckpointError: when the folder cannot be read or holds another model.
-    """
-    settings = read_config(directory)
+    """Load a published EAGLE-1/2 checkpoint folder, for evaluation and with weights in `dtype`."""
+    settings = read_json_object(directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     tensors = read_tensors(directory)
     head = EagleHead(config, fc_bias=bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)

@@ -130,11 +130,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
 
     @torch.inference_mode()
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        """Add true rows; see Drafter.extend.
-
-        Raises:
-            ValueError: when `features` is None.
-        """
         if features is None:
             raise ValueError("an EAGLE head drafts from features")
         state = self._with_capacity(session, len(next_tokens))

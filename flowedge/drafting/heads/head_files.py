@@ -1,9 +1,8 @@
-"""The folder of a published draft head."""
+"""The folder of a published draft head. Readers raise CheckpointError for files that they cannot use."""
 
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import warnings
 from pathlib import Path
@@ -11,39 +10,24 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
-from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.checkpoint.weight_file import open_weights
 
 CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"
 BIN_NAME = "pytorch_model.bin"
 EMBEDDING_KEY = "embed_tokens.weight"
 UNUSED_SETTINGS = ("bias", "architectures", "model_type")
-UNREADABLE = (SafetensorError, OSError, EOFError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError)
 IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """The settings in a folder's config.json.
-
-    Raises:
-        CheckpointError: when it cannot be read.
-    """
-    return read_json_object(directory / CONFIG_NAME)
-
-
 def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaConfig:
-    """The config of a head's layer; `kind` is the name of the head in errors.
-
-    Raises:
-        CheckpointError: when the settings are not those of a head.
-    """
+    """The config of a head's layer; `kind` is the name of the head in errors."""
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
         raise CheckpointError(f"{directory} is no {kind} head: num_hidden_layers is {layers}, expected 1")
@@ -55,36 +39,21 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaC
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """A head's tensors by name, without derived buffers.
-
-    Raises:
-        CheckpointError: when there is no weight file or it cannot be read.
-    """
-    stored = _stored_tensors(directory)
-    return {name: value for name, value in stored.items() if not name.endswith(IGNORED_SUFFIX)}
-
-
-def _stored_tensors(directory: Path) -> dict[str, Tensor]:
-    safe, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
-    try:
-        if safe.exists():
-            return load_file(safe)
-        if pickled.exists():
-            warnings.warn(f"{pickled} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=4)
-            return dict(torch.load(pickled, map_location="cpu", weights_only=True))
-    except UNREADABLE as error:
-        raise CheckpointError(f"cannot read the EAGLE head's weights in {directory}: {error}") from error
-    raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
+    """A head's tensors by name, without derived buffers."""
+    path = directory / SAFETENSORS_NAME
+    if not path.exists():
+        path = directory / BIN_NAME
+        if not path.exists():
+            raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
+        warnings.warn(f"{path} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=3)
+    stored = open_weights(path)
+    return {name: stored[name][...] for name in stored if not name.endswith(IGNORED_SUFFIX)}
 
 
 def fill_head(
     head: DraftHead, tensors: dict[str, Tensor], dtype: torch.dtype, directory: Path, kind: str
 ) -> None:
-    """Give a head its weights in `dtype`, frozen, and put it in evaluation mode.
-
-    Raises:
-        CheckpointError: when tensors are missing, unexpected or misshapen; the message names all of them.
-    """
+    """Give a head its weights in `dtype`, frozen, and put it in evaluation mode."""
     expected = head.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is not part of an {kind} head" for name in tensors if name not in expected]

@@ -109,11 +109,7 @@ class ReferenceModel:
         max_new_tokens: int,
         eos_ids: Collection[int] = (),
     ) -> ReferenceOutput:
-        """Draw tokens until an end token or `max_new_tokens`.
-
-        Raises:
-            BadRequestError: when the prompt is empty.
-        """
+        """Draw tokens until an end token or `max_new_tokens`."""
         margins = _Margins()
         processors = LogitsProcessorList([_Raw(), *_drawing(sampling), margins])
         tokens = self._generate(prompt_ids, max_new_tokens, processors, eos_ids=eos_ids)
@@ -144,9 +140,6 @@ class ReferenceModel:
         """Measure how much the logits of a text depend on the number of rows in a forward.
 
         `token_ids` is a text similar to the text to check; a few hundred tokens are enough.
-
-        Raises:
-            BadRequestError: when the text has fewer than two tokens.
         """
         if len(token_ids) < 2:
             raise BadRequestError(

@@ -1,1 +1,1 @@
-"""Model files: config, tokenizer, and tensors that are read a few rows at a time."""
+"""Model files: config, tokenizer and tensors. Readers raise CheckpointError for unusable files."""

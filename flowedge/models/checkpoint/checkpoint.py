@@ -56,11 +56,7 @@ class Checkpoint:
     """
 
     def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
-        """Open the model in `directory`. `external` replaces the weight files of the directory.
-
-        Raises:
-            CheckpointError: when the directory holds no supported, readable model.
-        """
+        """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
         self._external = external
         self._raw_config = read_json_object(directory / "config.json")
@@ -171,11 +167,7 @@ class Checkpoint:
 
     @property
     def head_name(self) -> str:
-        """The tensor of the LM head; the embedding's tensor where the two are tied.
-
-        Raises:
-            CheckpointError: when there is no LM head and the config does not tie it to the embedding.
-        """
+        """The tensor of the LM head; the embedding's tensor where the two are tied."""
         if self.has(LM_HEAD):
             return LM_HEAD
         if self.config.tie_word_embeddings:
@@ -288,11 +280,7 @@ class Checkpoint:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model.
-
-    Raises:
-        CheckpointError: when the file cannot be read or holds anything else.
-    """
+    """The JSON object in a file of a model."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -58,11 +58,7 @@ def max_positions(config: Any) -> int:
 
 
 def check_config(family: Family, config: Any) -> None:
-    """Check that FlowEdge supports what a config asks for.
-
-    Raises:
-        CheckpointError: when a setting is not supported; the message names the setting.
-    """
+    """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")

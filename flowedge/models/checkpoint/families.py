@@ -153,11 +153,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a config's `model_type`.
-
-    Raises:
-        CheckpointError: when the type is not supported; the message lists the supported types.
-    """
+    """The family of a config's `model_type`."""
     family = FAMILIES.get(model_type)
     if family is None:
         supported = ", ".join(sorted(FAMILIES))

@@ -31,9 +31,6 @@ def model_directory(source: str, *, hub: bool = True) -> Path:
 
     A hub id that is not in the local cache is downloaded, if `hub` allows it: config, tokenizer and
     safetensors files, or .bin files where there are no safetensors.
-
-    Raises:
-        CheckpointError: when the source cannot be found or downloaded.
     """
     directory = Path(source).expanduser()
     if directory.is_dir():

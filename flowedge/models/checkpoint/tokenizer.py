@@ -14,11 +14,7 @@ _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load the checkpoint's transformers tokenizer.
-
-    Raises:
-        CheckpointError: when the checkpoint has no readable tokenizer.
-    """
+    """Load the checkpoint's transformers tokenizer."""
     try:
         return AutoTokenizer.from_pretrained(
             checkpoint.directory, local_files_only=True, trust_remote_code=False
@@ -65,11 +61,7 @@ def encode_messages(
 
 
 def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:
-    """The token ids that end an answer, from the generation config, the model's config and the tokenizer.
-
-    Raises:
-        CheckpointError: when the generation config cannot be read.
-    """
+    """The token ids that end an answer, from the generation config, the model's config and the tokenizer."""
     found = [checkpoint.config.eos_token_id, getattr(tokenizer, "eos_token_id", None)]
     if (checkpoint.directory / "generation_config.json").is_file():
         try:

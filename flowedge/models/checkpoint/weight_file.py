@@ -59,11 +59,7 @@ class WeightSlice:
     offset: int
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Read the selected part; of the first axis only the selected rows are read.
-
-        Raises:
-            OSError: when the file is shorter than its header says.
-        """
+        """Read the selected part; of the first axis only the selected rows are read."""
         leading, *inner = index if isinstance(index, tuple) else (index,)
         if self.shape and isinstance(leading, int):
             wanted = range(self.shape[0])[leading]
@@ -185,11 +181,7 @@ Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
 
 
 def open_weights(path: Path) -> Weights:
-    """The tensors of a .safetensors or .bin file.
-
-    Raises:
-        CheckpointError: when the file cannot be read.
-    """
+    """The tensors of a .safetensors or .bin file."""
     try:
         return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
     except (OSError, RuntimeError, ValueError, EOFError) as error:

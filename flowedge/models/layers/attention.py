@@ -36,9 +36,6 @@ def attend(
 
     Returns:
         [1, rows, heads, head_size], and None for the attention weights.
-
-    Raises:
-        CheckpointError: when an unsupported argument would change the result.
     """
     unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
     if unsupported or dropout:

@@ -42,9 +42,6 @@ class SessionCache:
         """Allocate `capacity_rows` rows.
 
         `windows` has the window of each layer in positions, as `layer_windows` returns them; empty for none.
-
-        Raises:
-            CapacityError: when `capacity_rows` is below 1.
         """
         if capacity_rows < 1:
             raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session; it needs 1 or more")

@@ -28,11 +28,7 @@ class LMHead:
     def load(
         cls, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> LMHead:
-        """Read the head's tensor, which is the embedding's when the two are tied.
-
-        Raises:
-            CheckpointError: when there is no such tensor, or it has a bias.
-        """
+        """Read the head's tensor, which is the embedding's when the two are tied."""
         config, name = checkpoint.config, checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(

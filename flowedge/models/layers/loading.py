@@ -40,11 +40,7 @@ class LayerLoader:
     quant_cache: QuantCache | None = None
 
     def load(self, index: int, cache_index: int) -> nn.Module:
-        """Load decoder layer `index`, which writes to layer `cache_index` of a session's cache.
-
-        Raises:
-            CheckpointError: when a tensor is missing or does not have the shape that the config asks for.
-        """
+        """Load decoder layer `index`, which writes to layer `cache_index` of a session's cache."""
         layer = _empty_layer(self.checkpoint, index)
         attend: Any = layer.self_attn
         attend.layer_idx = cache_index
@@ -96,11 +92,7 @@ class LayerLoader:
 def load_parameter(
     checkpoint: Checkpoint, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> nn.Parameter:
-    """Load a tensor of the checkpoint as a frozen parameter.
-
-    Raises:
-        CheckpointError: when the tensor is missing or has another shape.
-    """
+    """Load a tensor of the checkpoint as a frozen parameter."""
     checkpoint.check_shape(name, shape)
     tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
     for start, rows in _stored_rows(checkpoint, name):

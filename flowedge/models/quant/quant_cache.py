@@ -44,11 +44,7 @@ class SourceTensor:
 
     @classmethod
     def of(cls, path: Path, name: str) -> SourceTensor:
-        """The tensor `name` in the file at `path`.
-
-        Raises:
-            OSError: when the file does not exist.
-        """
+        """The tensor `name` in the file at `path`."""
         real = path.resolve()
         found = real.stat()
         return cls(str(real), found.st_ino, found.st_size, found.st_mtime_ns, name)
@@ -98,11 +94,7 @@ class QuantCache:
     def configured(
         cls, directory: str | None = None, gib: float | None = None, given: Mapping[str, Path] = _NONE
     ) -> QuantCache:
-        """A cache whose missing settings come from the environment or else from the defaults.
-
-        Raises:
-            BadRequestError: when the size is not a number of 0 or more.
-        """
+        """A cache whose missing settings come from the environment or else from the defaults."""
         limits = CacheLimits.configured(directory, gib)
         return cls(limits.root / QUANTISED, limits.max_bytes, given)
 

@@ -46,11 +46,7 @@ class TrainingText:
 
 
 def document_of(tokenizer: Any, example: Example) -> TrainingText:
-    """The tokens of an example by the model's chat template; all tokens of a plain text count.
-
-    Raises:
-        BadRequestError: when the template refuses the messages.
-    """
+    """The tokens of an example by the model's chat template; all tokens of a plain text count."""
     if example.text:
         tokens = [*tokenizer.encode(example.text), *_eos(tokenizer)]
         return TrainingText(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))

@@ -40,9 +40,6 @@ def self_generated(
     Args:
         file: each answer is appended to it as a JSON line, and answers that it has are not made again.
         advance: called with the number of answers so far and the number of all answers.
-
-    Raises:
-        CheckpointError: when the file cannot be read.
     """
     answers = _read(file)
     total = len(prompts) * len(TEMPERATURES)

@@ -41,7 +41,7 @@ class Eagle3Training(HeadTraining):
         self._weights: list[float] = (weights / weights.sum()).tolist()
 
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:  # noqa: ARG002
-        """See HeadTraining; rows whose likeliest token the head cannot propose are left out."""
+        """Leave out rows whose likeliest token the head cannot propose; see HeadTraining.backward."""
         hidden = self._target.lm_head.hidden_size
         steps = len(self._weights)
         rows = batch.rows.shape[1] - 1

@@ -35,11 +35,7 @@ def head_taps(kind: HeadKind, config: Any) -> Taps:
 def head_training(
     target: TrainingTarget, documents: Sequence[TrainingText], settings: TrainingSettings
 ) -> HeadTraining:
-    """The training of a new head, or of the head in settings.init.
-
-    Raises:
-        CheckpointError: when the initial head is of another kind or for another target.
-    """
+    """The training of a new head, or of the head in settings.init."""
     config, compute = target.checkpoint.config, torch_dtype(settings.dtype)
     generator = torch.Generator().manual_seed(settings.seed)
     directory = drafter_directory(settings.init) if settings.init else None

@@ -37,11 +37,7 @@ class LocalTarget(TrainingTarget):
         taps: Taps = (),
         device: torch.device | str = "cpu",
     ) -> None:
-        """Load a directory, hub id or "bundled".
-
-        Raises:
-            CheckpointError: when the source cannot be found or is not supported.
-        """
+        """Load a directory, hub id or "bundled"."""
         checkpoint = Checkpoint.open(source)
         tokenizer = load_tokenizer(checkpoint)
         self._block = LayerBlock.load(
@@ -115,5 +111,5 @@ class LocalTarget(TrainingTarget):
 def open_local_target(
     source: str, quant: str, dtype: torch.dtype, taps: Taps, device: torch.device | str = "cpu"
 ) -> AbstractContextManager[TrainingTarget]:
-    """See OpenTarget."""
+    """Open a target (see OpenTarget) in this process, on `device`."""
     return nullcontext(LocalTarget(source, quant, dtype, taps, device))

@@ -108,11 +108,7 @@ class TrainingTarget(ABC):
         return embedded.float()
 
     def room(self, question: Question) -> int:
-        """The most tokens that an answer may have.
-
-        Raises:
-            CapacityError: when there is no room for a token.
-        """
+        """The most tokens that an answer may have."""
         room = min(question.max_new_tokens, self.context - len(question.prompt))
         if room < 1:
             raise CapacityError(
@@ -138,11 +134,7 @@ OpenTarget = Callable[[str, str, torch.dtype, Taps], AbstractContextManager[Trai
 
 
 def check_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        BadRequestError: when torch cannot compute on it here.
-    """
+    """The device of a name."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
