@@ -45,11 +45,6 @@ class ModelSizes:
     head_bytes: int
     kv_bytes: dict[str, int]
 
-    @property
-    def quantisations(self) -> list[str]:
-        """The quantisations that were inspected."""
-        return list(self.layer_bytes)
-
 
 def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str]) -> ModelSizes:
     """The sizes of a checkpoint's model.

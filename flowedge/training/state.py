@@ -24,7 +24,7 @@ class TrainingProgress:
     Attributes:
         step: the number of updates; epoch, batch: the next batch's place in the data.
         spent_s: seconds of training; tokens: the tokens trained on, with repetitions.
-        feature_loss, token_loss, agreement: see StepReport, smoothed over about the last 50 updates.
+        feature_loss, token_loss, agreement: see LossSums, smoothed over about the last 50 updates.
     """
 
     step: int = 0

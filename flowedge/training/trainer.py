@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import tee
 
 import torch
@@ -28,20 +28,6 @@ LARGEST_NORM = 1.0  # gradients of an update are clipped to it
 SMOOTHING = 0.98  # the weight of the earlier value in the smoothed losses
 _HEAD, _OPTIMIZER = "head.", "optimizer."
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """The means of an update over its rows that count, for an EAGLE-3 head over the rows of all steps.
-
-    Attributes:
-        feature_loss: smooth-L1 loss; token_loss: soft cross-entropy in nats.
-        agreement: the share of rows with the target's likeliest token.
-    """
-
-    feature_loss: float
-    token_loss: float
-    agreement: float
 
 
 class Trainer:
@@ -76,7 +62,7 @@ class Trainer:
         assert self._settings.minutes is not None
         return min(1.0, self.progress.spent_s / (60 * self._settings.minutes))
 
-    def steps(self) -> Iterator[StepReport]:
+    def steps(self) -> Iterator[None]:
         """Train to the end, and yield after each update; the state may be saved then."""
         settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
@@ -85,10 +71,10 @@ class Trainer:
         with closing(self._target.features(texts)) as features:
             while self.share < 1:
                 update = next(updates)
-                report = self._step([self._documents[index] for index in update.documents], features)
+                self._step([self._documents[index] for index in update.documents], features)
                 if update.is_last:
                     self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
-                yield report
+                yield
 
     def state(self) -> TrainingState:
         """The state from which `restore` continues."""
@@ -118,7 +104,7 @@ class Trainer:
             ) from error
         self.progress = state.progress
 
-    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> StepReport:
+    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> None:
         """Update the weights; `features` yields the rows of the batch's texts next."""
         started = time.monotonic()
         # Seeded by the step, so that the generator has no state to save.
@@ -145,10 +131,7 @@ class Trainer:
             group["lr"] = self._peak * learning_rate_scale(self.share)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        share = sums.share or 1.0
-        report = StepReport(sums.feature / share, sums.token / share, sums.agreed / share)
-        self.progress = _advanced(self.progress, report, sum(map(len, batch)), time.monotonic() - started)
-        return report
+        self.progress = _advanced(self.progress, sums, sum(map(len, batch)), time.monotonic() - started)
 
 
 def learning_rate_scale(progress: float, warmup: float = 0.02) -> float:
@@ -163,13 +146,11 @@ def default_learning_rate(hidden_size: int) -> float:
     return min(1e-3, max(3e-5, 0.256 / hidden_size))
 
 
-def _advanced(
-    progress: TrainingProgress, report: StepReport, tokens: int, seconds: float
-) -> TrainingProgress:
+def _advanced(progress: TrainingProgress, sums: LossSums, tokens: int, seconds: float) -> TrainingProgress:
     weight = SMOOTHING if progress.step else 0.0
 
-    def smooth(old: float, new: float) -> float:
-        return weight * old + (1 - weight) * new
+    def smooth(old: float, total: float) -> float:
+        return weight * old + (1 - weight) * (total / (sums.share or 1.0))
 
     return replace(
         progress,
@@ -177,7 +158,7 @@ def _advanced(
         batch=progress.batch + 1,
         spent_s=progress.spent_s + seconds,
         tokens=progress.tokens + tokens,
-        feature_loss=smooth(progress.feature_loss, report.feature_loss),
-        token_loss=smooth(progress.token_loss, report.token_loss),
-        agreement=smooth(progress.agreement, report.agreement),
+        feature_loss=smooth(progress.feature_loss, sums.feature),
+        token_loss=smooth(progress.token_loss, sums.token),
+        agreement=smooth(progress.agreement, sums.agreed),
     )

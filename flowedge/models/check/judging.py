@@ -67,7 +67,7 @@ def gap_behind(
     sampling: SamplingParams,
     tolerance: float,
 ) -> float:
-    """The score of the reference's token less the score of ours, in logit units.
+    """The score that the token `ours` lacks to be drawn by the reference, in logit units.
 
     A score is the perturbed log-probability times the temperature. A token that rounding may put inside or
     outside of top-k and top-p counts as whichever favours ours; a token that cannot be inside gives inf.

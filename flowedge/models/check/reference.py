@@ -270,31 +270,24 @@ class _Margins(LogitsProcessor):
         return scores
 
 
+@dataclass(eq=False)
 class _Comparison(LogitsProcessor):
     """The last processor: it compares each drawn token with ours, and notes the first difference."""
 
-    def __init__(
-        self, raw: _Raw, prefix: int, ours: Sequence[int], sampling: SamplingParams, tolerance: float
-    ) -> None:
-        self.found: Difference | None = None
-        self._raw = raw
-        self._prefix = prefix
-        self._ours = ours
-        self._sampling = sampling
-        self._tolerance = tolerance
+    raw: _Raw
+    prefix: int  # the tokens before ours
+    ours: Sequence[int]
+    sampling: SamplingParams
+    tolerance: float
+    found: Difference | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         position = input_ids.shape[1]
-        ours, drawn = int(self._ours[position - self._prefix]), int(scores[0].argmax())
+        ours, drawn = int(self.ours[position - self.prefix]), int(scores[0].argmax())
         if ours != drawn and self.found is None:
-            logits = self._raw.logits[0].cpu().numpy().astype(np.float64)
+            logits = self.raw.logits[0].cpu().numpy().astype(np.float64)
             gap = gap_behind(
-                logits,
-                ours,
-                drawn,
-                position=position,
-                sampling=self._sampling,
-                tolerance=self._tolerance,
+                logits, ours, drawn, position=position, sampling=self.sampling, tolerance=self.tolerance
             )
             self.found = Difference(position, ours, drawn, gap)
         return scores

@@ -30,24 +30,14 @@ class LocalTarget(TrainingTarget):
     """All layers of a model, which run one text at a time."""
 
     def __init__(
-        self,
-        source: str,
-        quant: str,
-        dtype: torch.dtype,
-        taps: Taps = (),
-        device: torch.device | str = "cpu",
+        self, source: str, quant: str, dtype: torch.dtype, taps: Taps = (), device: torch.device | str = "cpu"
     ) -> None:
         """Load a directory, hub id or "bundled"."""
         checkpoint = Checkpoint.open(source)
         tokenizer = load_tokenizer(checkpoint)
+        layers, cache = checkpoint.config.num_hidden_layers, QuantCache.configured()
         self._block = LayerBlock.load(
-            checkpoint,
-            0,
-            checkpoint.config.num_hidden_layers,
-            quant=quant,
-            dtype=dtype,
-            device=device,
-            quant_cache=QuantCache.configured(),
+            checkpoint, 0, layers, quant=quant, dtype=dtype, device=device, quant_cache=cache
         )
         lm_head = LMHead.load(checkpoint, dtype=dtype, device=device)
         super().__init__(checkpoint, lm_head, tokenizer, eos_token_ids(checkpoint, tokenizer), taps)
