@@ -1,14 +1,32 @@
-"""How an agent proves who it is."""
+"""How a device proves who it is, and asks other devices to prove who they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from flowedge.core.settings_group import Seconds, SettingsGroup
 
 
-@dataclass(frozen=True)
-class SecuritySettings:
-    """Which identity to use, and how it is kept current."""
+class SecuritySettings(SettingsGroup):
+    """Which credentials a device uses, and how often it renews them."""
 
-    cluster_dir: str | None = None  # that `flowedge join` wrote to; the state directory if not given
-    insecure: bool = False  # plaintext on every network, to and from anyone
-    refresh_s: float = 60.0  # the revocation list is fetched, and renewal looked after, this often
+    cluster_dir: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Directory that flowedge join wrote to; the state directory if not set.",
+            examples=["/var/lib/flowedge"],
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        Field(description="Plaintext on every network, to and from anyone; the log says so at every start."),
+    ] = False
+    refresh_s: Annotated[
+        Seconds,
+        Field(
+            description="Seconds between two fetches of the revocation list and checks of the certificate."
+        ),
+    ] = 60.0

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field
 
+from flowedge.core.settings_group import SettingsGroup
 from flowedge.system.cgroup import cgroup_memory
 from flowedge.system.memory_sums import GIB
 
 
-@dataclass(frozen=True)
-class MemorySettings:
-    """How much memory an agent takes for its work."""
+class MemorySettings(SettingsGroup):
+    """How much of the device's memory the agent may use. What does not fit is refused before it is loaded."""
 
-    limit_gib: float | None = None  # that this process may hold; None: all that the device has
-    reserve_gib: float = 0.25  # left free for activations, buffers and the rest of the device
-    kv_tokens: int = 2048  # for which the KV cache has to fit beside the weights
+    limit_gib: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="GiB that the agent may hold; if not set, all that the device and its cgroup have.",
+            examples=[6.0],
+        ),
+    ] = None
+    reserve_gib: Annotated[
+        float,
+        Field(ge=0, description="GiB left free beside weights and caches, for activations and buffers."),
+    ] = 0.25
+    kv_tokens: Annotated[
+        int, Field(ge=1, description="Tokens of context whose KV cache has to fit beside the weights.")
+    ] = 2048
 
     @property
     def limit_bytes(self) -> int | None:
