@@ -36,11 +36,7 @@ class SettingsGroup(BaseModel):
 
     @classmethod
     def explain(cls, detail: ErrorDetails, path: tuple[str | int, ...]) -> str:
-        """Return what pydantic found wrong, as a sentence that begins with the field's path.
-
-        Args:
-            path: the field, and the index in an array; empty if the values do not go together.
-        """
+        """Return what pydantic found wrong at a path: a field and an index, or empty for the whole group."""
         place = ".".join(map(str, detail["loc"]))
         message = detail["msg"].removeprefix("Value error, ")
         message = message[:1].lower() + message[1:]

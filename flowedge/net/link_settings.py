@@ -15,19 +15,12 @@ MIB = 1 << 20
 class LinkDeadlines(SettingsGroup):
     """How long a link waits, in seconds."""
 
-    heartbeat_s: Annotated[
-        Seconds, Field(description="Both ends of a link send a sign of life this often.")
-    ] = 0.5
-    silence_s: Annotated[
-        Seconds, Field(description="A peer that has not been heard for this long is lost.")
-    ] = 3.0
+    heartbeat_s: Annotated[Seconds, Field(description="Links carry a sign of life this often.")] = 0.5
+    silence_s: Annotated[Seconds, Field(description="A peer not heard for this long is lost.")] = 3.0
     # The draft node, which hears every stage on its express link, finds a lost stage sooner.
     upstream_silence_s: Annotated[
         Seconds,
-        Field(
-            description="The same for the sender of segments, whose signs of life wait behind a segment "
-            "that a slow network carries."
-        ),
+        Field(description="A sender of segments not heard for this long is lost; sending can take long."),
     ] = 30.0
     connect_s: Annotated[Seconds, Field(description="A peer has to answer a new stream within this.")] = 5.0
     send_s: Annotated[Seconds, Field(description="A peer has to take a single message within this.")] = 60.0
@@ -44,12 +37,7 @@ class MessageLimit(SettingsGroup):
     """How large a message may be."""
 
     message_mib: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1024,
-            description="MiB of one message; a segment of many rows of a large model takes several.",
-        ),
+        int, Field(ge=1, le=1024, description="MiB of a message; a segment of many rows takes several.")
     ] = MAX_FRAME_BYTES // MIB + 1
 
 

@@ -22,11 +22,8 @@ class SecuritySettings(SettingsGroup):
     ] = None
     insecure: Annotated[
         bool,
-        Field(description="Plaintext on every network, to and from anyone; the log says so at every start."),
+        Field(description="Plaintext on every network, to and from anyone; the log warns at every start."),
     ] = False
     refresh_s: Annotated[
-        Seconds,
-        Field(
-            description="Seconds between two fetches of the revocation list and checks of the certificate."
-        ),
+        Seconds, Field(description="Seconds between two checks of the revocation list and the certificate.")
     ] = 60.0

@@ -32,7 +32,7 @@ class CacheSettings(SettingsGroup):
         float | None,
         Field(
             ge=0,
-            description=f"GiB they may take there, {DEFAULT_GIB:g} if not set; 0 keeps none.",
+            description=f"GiB that all weights there may take, {DEFAULT_GIB:g} if not set; 0 keeps none.",
             examples=[DEFAULT_GIB],
         ),
     ] = None

@@ -13,12 +13,10 @@ from flowedge.net.address import checked_address
 class WeightsSettings(SettingsGroup):
     """Where weights come from, in this order: the cache, a directory, other devices, the hub."""
 
-    directories: Annotated[
-        bool, Field(description="Use the directory of a model where this device has it.")
-    ] = True
-    hub: Annotated[
-        bool, Field(description="Ask the hub for a model that neither this device nor another has.")
-    ] = False
+    directories: Annotated[bool, Field(description="Use a model's directory where this device has it.")] = (
+        True
+    )
+    hub: Annotated[bool, Field(description="Ask the hub for a model that no device has.")] = False
     peers: Annotated[
         tuple[Annotated[str, checked_by(checked_address)], ...],
         Field(description="Agents (host:port) to ask for weights beside the devices of the pipeline."),
@@ -26,8 +24,7 @@ class WeightsSettings(SettingsGroup):
     streams: Annotated[int, Field(ge=1, le=32, description="Tensors received at the same time.")] = 4
     max_sending: Annotated[int, Field(ge=1, le=256, description="Tensors sent at the same time.")] = 16
     stall_s: Annotated[
-        Seconds,
-        Field(description="A device that sends nothing of a tensor for this long is left for another."),
+        Seconds, Field(description="A device that sends nothing of a tensor for this long is given up.")
     ] = 10.0
     give_up_s: Annotated[
         Seconds, Field(description="Fetching fails when no device sends anything for this long.")

@@ -11,17 +11,17 @@ from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by
 from flowedge.net.address import checked_address, host_ip
 from flowedge.net.link_settings import LinkDeadlines, MessageLimit
 
+Host = Annotated[str, checked_by(host_ip)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1, max_length=63)]
-Positive = Annotated[int, Field(ge=1, le=1 << 31)]
-Count = Annotated[int, Field(ge=0)]
+Limit = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
 class DeviceSettings(SettingsGroup):
     """The device itself."""
 
     host: Annotated[
-        Annotated[str, checked_by(host_ip)] | None,
+        Host | None,
         Field(
             description="Address to listen on, one of the device's own; 0.0.0.0 for all its networks. "
             "If not set, 127.0.0.1 until the device joins a cluster, then 0.0.0.0.",
@@ -35,18 +35,11 @@ class DeviceSettings(SettingsGroup):
     ] = None
     device_kind: Annotated[
         Name | None,
-        Field(
-            description='What the device is, such as "Jetson Orin Nano"; found out if not set.',
-            examples=["Jetson Orin Nano"],
-        ),
+        Field(description="What the device is; found out if not set.", examples=["Jetson Orin Nano"]),
     ] = None
     advertise: Annotated[bool, Field(description="Make the agent known on its networks by zeroconf.")] = True
-    threads: Annotated[
-        int, Field(ge=1, le=1024, description="Processor threads that a computation uses.")
-    ] = 1
-    reflection: Annotated[
-        bool, Field(description="Answer gRPC server reflection, for grpcurl and similar tools.")
-    ] = False
+    threads: Annotated[int, Field(ge=1, le=1024, description="Processor threads of a computation.")] = 1
+    reflection: Annotated[bool, Field(description="Answer gRPC server reflection, say of grpcurl.")] = False
 
 
 class PipelineSettings(SettingsGroup):
@@ -60,23 +53,20 @@ class PipelineSettings(SettingsGroup):
         ),
     ] = ""
     drafter: Annotated[
-        str, Field(description='Its drafter: a directory or hub id, "bundled", "ngram" or "none".')
+        str,
+        Field(description='Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none".'),
     ] = "bundled"
     quant: Annotated[str, Field(description="Quantisation of the layers.")] = "none"
     stages: Annotated[
         tuple[Annotated[str, checked_by(checked_address)], ...],
-        Field(
-            description="Its stages, host:port in the order of the layers. Empty: idle agents that are found."
-        ),
+        Field(description="Stages, host:port in the order of the layers; empty: idle agents that are found."),
     ] = ()
-    count: Annotated[Count, Field(description="How many stages to find; 0 takes all idle agents.")] = 0
+    count: Annotated[int, Field(ge=0, description="Stages to find; 0 takes all idle agents.")] = 0
     split: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(description="Layers of each stage; empty: as even as possible."),
     ] = ()
-    look_s: Annotated[
-        Seconds, Field(description="Seconds between two checks of whether the pipeline still stands.")
-    ] = 5.0
+    look_s: Annotated[Seconds, Field(description="Seconds between two checks of the pipeline.")] = 5.0
 
     @model_validator(mode="after")
     def _stages_are_clear(self) -> PipelineSettings:
@@ -100,38 +90,26 @@ class MetricsSettings(SettingsGroup):
 
     enabled: Annotated[bool, Field(description="Serve metrics over HTTP, at /metrics.")] = True
     host: Annotated[
-        str,
-        checked_by(host_ip),
-        Field(description="Address to serve them on; whoever can connect to it may read them."),
+        Host, Field(description="Address of the metrics; whoever can connect to it may read them.")
     ] = "127.0.0.1"
-    port: Annotated[
-        Port, Field(description="Port to serve them on; 0 takes a free port and says so in the log.")
-    ] = 0
+    port: Annotated[Port, Field(description="Port of the metrics; 0 takes a free port, see the log.")] = 0
 
 
 class AgentLimits(MessageLimit):
     """How much the agent takes, from one peer and from all of them. Anything beyond is refused."""
 
-    sessions: Annotated[Positive, Field(description="Sessions open at the same time.")] = 64
-    segment_rows: Annotated[Positive, Field(description="Rows of a segment.")] = 4096
-    queued_segments: Annotated[
-        Positive, Field(description="Segments that wait for a stage's computation.")
-    ] = 4096
-    prompt_bytes: Annotated[Positive, Field(description="Bytes of a prompt as text.")] = 1 << 20
+    sessions: Annotated[Limit, Field(description="Sessions open at the same time.")] = 64
+    segment_rows: Annotated[Limit, Field(description="Rows of a segment.")] = 4096
+    queued_segments: Annotated[Limit, Field(description="Segments that wait for a stage.")] = 4096
+    prompt_bytes: Annotated[Limit, Field(description="Bytes of a prompt as text.")] = 1 << 20
     prompt_tokens: Annotated[
-        Positive, Field(description="Tokens of a prompt; the model's own limit is often lower.")
+        Limit, Field(description="Tokens of a prompt; the model's own limit is often lower.")
     ] = 1 << 17
-    calls: Annotated[Positive, Field(description="Calls going on at the same time, streams included.")] = 512
-    streams_per_peer: Annotated[
-        Positive, Field(description="Streams that one address may hold open; they count as calls too.")
-    ] = 64
+    calls: Annotated[Limit, Field(description="Calls at the same time, streams included.")] = 512
+    streams_per_peer: Annotated[Limit, Field(description="Streams that one address may hold open.")] = 64
 
     def check_prompt_text(self, prompt: str) -> None:
-        """Check a prompt before it is turned into tokens.
-
-        Raises:
-            CapacityError: when the prompt has too many bytes.
-        """
+        """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
         size = len(prompt.encode())
         if size > self.prompt_bytes:
             raise CapacityError(
@@ -139,11 +117,7 @@ class AgentLimits(MessageLimit):
             )
 
     def check_prompt_tokens(self, number: int) -> None:
-        """Check the number of tokens of a prompt.
-
-        Raises:
-            CapacityError: when there are too many.
-        """
+        """Raise CapacityError for a prompt of too many tokens."""
         if number > self.prompt_tokens:
             raise CapacityError(
                 f"the prompt has {number} tokens, at most {self.prompt_tokens} are taken; shorten it"
@@ -155,13 +129,10 @@ class DeadlineSettings(LinkDeadlines):
 
     load_s: Annotated[Seconds, Field(description="A role has to be loaded within this.")] = 600.0
     claim_s: Annotated[
-        Seconds,
-        Field(
-            description="A loaded stage that no draft node has used within this may be given another role."
-        ),
+        Seconds, Field(description="A stage that no draft node uses within this may get another role.")
     ] = 30.0
     progress_s: Annotated[
-        Seconds, Field(description="A session without any message, result or output for this long is ended.")
+        Seconds, Field(description="A session without message, result or output for this long is ended.")
     ] = 60.0
     keep_alive_s: Annotated[Seconds, Field(description="A client hears something at least this often.")] = 1.0
     drain_s: Annotated[
@@ -173,10 +144,7 @@ class DeadlineSettings(LinkDeadlines):
             "systemd's TimeoutStopSec has to be 10 s longer.",
         ),
     ] = 20.0
-    stop_s: Annotated[
-        Seconds,
-        Field(description="Each step of the end has this long after that: handing back, giving up the role."),
-    ] = 2.0
+    stop_s: Annotated[Seconds, Field(description="After drain_s, each step of the end has this long.")] = 2.0
 
 
 class LogSettings(SettingsGroup):

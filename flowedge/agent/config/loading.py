@@ -33,6 +33,8 @@ ALIASES = {DIRECTORY_VARIABLE: ("cache", "dir"), SIZE_VARIABLE: ("cache", "gib")
 
 Flags = Mapping[str, tuple[str, str, Any]]
 """By flag, such as "--port": section, key and value; None when the flag was not given."""
+Source = tuple[Mapping[str, Any], Callable[[SettingPath], str]]
+"""Values by section, and what to call the origin of the value at a path."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,16 @@ class EffectiveConfig:
     """
 
     config: AgentConfig
-    origins: Mapping[tuple[str, str], str]
+    origins: Mapping[SettingPath, str]
     file: Path | None
+
+
+class _Sources(BaseSettings, AgentConfig):
+    """The configuration as pydantic-settings looks for it in the environment and in a file."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True
+    )
 
 
 def load_config(
@@ -64,70 +74,35 @@ def load_config(
     if path is None and default_file.exists():
         path = default_file
     aliases = {name: (*place, os.environ.get(name) or None) for name, place in ALIASES.items()}
-    layers = [
-        _named_layer(flags or {}, "flag"),
-        _environment_layer(),
-        _named_layer(aliases, "environment variable"),
-    ]
+    sources = [_named(flags or {}, "flag"), _environment(), _named(aliases, "environment variable")]
     if path is not None:
-        layers.append(_file_layer(path))
-    values: dict[str, Any] = {}
-    origins: dict[tuple[str, str], str] = {}
-    for layer in reversed(layers):
-        for section, given in layer.values.items():
-            if isinstance(given, dict) and isinstance(values.get(section, {}), dict):
-                values[section] = values.get(section, {}) | given
-                origins |= {(section, key): layer.origin((section, key)) for key in given}
-            else:
-                values[section] = given
+        sources.append(_file(path))
+    merged: dict[str, Any] = {}
+    origins: dict[SettingPath, str] = {}
+    for values, origin in reversed(sources):
+        for section, given in values.items():
+            keys, lower = given if isinstance(given, dict) else (), merged.get(section)
+            merged[section] = lower | given if keys and isinstance(lower, dict) else given
+            origins |= {place: origin(place) for place in [(section,), *((section, key) for key in keys)]}
     try:
-        config = AgentConfig.model_validate(values)
+        config = AgentConfig.model_validate(merged)
     except ValidationError as error:
-        raise complain(error, lambda wrong: _origin(layers, wrong)) from error
-    return EffectiveConfig(config, origins, path)
+        raise complain(error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
+    return EffectiveConfig(config, {place: name for place, name in origins.items() if len(place) > 1}, path)
 
 
-class _Sources(BaseSettings, AgentConfig):
-    """The configuration as pydantic-settings looks for it in the environment and in a file."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True
-    )
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The values of one source by section, and what to call the origin of each."""
-
-    values: Mapping[str, Any]
-    origin: Callable[[SettingPath], str]
-
-    def has(self, path: SettingPath) -> bool:
-        section = self.values.get(str(path[0]))
-        return section is not None and (len(path) == 1 or (isinstance(section, dict) and path[1] in section))
-
-
-def _origin(layers: list[_Layer], path: SettingPath) -> str:
-    """Return the origin of the value at a path, or of its section if the section as a whole is wrong."""
-    for depth in (2, 1):
-        for layer in layers:
-            if layer.has(path[:depth]):
-                return layer.origin(path)
-    return "defaults"
-
-
-def _named_layer(given: Mapping[str, tuple[str, str, Any]], kind: str) -> _Layer:
+def _named(settings: Mapping[str, tuple[str, str, Any]], kind: str) -> Source:
+    """Return a source whose values have names: flags, and environment variables that follow no rule."""
     values: dict[str, dict[str, Any]] = {}
-    for section, key, value in given.values():
+    names: dict[SettingPath, str] = {}
+    for name, (section, key, value) in settings.items():
         if value is not None:
             values.setdefault(section, {})[key] = value
-    names: dict[SettingPath, str] = {
-        (section, key): f"{kind} {name}" for name, (section, key, _) in given.items()
-    }
-    return _Layer(values, lambda path: names.get(path[:2], kind))
+            names[section,] = names[section, key] = f"{kind} {name}"
+    return values, names.__getitem__
 
 
-def _environment_layer() -> _Layer:
+def _environment() -> Source:
     for variable in os.environ:
         name = variable.upper()
         section, delimiter, _ = name.removeprefix(PREFIX).lower().partition(DELIMITER)
@@ -138,15 +113,15 @@ def _environment_layer() -> _Layer:
     except SettingsError as error:
         raise BadRequestError(f"the environment's {PREFIX}... cannot be used: {error}") from error
 
-    def origin(path: SettingPath) -> str:
-        section, key = path[0], path[1] if len(path) > 1 else "*"
-        name = f"{section}{DELIMITER}{key}" if isinstance(values[str(section)], dict) else section
-        return f"environment variable {PREFIX}{str(name).upper()}"
+    def origin(place: SettingPath) -> str:
+        section, key = str(place[0]), str(place[1]) if len(place) > 1 else "*"
+        name = f"{section}{DELIMITER}{key}" if isinstance(values[section], dict) else section
+        return f"environment variable {PREFIX}{name.upper()}"
 
-    return _Layer(values, origin)
+    return values, origin
 
 
-def _file_layer(path: Path) -> _Layer:
+def _file(path: Path) -> Source:
     """Return what a file says. Each value has to be of the exact type, and right by itself."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -160,18 +135,16 @@ def _file_layer(path: Path) -> _Layer:
         found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
         reason = f"{path}:{found[2]}:{found[3]}: {found[1]}" if found else f"{path}: {error}"
         raise BadRequestError(reason) from error
-    if text and not path.is_file():  # the source above reads nothing else
+    if text and not path.is_file():  # pydantic-settings reads nothing else
         raise BadRequestError(f"the configuration {path} is not a regular file; copy it to one")
     places = find_places(text)
 
-    def origin(wrong: SettingPath) -> str:
-        for depth in range(len(wrong), 0, -1):
-            if wrong[:depth] in places:
-                return f"{path}:{places[wrong[:depth]]}"
-        return str(path)
+    def origin(place: SettingPath) -> str:
+        found = places.get(place[:2]) or places.get(place[:1])
+        return f"{path}:{found}" if found else str(path)
 
     try:
         AgentConfig.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         raise complain(error, origin) from error
-    return _Layer(values, origin)
+    return values, origin

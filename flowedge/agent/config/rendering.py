@@ -68,14 +68,7 @@ def with_table(document: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return a value as TOML.
-
-    Args:
-        value: a text, number, truth value, path or sequence of them.
-
-    Raises:
-        TypeError: when the value is of another type.
-    """
+    """Return a text, number, truth value, path or sequence of them as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 SettingPath = tuple[str | int, ...]
-"""Section, key and index in an array; the index, or both it and the key, may be absent."""
+"""Section, key and index in an array; the index, or the key as well, may be absent."""
 
 _MULTI_LINE_STRING = re.compile(r"\"\"\".*?\"\"\"|'''.*?'''", re.DOTALL)
 _HEADER_OR_KEY = re.compile(r"""\s*(\[*)[\s\w."'-]+[]=]""")
@@ -21,13 +21,10 @@ def find_places(text: str) -> Mapping[SettingPath, str]:
     places: dict[SettingPath, str] = {}
     section: SettingPath = ()
     for number, line in enumerate(text.split("\n"), 1):
-        begun = _HEADER_OR_KEY.match(line)
-        if begun is None:
-            continue
-        path = () if begun[1] else section
-        for word in re.finditer(r"[\w-]+", begun[0]):
-            path = (*path, word[0])
-            places.setdefault(path, f"{number}:{word.start() + 1}")
-        if begun[1]:
-            section = path
+        if begun := _HEADER_OR_KEY.match(line):
+            path = () if begun[1] else section
+            for word in re.finditer(r"[\w-]+", begun[0]):
+                path = (*path, word[0])
+                places.setdefault(path, f"{number}:{word.start() + 1}")
+            section = path if begun[1] else section
     return places
