@@ -24,10 +24,7 @@ Patterns = tuple[Annotated[str, checked_by(_checked_pattern)], ...]
 class DiscoverySettings(SettingsGroup):
     """How this device makes itself known, and looks for others."""
 
-    peers: Annotated[
-        Peers,
-        Field(description='Agents that multicast does not reach, as ["host:port"].'),
-    ] = ()
+    peers: Annotated[Peers, Field(description='Agents that multicast does not reach, as ["host:port"].')] = ()
     allow: Annotated[
         Patterns,
         Field(
