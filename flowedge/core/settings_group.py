@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -44,6 +44,11 @@ class SettingsGroup(BaseModel):
         if detail["type"] == "value_error" or (field is not None and "Secret" in str(field.annotation)):
             return f"{place}: {message}" if place else message
         return f"{place} is {detail['input']!r}: {message}"
+
+
+def setting(default: T, description: str, **constraints: Any) -> T:
+    """Declare a field of a group; its type may have bounds too, and `constraints` are arguments of Field."""
+    return cast(T, Field(default=default, description=description, **constraints))
 
 
 def checked_by(check: Callable[[T], T]) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
 from flowedge.core.errors import BadRequestError
-from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by
+from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.net.address import checked_address
 
 
@@ -24,16 +22,16 @@ Patterns = tuple[Annotated[str, checked_by(_checked_pattern)], ...]
 class DiscoverySettings(SettingsGroup):
     """How this device makes itself known, and looks for others."""
 
-    peers: Annotated[Peers, Field(description='Agents that multicast does not reach, as ["host:port"].')] = ()
-    allow: Annotated[
-        Patterns,
-        Field(
-            description='Interfaces to use, as ["eth*", "192.168.1.0/24"]; empty: all except those of '
-            "containers, virtual machines and VPNs."
-        ),
-    ] = ()
-    deny: Annotated[Patterns, Field(description="Interfaces never to use, even if allowed.")] = ()
-    ttl_s: Annotated[
-        int, Field(ge=1, le=3600, description="Seconds of silence after which this device counts as stale.")
-    ] = 30
-    poll_s: Annotated[Seconds, Field(description="Seconds between two checks of the interfaces.")] = 5.0
+    peers: Peers = setting(
+        (), 'Agents that multicast does not reach, as ["host:port"]; used besides the agents that are found.'
+    )
+    allow: Patterns = setting(
+        (),
+        'Interfaces to use, as ["eth*", "192.168.1.0/24"]; empty: all except those of containers, '
+        "virtual machines and VPNs.",
+    )
+    deny: Patterns = setting((), "Interfaces never to use, even if allowed.")
+    ttl_s: int = setting(30, "Seconds of silence after which others call this device stale.", ge=1, le=3600)
+    poll_s: Seconds = setting(
+        5.0, "Seconds between two checks for interfaces that have come, gone or changed."
+    )

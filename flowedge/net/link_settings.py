@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from flowedge.core.settings_group import Seconds, SettingsGroup
+from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 from flowedge.protocol.wire import MAX_FRAME_BYTES
 
 MIB = 1 << 20
@@ -15,15 +15,14 @@ MIB = 1 << 20
 class LinkDeadlines(SettingsGroup):
     """How long a link waits, in seconds."""
 
-    heartbeat_s: Annotated[Seconds, Field(description="Links carry a sign of life this often.")] = 0.5
-    silence_s: Annotated[Seconds, Field(description="A peer not heard for this long is lost.")] = 3.0
+    heartbeat_s: Seconds = setting(0.5, "Links carry a sign of life this often.")
+    silence_s: Seconds = setting(3.0, "A peer that has not been heard for this long is lost.")
     # The draft node, which hears every stage on its express link, finds a lost stage sooner.
-    upstream_silence_s: Annotated[
-        Seconds,
-        Field(description="A sender of segments not heard for this long is lost; sending can take long."),
-    ] = 30.0
-    connect_s: Annotated[Seconds, Field(description="A peer has to answer a new stream within this.")] = 5.0
-    send_s: Annotated[Seconds, Field(description="A peer has to take a single message within this.")] = 60.0
+    upstream_silence_s: Seconds = setting(
+        30.0, "A sender of segments not heard for this long is lost; a slow network may keep it busy."
+    )
+    connect_s: Seconds = setting(5.0, "A peer has to answer a new stream within this.")
+    send_s: Seconds = setting(60.0, "A peer has to take a single message within this.")
 
     @model_validator(mode="after")
     def _heartbeats_come_in_time(self) -> LinkDeadlines:
@@ -36,9 +35,12 @@ class LinkDeadlines(SettingsGroup):
 class MessageLimit(SettingsGroup):
     """How large a message may be."""
 
-    message_mib: Annotated[
-        int, Field(ge=1, le=1024, description="MiB of a message; a segment of many rows takes several.")
-    ] = MAX_FRAME_BYTES // MIB + 1
+    message_mib: int = setting(
+        MAX_FRAME_BYTES // MIB + 1,
+        "MiB of one message; a segment of many rows of a large model takes several.",
+        ge=1,
+        le=1024,
+    )
 
 
 class LinkSettings(LinkDeadlines, MessageLimit):

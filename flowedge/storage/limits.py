@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.settings_group import SettingsGroup
+from flowedge.core.settings_group import SettingsGroup, setting
 
 DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
@@ -20,22 +17,18 @@ DEFAULT_GIB = 16.0
 class CacheSettings(SettingsGroup):
     """Weights on disk: what was fetched, and what was quantised on this device."""
 
-    dir: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            description="Directory to keep weights in; ~/.cache/flowedge if not set.",
-            examples=["/var/cache/flowedge"],
-        ),
-    ] = None
-    gib: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            description=f"GiB that all weights there may take, {DEFAULT_GIB:g} if not set; 0 keeps none.",
-            examples=[DEFAULT_GIB],
-        ),
-    ] = None
+    dir: str | None = setting(
+        None,
+        "Directory to keep weights in; ~/.cache/flowedge if not set.",
+        min_length=1,
+        examples=["/var/cache/flowedge"],
+    )
+    gib: float | None = setting(
+        None,
+        f"GiB that the weights there may take, {DEFAULT_GIB:g} if not set; 0 keeps none.",
+        ge=0,
+        examples=[DEFAULT_GIB],
+    )
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import psutil
-from pydantic import Field
 
-from flowedge.core.settings_group import SettingsGroup
+from flowedge.core.settings_group import SettingsGroup, setting
 from flowedge.system.cgroup import cgroup_memory
 from flowedge.system.memory_sums import GIB
 
@@ -17,21 +15,16 @@ from flowedge.system.memory_sums import GIB
 class MemorySettings(SettingsGroup):
     """How much of the device's memory the agent may use. What does not fit is refused before it is loaded."""
 
-    limit_gib: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="GiB that the agent may hold; if not set, all that the device and its cgroup have.",
-            examples=[6.0],
-        ),
-    ] = None
-    reserve_gib: Annotated[
-        float,
-        Field(ge=0, description="GiB left free beside weights and caches, for activations and buffers."),
-    ] = 0.25
-    kv_tokens: Annotated[
-        int, Field(ge=1, description="Tokens of context whose KV cache has to fit beside the weights.")
-    ] = 2048
+    limit_gib: float | None = setting(
+        None,
+        "GiB that the agent may hold; if not set, all that the device and its cgroup have.",
+        gt=0,
+        examples=[6.0],
+    )
+    reserve_gib: float = setting(
+        0.25, "GiB left free beside weights and caches, for activations and buffers.", ge=0
+    )
+    kv_tokens: int = setting(2048, "Tokens of context whose KV cache has to fit beside the weights.", ge=1)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by
+from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.net.address import checked_address
 
 
 class WeightsSettings(SettingsGroup):
     """Where weights come from, in this order: the cache, a directory, other devices, the hub."""
 
-    directories: Annotated[bool, Field(description="Use a model's directory where this device has it.")] = (
-        True
+    directories: bool = setting(True, "Use the directory of a model where this device has it.")
+    hub: bool = setting(False, "Ask the hub for a model that neither this device nor another has.")
+    peers: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
+        (), "Agents (host:port) to ask for weights beside the devices of the pipeline."
     )
-    hub: Annotated[bool, Field(description="Ask the hub for a model that no device has.")] = False
-    peers: Annotated[
-        tuple[Annotated[str, checked_by(checked_address)], ...],
-        Field(description="Agents (host:port) to ask for weights beside the devices of the pipeline."),
-    ] = ()
-    streams: Annotated[int, Field(ge=1, le=32, description="Tensors received at the same time.")] = 4
-    max_sending: Annotated[int, Field(ge=1, le=256, description="Tensors sent at the same time.")] = 16
-    stall_s: Annotated[
-        Seconds, Field(description="A device that sends nothing of a tensor for this long is given up.")
-    ] = 10.0
-    give_up_s: Annotated[
-        Seconds, Field(description="Fetching fails when no device sends anything for this long.")
-    ] = 60.0
+    streams: int = setting(4, "Tensors received at the same time.", ge=1, le=32)
+    max_sending: int = setting(16, "Tensors sent at the same time.", ge=1, le=256)
+    stall_s: Seconds = setting(10.0, "A device that sends nothing of a tensor for this long is given up.")
+    give_up_s: Seconds = setting(60.0, "Fetching fails when no device sends anything for this long.")
 
     source_streams: ClassVar[int] = 3  # tensors received at the same time from one device
     chunk_bytes: ClassVar[int] = 2 << 20  # of a message

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.config.groups import DeadlineSettings
+from flowedge.agent.config.agent_config import DeadlineSettings
 from flowedge.cli.exits import EXIT_USAGE
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))

@@ -17,7 +17,7 @@ CLI = [sys.executable, "-m", "flowedge.cli.main"]
 AGENT = (
     "import sys; from flowedge.agent.main import serve; "
     "from flowedge.agent.config.agent_config import AgentConfig; "
-    "from flowedge.agent.config.groups import DeviceSettings; "
+    "from flowedge.agent.config.agent_config import DeviceSettings; "
     "from flowedge.discovery.settings import DiscoverySettings; "
     "from flowedge.security.settings import SecuritySettings; "
     "serve(AgentConfig(agent=DeviceSettings(host='0.0.0.0', name=sys.argv[1], port=int(sys.argv[2])), "

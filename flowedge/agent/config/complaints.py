@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from pydantic import ValidationError
 
 from flowedge.agent.config.agent_config import SECTIONS
-from flowedge.agent.config.toml_places import SettingPath
 from flowedge.core.errors import BadRequestError
+
+SettingPath = tuple[str | int, ...]
+"""Section, key and index in an array; the index, or the key as well, may be absent."""
 
 
 def complain(error: ValidationError, origin: Callable[[SettingPath], str]) -> BadRequestError:

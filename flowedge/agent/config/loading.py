@@ -20,8 +20,7 @@ from pydantic_settings import (
 )
 
 from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
-from flowedge.agent.config.complaints import complain, unknown_section
-from flowedge.agent.config.toml_places import SettingPath, find_places
+from flowedge.agent.config.complaints import SettingPath, complain, unknown_section
 from flowedge.core.errors import BadRequestError
 from flowedge.storage.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
@@ -35,6 +34,10 @@ Flags = Mapping[str, tuple[str, str, Any]]
 """By flag, such as "--port": section, key and value; None when the flag was not given."""
 Source = tuple[Mapping[str, Any], Callable[[SettingPath], str]]
 """Values by section, and what to call the origin of the value at a path."""
+
+
+_MULTI_LINE_STRING = re.compile(r"\"\"\".*?\"\"\"|'''.*?'''", re.DOTALL)
+_HEADER_OR_KEY = re.compile(r"""\s*(\[*)[\s\w."'-]+[]=]""")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def load_config(
     for values, origin in reversed(sources):
         for section, given in values.items():
             keys, lower = given if isinstance(given, dict) else (), merged.get(section)
-            merged[section] = lower | given if keys and isinstance(lower, dict) else given
+            merged[section] = lower | given if isinstance(given, dict) and isinstance(lower, dict) else given
             origins |= {place: origin(place) for place in [(section,), *((section, key) for key in keys)]}
     try:
         config = AgentConfig.model_validate(merged)
@@ -137,7 +140,7 @@ def _file(path: Path) -> Source:
         raise BadRequestError(reason) from error
     if text and not path.is_file():  # pydantic-settings reads nothing else
         raise BadRequestError(f"the configuration {path} is not a regular file; copy it to one")
-    places = find_places(text)
+    places = _find_places(text)
 
     def origin(place: SettingPath) -> str:
         found = places.get(place[:2]) or places.get(place[:1])
@@ -148,3 +151,18 @@ def _file(path: Path) -> Source:
     except ValidationError as error:
         raise complain(error, origin) from error
     return values, origin
+
+
+def _find_places(text: str) -> Mapping[SettingPath, str]:
+    """Return the "line:column" of each section header and each key that begins a line of a TOML file."""
+    text = _MULTI_LINE_STRING.sub(lambda string: "\n" * string[0].count("\n"), text)
+    places: dict[SettingPath, str] = {}
+    section: SettingPath = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if begun := _HEADER_OR_KEY.match(line):
+            path = () if begun[1] else section
+            for word in re.finditer(r"[\w-]+", begun[0]):
+                path = (*path, word[0])
+                places.setdefault(path, f"{number}:{word.start() + 1}")
+            section = path if begun[1] else section
+    return places

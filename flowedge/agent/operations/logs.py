@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from flowedge.agent.config.groups import LogSettings
+from flowedge.agent.config.agent_config import LogSettings
 from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
 
 _log = logging.getLogger(__name__)

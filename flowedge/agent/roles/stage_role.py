@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import AgentLimits
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.roles.stage_loading import asked_of, load_block, load_middle, select_block, select_middle
 from flowedge.core.errors import (
     DeviceError,

@@ -8,8 +8,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import AgentLimits
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.role import RoleHolder

@@ -13,8 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import DeadlineSettings, DeviceSettings
+from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams

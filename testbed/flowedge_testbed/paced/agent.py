@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import DeviceSettings
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.main import serve
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.net.address import is_loopback, join_address

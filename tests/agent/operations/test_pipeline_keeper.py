@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import PipelineSettings
+from flowedge.agent.config.agent_config import AgentConfig, PipelineSettings
 from flowedge.agent.operations import pipeline_keeper
 from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages
 from flowedge.agent.roles.reporting import ReportProgress

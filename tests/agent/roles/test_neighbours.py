@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.groups import DeviceSettings
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.roles.neighbours import find_neighbours, usable
 from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings

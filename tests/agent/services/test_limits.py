@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from flowedge.agent.config.groups import AgentLimits
+from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.config.loading import load_config
 from flowedge.agent.services.call_limits import CallLimits
 from flowedge.core.errors import BadRequestError, CapacityError
