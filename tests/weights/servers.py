@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc.aio
 
@@ -19,9 +19,18 @@ from flowedge.weights.library import Library
 from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
 
-QUICK = WeightsSettings(
-    chunk_bytes=64 << 10, first_s=30.0, poll_s=0.02, retry_s=0.1, stall_s=5.0, give_up_s=2.0, progress_s=0.05
-)
+
+class QuickSettings(WeightsSettings):
+    """Small messages, and short waits between attempts."""
+
+    chunk_bytes: ClassVar[int] = 64 << 10
+    first_s: ClassVar[float] = 30.0
+    poll_s: ClassVar[float] = 0.02
+    retry_s: ClassVar[float] = 0.1
+    progress_s: ClassVar[float] = 0.05
+
+
+QUICK = QuickSettings(stall_s=5.0, give_up_s=2.0)
 
 
 def library_at(root: Path, max_bytes: int = 1 << 30) -> Library:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedStage
 from flowedge.agent.roles.neighbours import find_neighbours
 from flowedge.agent.roles.reporting import ReportProgress
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CheckpointError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.v1 import agent_pb2 as pb
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 REPORT_S = 2.0  # between two words on how far hashing is
 
 
-def serve_weights(server: grpc.aio.Server, device: str, settings: AgentSettings) -> Library:
+def serve_weights(server: grpc.aio.Server, device: str, config: AgentConfig) -> Library:
     """Have a server give what the device has; returns that. BadRequestError for a cache that cannot be."""
-    library = Library.configured(settings.cache_dir, settings.cache_gib)
-    rpc.add_WeightsServicer_to_server(WeightsService(device, library, settings.weights), server)
+    library = Library.configured(config.cache.dir, config.cache.gib)
+    rpc.add_WeightsServicer_to_server(WeightsService(device, library, config.weights), server)
     return library
 
 
-def keep_from_hub(settings: AgentSettings) -> None:
+def keep_from_hub(config: AgentConfig) -> None:
     """Have the hub's library ask nobody, unless the settings allow it or the environment says otherwise.
 
     To be called before the library is imported.
     """
-    if not settings.weights.hub:
+    if not config.weights.hub:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -63,7 +63,7 @@ class WeightSharing:
 
     device: str
     library: Library
-    settings: AgentSettings
+    config: AgentConfig
     lane: ComputeThread
     address_for: Callable[[str], str]
 
@@ -88,7 +88,7 @@ class WeightSharing:
         if not lacking and not in_need:
             return {}
         devices = [device.address for device in (*stages, *middles)]
-        devices += await find_neighbours(self.device, devices, self.settings)
+        devices += await find_neighbours(self.device, devices, self.config)
         found: dict[str, pb.WeightSources] = {}
         if lacking:
             name, manifest = await self._share(request.model, checkpoint, report)
@@ -109,11 +109,11 @@ class WeightSharing:
         """
 
         async def run(function: Callable[[], Any]) -> Any:
-            return (await self.lane.run(function, self.settings.load_s))[0]
+            return (await self.lane.run(function, self.config.deadlines.load_s))[0]
 
-        others = await find_neighbours(self.device, stages, self.settings)
+        others = await find_neighbours(self.device, stages, self.config)
         opener = ModelOpener(
-            self.device, self.library, self.settings.weights, run, partial(report, self.device)
+            self.device, self.library, self.config.weights, run, partial(report, self.device)
         )
         wish = ModelRequest(
             model=model,
@@ -127,7 +127,7 @@ class WeightSharing:
         return await opener.open(wish)
 
     async def _looks(self, stage: PlannedStage, model: str) -> bool:
-        peer = Peer(stage.address, self.settings.weights)
+        peer = Peer(stage.address, self.config.weights)
         try:
             return await peer.looks(model)
         finally:
@@ -162,8 +162,8 @@ class WeightSharing:
             layers = int(checkpoint.config.num_hidden_layers)
             block = pb.StageRole(quant=request.quant, dtype=request.dtype, layer_stop=layers)
             keys = keys_of(checkpoint, manifest, asked_of(block))
-            settings = self.settings
-            cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
+            config = self.config
+            cache = QuantCache.configured(config.cache.dir, config.cache.gib)
             listed, locations = list_quantised(keys.values(), cache)
             if not listed.entries:
                 return ""

@@ -141,13 +141,13 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
     """The addresses of the agents to ask: those named, or those that are found."""
     import asyncio  # noqa: PLC0415
 
-    from flowedge.cli.discovery_options import discovery_settings  # noqa: PLC0415
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
     from flowedge.cli.options import split_peers  # noqa: PLC0415
     from flowedge.discovery.discovery import discover  # noqa: PLC0415
 
     if peers is not None:
         return list(split_peers(peers))
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     records = asyncio.run(discover(timeout, settings=settings))
     found = [record.address for record in records if not record.mismatch]
     return list(dict.fromkeys([*settings.peers, *found]))

@@ -8,7 +8,6 @@ import os
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -218,7 +217,7 @@ def test_garbage_is_answered_by_an_error(
 def test_a_device_sends_so_many_streams_and_no_more(tmp_path: Path) -> None:
     async def run() -> None:
         giver = stocked(tmp_path)
-        async with serving(giver, settings=replace(QUICK, max_sending=0)) as (address, _):
+        async with serving(giver, settings=QUICK.model_copy(update={"max_sending": 0})) as (address, _):
             peer = Peer(address, QUICK)
             with pytest.raises(CapacityError, match="streams already"):
                 await peer.read_all(next(iter(OBJECTS)), TOTAL)

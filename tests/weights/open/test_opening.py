@@ -55,7 +55,7 @@ async def open_block(
     def select(checkpoint: Checkpoint) -> list[str]:
         return block_tensors(checkpoint, START, STOP)
 
-    opener = ModelOpener("taker", library, replace(QUICK, **settings), run_here, tell)
+    opener = ModelOpener("taker", library, QUICK.model_copy(update=settings), run_here, tell)
     fingerprint = Checkpoint(directory).fingerprint
     wish = model_request(sources, model, fingerprint, select, lambda: ASKED)
     opened = await opener.open(wish)
