@@ -1,4 +1,4 @@
-"""Where the cache is and how much it may take."""
+"""The directory and the size limit of the weight cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_GIB = 16.0
 
 @dataclass(frozen=True)
 class CacheLimits:
-    """One directory for all that is kept, and the bytes that all of it may take together."""
+    """The cache directory, and the limit in bytes for all its files together."""
 
     root: Path
     max_bytes: int

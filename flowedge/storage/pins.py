@@ -1,4 +1,4 @@
-"""Who uses what, or will have it here: a file a user, locked for as long as the user lives."""
+"""Pins: lists of objects that a living process uses or is about to receive, one locked file per pin."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flowedge.storage.lock import try_lock
 
 
 class Pin:
-    """Keeps objects from being dropped, and room for those to come, until it or its process ends."""
+    """Protects objects from eviction and reserves space for missing ones while its process lives."""
 
     def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
-        """To be made while the lock of the cache is held. OSError when the disk takes no file.
+        """Write the pin's file. The caller holds the lock of the cache.
 
         sizes: bytes of each object, by digest.
         """
@@ -26,7 +26,7 @@ class Pin:
             file.writelines(f"{digest} {size}\n" for digest, size in sorted(sizes.items()))
 
     def release(self) -> None:
-        """Let go; nothing happens the second time."""
+        """Delete the pin; a second call does nothing."""
         if self._descriptor >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -34,7 +34,7 @@ class Pin:
 
 
 def pinned(directory: Path) -> dict[str, int]:
-    """What living processes use or will have here, with sizes. To be asked while the lock is held."""
+    """Bytes of each pinned object, by digest. The caller holds the lock of the cache."""
     found: dict[str, int] = {}
     for path in directory.glob("*"):
         try:
@@ -42,7 +42,7 @@ def pinned(directory: Path) -> dict[str, int]:
         except FileNotFoundError:
             continue
         try:
-            if try_lock(descriptor):  # its owner is gone
+            if try_lock(descriptor):  # its process has ended
                 path.unlink(missing_ok=True)
             else:
                 found.update(_parse(path.read_text(encoding="ascii")))
