@@ -1,9 +1,8 @@
-"""Checks the caller of every RPC before its handler runs."""
+"""Checking the caller of every RPC before its handler runs."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import functools
 import inspect
 import logging
@@ -24,8 +23,9 @@ from flowedge.security.credentials.certificates import check_time, read_certific
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
+from flowedge.security.utc import utc_now
 
-_CERTIFICATE = "x509_pem_cert"  # key of gRPC's auth context
+_CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
 
 _log = logging.getLogger(__name__)
 
@@ -42,17 +42,16 @@ class _OpenCall:
 class Guard(grpc.aio.ServerInterceptor):
     """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
 
-    TLS has verified the certificate itself when the connection was made. `revoked` gives the latest list.
-    Calls that are going on are ended when `end_revoked` finds their caller revoked.
+    TLS has verified the certificate's signature when the connection was made.
     """
 
     def __init__(self, revoked: Callable[[], RevocationList]) -> None:
+        """revoked: returns the latest revocation list."""
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
 
     @classmethod
     def of(cls, store: CredentialStore) -> Guard:
-        """The guard of an agent."""
         return cls(lambda: store.revoked)
 
     async def intercept_service(
@@ -60,12 +59,11 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of a call, which checks the caller first."""
         handler = await continuation(details)
         return None if handler is None else self._guarded(handler, str(details.method))
 
     def end_revoked(self) -> None:
-        """Ends the calls of those who have been revoked since they began."""
+        """End the running calls of callers whose certificate has been revoked since."""
         for call in list(self._open):
             try:
                 self._revoked().check(call.holder)
@@ -109,10 +107,14 @@ class Guard(grpc.aio.ServerInterceptor):
                 raise
 
     async def _admit(self, method: str, context: Context) -> _OpenCall:
-        now = datetime.datetime.now(datetime.timezone.utc)
         try:
             holder = caller_of(context)
-            judge_caller(holder, method, self._revoked(), now)
+            self._revoked().check(holder)
+            check_time(holder, utc_now())
+            if not may_call(method, holder.member.role):
+                raise AccessError(
+                    f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+                )
         except AccessError as error:
             await refuse(context, method, error)
         return _OpenCall(holder)
@@ -130,20 +132,8 @@ class Guard(grpc.aio.ServerInterceptor):
             await refuse(context, method, call.ended)
 
 
-def judge_caller(
-    holder: CertificateHolder, method: str, revoked: RevocationList, now: datetime.datetime
-) -> None:
-    """AccessError when this caller may not make this call now."""
-    revoked.check(holder)
-    check_time(holder, now)
-    if not may_call(method, holder.member.role):
-        raise AccessError(
-            f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
-        )
-
-
 def caller_of(context: Context) -> CertificateHolder:
-    """Who calls, by the certificate that TLS has verified. AccessError when there is none."""
+    """The holder of the caller's certificate; raise AccessError if the caller has shown none."""
     shown = context.auth_context().get(_CERTIFICATE)
     if not shown:
         raise AccessError("the caller showed no certificate")
@@ -151,12 +141,12 @@ def caller_of(context: Context) -> CertificateHolder:
 
 
 def certified_name(context: Context) -> str | None:
-    """What the caller's certificate calls it; None in plaintext."""
+    """The name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
 
 
 async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
-    """Ends a call, and says so in the log."""
+    """End a call with an error, and log it."""
     called, peer = method.removeprefix("/"), context.peer()
     fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
     _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
