@@ -21,11 +21,7 @@ def is_digest(text: str) -> bool:
 
 
 def check_digest(text: str) -> str:
-    """Return the text unchanged if it is a SHA-256 in lower-case hex.
-
-    Raises:
-        ProtocolError: when it is anything else.
-    """
+    """Return the text; raise ProtocolError unless it is a SHA-256 in lower-case hex."""
     if not is_digest(text):
         raise ProtocolError(f"{text[:80]!r} is no SHA-256 in lower-case hex")
     return text

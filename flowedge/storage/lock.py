@@ -26,11 +26,7 @@ def try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def locked(path: Path, seconds: float = LOCK_S) -> Iterator[None]:
-    """Hold the lock of a file, which is created if it does not exist.
-
-    Raises:
-        DeadlineError: when the lock is not free within `seconds`.
-    """
+    """Hold the lock of a file, which is created; raise DeadlineError if it is not free within `seconds`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + seconds

@@ -40,6 +40,10 @@ class ObjectStore:
         except FileNotFoundError:
             return None
 
+    def missing(self, sizes: Mapping[str, int]) -> list[str]:
+        """The digests of objects that are absent or have another size than expected."""
+        return [digest for digest, size in sizes.items() if self.size(digest) != size]
+
     def __iter__(self) -> Iterator[str]:
         for path in (self.limits.root / OBJECTS).glob("*/*"):
             if is_digest(path.name):
@@ -115,11 +119,8 @@ class ObjectStore:
         state, path = self._state(digest), self.path(digest)
         if state is None:
             return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            found = hash_range(descriptor, 0, state[1]).hexdigest()
-        finally:
-            os.close(descriptor)
+        with path.open("rb") as file:
+            found = hash_range(file.fileno(), 0, state[1]).hexdigest()
         if found != digest:
             self._drop_damaged(path)
             return False

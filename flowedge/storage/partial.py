@@ -17,6 +17,8 @@ class DamagedError(ProtocolError):
 class PartialObject:
     """The only writer of one object. Its file is locked until it is closed or its process ends.
 
+    `append` and `commit` delete the file and raise an error when bytes are wrong or the disk is full.
+
     Attributes:
         length: bytes received so far; bytes of an earlier transfer are included after `resume`.
     """
@@ -43,12 +45,7 @@ class PartialObject:
         self._hash, self.length = hash_range(self._descriptor, 0, 0), 0
 
     def append(self, data: bytes) -> None:
-        """Write the next bytes.
-
-        Raises:
-            DamagedError: when the object would become larger than its size; the file is deleted.
-            CapacityError: when the disk is full; the file is deleted.
-        """
+        """Write the next bytes, which must not exceed the size of the object."""
         if self.length + len(data) > self.size:
             self.discard()
             raise DamagedError(f"more than the {self.size} bytes of {self.digest} were received")
@@ -64,12 +61,7 @@ class PartialObject:
         self.length = offset
 
     def commit(self) -> None:
-        """Check the SHA-256 and move the file to its place among the whole objects.
-
-        Raises:
-            DamagedError: when the bytes have another SHA-256 or are too few; the file is deleted.
-            CapacityError: when the disk is full; the file is deleted.
-        """
+        """Check the SHA-256 and move the file to its place among the whole objects."""
         if self.length != self.size or self._hash.hexdigest() != self.digest:
             self.discard()
             raise DamagedError(f"the bytes received for {self.digest} have another SHA-256")

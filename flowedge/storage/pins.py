@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from flowedge.storage.lock import try_lock
 
 
 class Pin:
-    """Protects objects from eviction and reserves space for missing ones while its process lives."""
+    """Protects objects from eviction and reserves space for missing ones while its process lives.
+
+    As a context manager it is released at the end.
+    """
 
     def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
         """Write the pin's file. The caller holds the lock of the cache.
@@ -32,22 +36,22 @@ class Pin:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 def pinned(directory: Path) -> dict[str, int]:
     """Bytes of each pinned object, by digest. The caller holds the lock of the cache."""
     found: dict[str, int] = {}
     for path in directory.glob("*"):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            if try_lock(descriptor):  # its process has ended
+        with suppress(FileNotFoundError), path.open(encoding="ascii") as file:
+            if try_lock(file.fileno()):  # its process has ended
                 path.unlink(missing_ok=True)
             else:
-                found.update(_parse(path.read_text(encoding="ascii")))
-        finally:
-            os.close(descriptor)
+                found.update(_parse(file.read()))
     return found
 
 

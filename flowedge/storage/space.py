@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,20 +26,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CacheFile:
-    """A file of the cache.
-
-    Attributes:
-        size: bytes of the file when it is complete.
-        written: bytes of it that are on disk.
-        used_s: time of its last use, in seconds since the epoch.
-        in_use: whether a living process uses it, so that it must not be deleted.
-    """
+    """A file of the cache."""
 
     path: Path
-    size: int
-    written: int
-    used_s: float
-    in_use: bool
+    size: int  # bytes when it is complete
+    written: int  # bytes on disk
+    used_s: float  # time of the last use, seconds since the epoch
+    in_use: bool  # by a living process, so that it must not be deleted
 
 
 class CacheSpace:
@@ -104,11 +97,7 @@ class CacheSpace:
         self.check_free(size + promised + _reserved_bytes(used, entries))
 
     def check_free(self, size: int) -> None:
-        """Check that the disk has `size` bytes free, without reading any directory.
-
-        Raises:
-            CapacityError: when it does not.
-        """
+        """Raise CapacityError unless the disk has `size` bytes free. This reads no directory."""
         free = shutil.disk_usage(self.limits.root).free - DISK_MARGIN
         if size > free:
             raise CapacityError(
@@ -153,14 +142,9 @@ def _is_being_written(path: Path, modified_s: float) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not try_lock(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return not try_lock(file.fileno())
+    return False
 
 
 def touch(path: Path) -> None:

@@ -33,16 +33,11 @@ def import_model(local_weights: LocalWeights, model: str, *, hub: bool, on_trans
         checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", FetchProgress(done, total))
     )
     manifest, done = described.manifest, 0
-    pin = store.pin({manifest.id: 0, **manifest.sizes})
-    try:
-        store.put(manifest.content)
+    with local_weights.adding(manifest, model_name(model)):
         for digest, size in manifest.sizes.items():
             _copy(store, digest, described.ranges[digest])
             done += size
             on_transfer("copying", FetchProgress(done, manifest.total_bytes))
-        local_weights.known_models.put(manifest, model_name(model))
-    finally:
-        pin.release()
     return manifest.id
 
 

@@ -89,6 +89,14 @@ class LocalWeights:
             self.store.verify(digest)
 
     @contextmanager
+    def adding(self, manifest: Manifest, name: str) -> Iterator[None]:
+        """Store a manifest, pin its objects until the context ends, then make the model known."""
+        with self.store.pin({manifest.id: 0, **manifest.sizes}):
+            self.store.put(manifest.content)
+            yield
+            self.known_models.put(manifest, name)
+
+    @contextmanager
     def receiving(self, digest: str) -> Iterator[None]:
         """Report an object as RECEIVING until the context ends."""
         with self._guard:

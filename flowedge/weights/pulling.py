@@ -46,18 +46,13 @@ async def pull_model(
     sources = [SourceAddress(address) for address in addresses]
     manifest = await fetch_document(device, model_id, parse_manifest, sources, settings)
     store = local_weights.store
-    pin = store.pin({model_id: 0, **manifest.sizes})
 
     async def on_progress(progress: FetchProgress) -> None:
         on_transfer(printable_name(name), progress)
 
-    try:
-        store.put(manifest.content)
+    with local_weights.adding(manifest, name):
         for digest in manifest.sizes:
             if store.size(digest) is not None:
                 store.verify(digest)
         await Fetcher(device, local_weights, manifest.sizes, sources, settings, on_progress).run()
-        local_weights.known_models.put(manifest, name)
-    finally:
-        pin.release()
     return model_id

@@ -104,11 +104,7 @@ class Transaction:
         )
 
     def use_token(self, secret_hash: str, now: datetime.datetime) -> TokenGrant:
-        """Mark a token as used; return what it grants.
-
-        Raises:
-            AccessError: when it is unknown, used or expired.
-        """
+        """Mark a token, which must be known, unused and not expired, as used; return what it grants."""
         row = self._connection.execute(
             "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
         ).fetchone()

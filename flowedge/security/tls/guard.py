@@ -6,8 +6,8 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -20,7 +20,6 @@ from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import to_status
 from flowedge.security.credentials.certificate_role import may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate
-from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
 from flowedge.security.utc import utc_now
@@ -49,10 +48,6 @@ class Guard(grpc.aio.ServerInterceptor):
         """revoked: returns the latest revocation list."""
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
-
-    @classmethod
-    def of(cls, store: CredentialStore) -> Guard:
-        return cls(lambda: store.revoked)
 
     async def intercept_service(
         self,
@@ -85,28 +80,19 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _await(
         self, method: str, serve: Callable[..., Awaitable[Any]], request: Any, context: Context
     ) -> Any:
-        call = await self._admit(method, context)
-        with self._listed(call):
-            try:
-                return await serve(request, context)
-            except asyncio.CancelledError:
-                await self._end(call, method, context)
-                raise
+        async with self._admitted(method, context):
+            return await serve(request, context)
 
     async def _iterate(
         self, method: str, serve: Callable[..., AsyncGenerator[Any, None]], request: Any, context: Context
     ) -> AsyncIterator[Any]:
-        call = await self._admit(method, context)
-        with self._listed(call):
-            try:
-                async with aclosing(serve(request, context)) as replies:
-                    async for reply in replies:
-                        yield reply
-            except asyncio.CancelledError:
-                await self._end(call, method, context)
-                raise
+        async with self._admitted(method, context), aclosing(serve(request, context)) as replies:
+            async for reply in replies:
+                yield reply
 
-    async def _admit(self, method: str, context: Context) -> _OpenCall:
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+        """Check the caller, and let `end_revoked` end the call until the context ends."""
         try:
             holder = caller_of(context)
             self._revoked().check(holder)
@@ -117,19 +103,16 @@ class Guard(grpc.aio.ServerInterceptor):
                 )
         except AccessError as error:
             await refuse(context, method, error)
-        return _OpenCall(holder)
-
-    @contextmanager
-    def _listed(self, call: _OpenCall) -> Iterator[None]:
+        call = _OpenCall(holder)
         self._open.add(call)
         try:
             yield
+        except asyncio.CancelledError:
+            if call.ended is not None and not context.done():
+                await refuse(context, method, call.ended)
+            raise
         finally:
             self._open.discard(call)
-
-    async def _end(self, call: _OpenCall, method: str, context: Context) -> None:
-        if call.ended is not None and not context.done():
-            await refuse(context, method, call.ended)
 
 
 def caller_of(context: Context) -> CertificateHolder:

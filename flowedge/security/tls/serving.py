@@ -22,9 +22,10 @@ def new_server(
 
     interceptors: run after the guard.
     """
-    if security.store is None:
+    store = security.store
+    if store is None:
         return grpc.aio.server(options=options, interceptors=interceptors), None
-    guard = Guard.of(security.store)
+    guard = Guard(lambda: store.revoked)
     return grpc.aio.server(options=options, interceptors=(guard, *interceptors)), guard
 
 

@@ -89,11 +89,8 @@ class Fetcher:
             DeviceLostError: when no device has sent anything for `give_up_s`.
         """
         started = time.monotonic()
-        pin = await finish_in_thread(lambda: self._store.pin(self._sizes))
-        try:
+        with await finish_in_thread(lambda: self._store.pin(self._sizes)):
             return await self._run(started)
-        finally:
-            pin.release()
 
     async def _run(self, started: float) -> Fetched:
         cached = await finish_in_thread(self._find_missing)
@@ -118,11 +115,11 @@ class Fetcher:
 
     def _find_missing(self) -> int:
         """Fill `_missing` and `_on_disk`; return the bytes on disk, partial objects included."""
-        for digest, size in self._sizes.items():
-            is_whole = self._store.size(digest) == size
-            if not is_whole:
-                self._missing.add(digest)
-            self._on_disk[digest] = size if is_whole else self._store.partial_bytes(digest, size)
+        self._missing.update(self._store.missing(self._sizes))
+        partial_bytes = {
+            digest: self._store.partial_bytes(digest, self._sizes[digest]) for digest in self._missing
+        }
+        self._on_disk = self._sizes | partial_bytes
         return sum(self._on_disk.values())
 
     async def _watch(self, workers: list[asyncio.Task[None]]) -> None:

@@ -74,9 +74,6 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, FileRange]:
     """Find the objects of a manifest in a directory whose checkpoint has the manifest's fingerprint.
 
     Nothing is hashed, since a device that receives an object verifies it.
-
-    Raises:
-        CheckpointError: when a file cannot be read.
     """
     ranges: dict[str, FileRange] = {}
     try:
@@ -142,15 +139,11 @@ def _describe_tensors(
 
 @dataclass
 class _FileHashes:
-    """The stored hashes of the tensors in one file, by tensor name.
-
-    Attributes:
-        count: hashes that were read from disk.
-    """
+    """The stored hashes of the tensors in one file, by tensor name."""
 
     path: Path
     hashes: dict[str, str]
-    count: int
+    count: int  # of hashes that were read from disk
 
     @classmethod
     def of(cls, file: Path, state: FileState, cache_root: Path) -> _FileHashes:

@@ -15,7 +15,7 @@ MAX_OBJECT_BYTES = 1 << 40
 MAX_ENTRIES = 200_000
 
 
-def parse_document(data: bytes, expected_id: str, kind: str, build: Callable[[Any], T]) -> T:
+def parse(data: bytes, expected_id: str, kind: str, build: Callable[[Any], T]) -> T:
     """Build a document from received bytes.
 
     expected_id: the SHA-256 that the bytes must have. kind: of the document, for error messages.

@@ -33,11 +33,7 @@ class FileRange:
     state: FileState
 
     def open(self) -> BinaryIO:
-        """Open the file, for `read`.
-
-        Raises:
-            OSError: when the file is gone or has changed.
-        """
+        """Open the file for `read`; raise OSError if it has changed."""
         file = self.path.open("rb")
         if FileState.of(file.fileno()) != self.state:
             file.close()
@@ -45,11 +41,7 @@ class FileRange:
         return file
 
     def read(self, file: BinaryIO, offset: int, size: int) -> bytes:
-        """Read `size` bytes, `offset` bytes after the start of the range.
-
-        Raises:
-            OSError: when the file ends earlier.
-        """
+        """Read `size` bytes, `offset` bytes after the start of the range."""
         data = os.pread(file.fileno(), size, self.offset + offset)
         if len(data) < size:
             raise OSError(f"{self.path} ends before byte {self.offset + offset + size}")

@@ -11,15 +11,7 @@ from typing import Any
 
 from flowedge.core.errors import ProtocolError
 from flowedge.storage.digest import digest_of
-from flowedge.weights.manifest.document import (
-    MAX_ENTRIES,
-    MAX_OBJECT_BYTES,
-    parse_document,
-    read_count,
-    read_digest,
-    read_list,
-    read_text,
-)
+from flowedge.weights.manifest import document
 
 MAX_FILE_BYTES = 256 << 20
 MAX_DIMENSIONS = 8
@@ -79,15 +71,10 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The list of everything that a model consists of.
+    """The list of everything that a model consists of."""
 
-    Attributes:
-        fingerprint: the fingerprint of the checkpoint that the manifest was made from.
-        quant: the quantisation that the checkpoint's linear layers are stored in, mostly "none".
-    """
-
-    fingerprint: str
-    quant: str
+    fingerprint: str  # of the checkpoint that the manifest was made from
+    quant: str  # the quantisation that the linear layers are stored in, mostly "none"
     files: tuple[FileEntry, ...]
     tensors: tuple[TensorEntry, ...]
 
@@ -122,37 +109,44 @@ class Manifest:
 
 
 def parse_manifest(data: bytes, expected_id: str) -> Manifest:
-    """The manifest in received bytes. Raises ProtocolError as `parse_document`."""
-    return parse_document(data, expected_id, "manifest", _manifest)
+    """The manifest in received bytes, checked by `document.parse`."""
+    return document.parse(data, expected_id, "manifest", _manifest)
 
 
 def _manifest(raw: Mapping[str, Any]) -> Manifest:
     if raw["format"] != _FORMAT:
         raise ProtocolError(f"the manifest has format {raw['format']!r}, and this device reads {_FORMAT}")
     return Manifest(
-        fingerprint=read_digest(raw["fingerprint"]),
-        quant=read_text(raw["quant"], 32),
-        files=_unique(tuple(_file(entry) for entry in read_list(raw["files"], len(FILE_NAMES)))),
-        tensors=_unique(tuple(_tensor(entry) for entry in read_list(raw["tensors"], MAX_ENTRIES))),
+        fingerprint=document.read_digest(raw["fingerprint"]),
+        quant=document.read_text(raw["quant"], 32),
+        files=_unique(tuple(_file(entry) for entry in document.read_list(raw["files"], len(FILE_NAMES)))),
+        tensors=_unique(
+            tuple(_tensor(entry) for entry in document.read_list(raw["tensors"], document.MAX_ENTRIES))
+        ),
     )
 
 
 def _file(raw: Mapping[str, Any]) -> FileEntry:
-    name = read_text(raw["name"], MAX_NAME)
+    name = document.read_text(raw["name"], MAX_NAME)
     if name not in FILE_NAMES:
         raise ProtocolError(f"a manifest may not name the file {name!r}")
-    return FileEntry(name, read_count(raw["bytes"], MAX_FILE_BYTES), read_digest(raw["sha256"]))
+    return FileEntry(
+        name, document.read_count(raw["bytes"], MAX_FILE_BYTES), document.read_digest(raw["sha256"])
+    )
 
 
 def _tensor(raw: Mapping[str, Any]) -> TensorEntry:
-    name, dtype = read_text(raw["name"], MAX_NAME), raw["dtype"]
+    name, dtype = document.read_text(raw["name"], MAX_NAME), raw["dtype"]
     if dtype not in ITEM_BYTES:
         raise ProtocolError(f"tensor {name} has the unknown dtype {dtype!r}")
-    shape = tuple(read_count(size, MAX_OBJECT_BYTES) for size in read_list(raw["shape"], MAX_DIMENSIONS))
-    size = read_count(raw["bytes"], MAX_OBJECT_BYTES)
+    shape = tuple(
+        document.read_count(size, document.MAX_OBJECT_BYTES)
+        for size in document.read_list(raw["shape"], MAX_DIMENSIONS)
+    )
+    size = document.read_count(raw["bytes"], document.MAX_OBJECT_BYTES)
     if size != math.prod(shape) * ITEM_BYTES[dtype]:
         raise ProtocolError(f"tensor {name} of {dtype} {list(shape)} cannot have {size} bytes")
-    return TensorEntry(name, dtype, shape, size, read_digest(raw["sha256"]))
+    return TensorEntry(name, dtype, shape, size, document.read_digest(raw["sha256"]))
 
 
 def _unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:

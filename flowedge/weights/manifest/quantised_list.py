@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from flowedge.storage.digest import digest_of
-from flowedge.weights.manifest.document import (
-    MAX_ENTRIES,
-    MAX_OBJECT_BYTES,
-    parse_document,
-    read_count,
-    read_digest,
-    read_list,
-)
+from flowedge.weights.manifest import document
 
 
 @dataclass(frozen=True)
@@ -44,18 +39,14 @@ class QuantisedList:
 
 
 def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
-    """The list in received bytes. Raises ProtocolError as `parse_document`."""
+    """The list in received bytes, checked by `document.parse`."""
+    return document.parse(data, expected_id, "list of quantised weights", _list)
 
-    def build(raw: object) -> QuantisedList:
-        return QuantisedList(
-            tuple(
-                QuantisedEntry(
-                    read_digest(entry["key"]),
-                    read_count(entry["bytes"], MAX_OBJECT_BYTES),
-                    read_digest(entry["sha256"]),
-                )
-                for entry in read_list(raw, MAX_ENTRIES)
-            )
-        )
 
-    return parse_document(data, expected_id, "list of quantised weights", build)
+def _list(raw: Any) -> QuantisedList:
+    return QuantisedList(tuple(_entry(entry) for entry in document.read_list(raw, document.MAX_ENTRIES)))
+
+
+def _entry(raw: Mapping[str, Any]) -> QuantisedEntry:
+    size = document.read_count(raw["bytes"], document.MAX_OBJECT_BYTES)
+    return QuantisedEntry(document.read_digest(raw["key"]), size, document.read_digest(raw["sha256"]))

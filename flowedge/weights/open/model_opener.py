@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from flowedge.core.errors import CheckpointError, DeviceLostError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.models.libraries import import_libraries
-from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.documents import fetch_document
 from flowedge.weights.fetch.fetcher import Fetched, Fetcher
@@ -68,11 +68,8 @@ class ModelOpener:
         known = {source.address for source in request.sources}
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
         request = replace(request, sources=(*request.sources, *others))
-        pin = await finish_in_thread(lambda: self._store.pin({request.manifest: 0}))
-        try:
+        with await finish_in_thread(lambda: self._store.pin({request.manifest: 0})):
             return await self._open(request)
-        finally:
-            pin.release()
 
     async def _open(self, request: ModelRequest) -> OpenedModel:
         manifest = await finish_in_thread(lambda: self._local.known_models.manifest(request.manifest))
@@ -106,32 +103,29 @@ class ModelOpener:
 
     async def _from_cache(self, request: ModelRequest, manifest: Manifest) -> OpenedModel | None:
         """Open a model without asking other devices; None if an object is missing or was damaged."""
-        if any(self._store.size(digest) is None for digest in self._files(request, manifest)):
+        if self._store.missing(self._files(request, manifest)):
             return None
         quantised = await finish_in_thread(lambda: self._cached_quantised(request))
-        pin, opened, sizes = await self._select(request, manifest, quantised)
-        try:
+        opened, sizes = await self._select(request, manifest, quantised)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(opened.release)
             damaged = await finish_in_thread(lambda: self._delete_damaged(sizes))
             if damaged:
                 await self._report(f"{damaged} objects of the cache were damaged and are fetched again")
-            if any(self._store.size(digest) is None for digest in sizes):
-                pin.release()
+            if self._store.missing(sizes):
                 return None
             await finish_in_thread(lambda: self._store.touch(sizes))
-        except BaseException:
-            pin.release()
-            raise
-        fields = about(event="weights_cached", model=request.manifest)
-        _log.info("%s is opened from the cache", request.name, extra=fields)
-        await self._report(f"reading {request.name} from the cache, {mib(sum(sizes.values()))}")
-        return replace(opened, pin=pin)
+            fields = about(event="weights_cached", model=request.manifest)
+            _log.info("%s is opened from the cache", request.name, extra=fields)
+            await self._report(f"reading {request.name} from the cache, {mib(sum(sizes.values()))}")
+            unless_opened.pop_all()
+        return opened
 
     async def _from_devices(self, request: ModelRequest, manifest: Manifest | None) -> OpenedModel:
         if manifest is None:
             manifest = await self._fetch_manifest(request)
         files = self._files(request, manifest)
-        first = await finish_in_thread(lambda: self._store.pin({request.manifest: 0} | files))
-        try:
+        with await finish_in_thread(lambda: self._store.pin({request.manifest: 0} | files)):
             await self._fetch(request, files, "the config", quiet=True)
             quantised = await finish_in_thread(lambda: self._cached_quantised(request))
             if request.quantised and quantised is None:
@@ -139,15 +133,12 @@ class ModelOpener:
                     self._device, request.quantised, parse_quantised, request.sources, self._settings
                 )
                 await finish_in_thread(partial(self._store.put, quantised.content))
-            pin, opened, sizes = await self._select(request, manifest, quantised)
-        finally:
-            first.release()
-        try:
+            opened, sizes = await self._select(request, manifest, quantised)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(opened.release)
             await self._fetch(request, sizes, f"{len(sizes)} objects of {request.name}")
-        except BaseException:
-            pin.release()
-            raise
-        return replace(opened, pin=pin)
+            unless_opened.pop_all()
+        return opened
 
     def _cached_quantised(self, request: ModelRequest) -> QuantisedList | None:
         data = self._store.read(request.quantised) if request.quantised else None
@@ -165,13 +156,13 @@ class ModelOpener:
 
     async def _select(
         self, request: ModelRequest, manifest: Manifest, quantised: QuantisedList | None
-    ) -> tuple[Pin, OpenedModel, dict[str, int]]:
-        """The checkpoint, bytes by digest of the objects that it needs, and a pin for them."""
+    ) -> tuple[OpenedModel, dict[str, int]]:
+        """The checkpoint, and bytes by digest of the objects that it needs. They are pinned."""
         opened, sizes = await self._run_opener(request, lambda opener: opener.from_cache(manifest, quantised))
         sizes = sizes | self._files(request, manifest)
         documents = {request.manifest: 0} | ({request.quantised: 0} if quantised is not None else {})
         pin = await finish_in_thread(lambda: self._store.pin(documents | sizes))
-        return pin, opened, sizes
+        return replace(opened, pin=pin), sizes
 
     def _delete_damaged(self, sizes: Mapping[str, int]) -> int:
         """Verify the cached objects that this process has not verified yet; return how many were damaged."""
@@ -195,18 +186,15 @@ class ModelOpener:
     async def _fetch(
         self, request: ModelRequest, sizes: Mapping[str, int], what: str, *, quiet: bool = False
     ) -> None:
-        total = sum(sizes.values())
-        cached = sum(size for name, size in sizes.items() if self._store.size(name) == size)
-        if cached == total and all(self._store.size(name) is not None for name in sizes):
+        missing = self._store.missing(sizes)
+        if not missing:
             return
+        left = sum(sizes[digest] for digest in missing)
         names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in request.sources)
-        if not quiet:
-            await self._report(
-                f"fetching {what}: {mib(cached)} of {mib(total)} are here, the rest from {names}"
-            )
-        left = total - cached
-        text = f"{request.name}: {mib(cached)} in the cache, {mib(left)} to fetch from {names}"
+        text = f"fetching {what}: {mib(left)} of {mib(sum(sizes.values()))} are missing, from {names}"
         _log.info(text, extra=about(event="weights_fetching", model=request.manifest, bytes=left))
+        if not quiet:
+            await self._report(text)
 
         async def on_progress(progress: FetchProgress) -> None:
             _log.debug("%s: %s", request.name, progress)
