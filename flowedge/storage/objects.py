@@ -168,7 +168,7 @@ class ObjectStore:
         """Delete whole and partial objects that no process uses; return how many bytes that freed."""
         wanted, freed = set(digests), 0
         with self._space.lock():
-            for entry in self._space.entries():
+            for entry in self._space.entries()[0]:
                 if entry.path.name.partition(".")[0] in wanted and not entry.in_use:
                     remove(entry.path)
                     freed += entry.written
@@ -177,7 +177,7 @@ class ObjectStore:
     def taken_bytes(self) -> int:
         """Bytes of all files of the cache, quantised weights included."""
         with self._space.lock():
-            return sum(entry.written for entry in self._space.entries())
+            return sum(entry.written for entry in self._space.entries()[0])
 
     def _no_room(self, size: int) -> CapacityError:
         limits = self.limits

@@ -11,7 +11,7 @@ from flowedge.storage.digest import hash_range
 
 
 class DamagedError(ProtocolError):
-    """Received bytes that do not have the SHA-256 they were requested by; all of them were deleted."""
+    """Received bytes whose SHA-256 is not the one that was requested. They have been deleted."""
 
 
 class PartialObject:

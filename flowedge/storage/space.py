@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,10 @@ class CacheSpace:
         self.limits.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         return locked(self.limits.root / ".lock")
 
-    def entries(self) -> list[CacheFile]:
-        """All files on disk."""
-        return self._entries(pinned(self.limits.root / PINS))
-
-    def _entries(self, used: Mapping[str, int]) -> list[CacheFile]:
+    def entries(self) -> tuple[list[CacheFile], int]:
+        """All files, and the bytes that pins reserve for objects of which nothing is on disk."""
         root = self.limits.root
+        used = pinned(root / PINS)
         found = [
             CacheFile(path, stat.st_size, stat.st_size, stat.st_mtime, path.name in used)
             for path, stat in _files(root / OBJECTS, "*/*")
@@ -70,17 +68,16 @@ class CacheSpace:
             size = path.name.rpartition(".")[2]
             whole = int(size) if size.isdigit() else stat.st_size
             found.append(CacheFile(path, whole, stat.st_size, stat.st_mtime, _is_locked(path)))
-        return found
+        present = {entry.path.name.partition(".")[0] for entry in found}
+        return found, sum(size for digest, size in used.items() if digest not in present)
 
     def make_room(self, size: int) -> bool:
         """Delete the least recently used files until `size` bytes more fit; return False if they cannot fit.
 
         Space that a pin reserves for missing objects counts as taken.
         """
-        used = pinned(self.limits.root / PINS)
-        entries = self._entries(used)
-        taken = sum(entry.size for entry in entries) + _reserved_bytes(used, entries)
-        excess = taken + size - self.limits.max_bytes
+        entries, reserved = self.entries()
+        excess = sum(entry.size for entry in entries) + reserved + size - self.limits.max_bytes
         chosen = _choose_evicted(entries, excess)
         if size > self.limits.max_bytes or sum(entry.size for entry in chosen) < excess:
             return False
@@ -91,10 +88,9 @@ class CacheSpace:
 
     def check_disk(self, size: int) -> None:
         """`check_free` for `size` bytes and for all bytes that are still to be received."""
-        used = pinned(self.limits.root / PINS)
-        entries = self._entries(used)
+        entries, reserved = self.entries()
         promised = sum(entry.size - entry.written for entry in entries if entry.in_use)
-        self.check_free(size + promised + _reserved_bytes(used, entries))
+        self.check_free(size + promised + reserved)
 
     def check_free(self, size: int) -> None:
         """Raise CapacityError unless the disk has `size` bytes free. This reads no directory."""
@@ -117,12 +113,6 @@ def _choose_evicted(entries: Iterable[CacheFile], excess: int) -> list[CacheFile
             chosen.append(entry)
             excess -= entry.size
     return chosen
-
-
-def _reserved_bytes(used: Mapping[str, int], entries: Iterable[CacheFile]) -> int:
-    """Bytes of pinned objects that are missing altogether."""
-    present = {entry.path.name.partition(".")[0] for entry in entries}
-    return sum(size for digest, size in used.items() if digest not in present)
 
 
 def _files(directory: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:

@@ -16,12 +16,10 @@ class CertificateRole(str, Enum):
     AUTHORITY = "authority"  # the enrolment service; may call no RPC
 
 
-_EVERYONE = frozenset(
-    {CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN}
-)
-_DEVICES = frozenset({CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})
+DEVICES = frozenset({CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})  # may serve
 LEADERS = frozenset({CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})  # may be draft nodes
 _PEOPLE = frozenset({CertificateRole.CLIENT, CertificateRole.ADMIN})
+_EVERYONE = DEVICES | _PEOPLE
 
 CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/Describe": _EVERYONE,
@@ -33,9 +31,9 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Generation/Generate": _PEOPLE,
     "/flowedge.v1.Measure/MeasureDevice": _PEOPLE,
     "/flowedge.v1.Measure/MeasureLink": _PEOPLE,
-    "/flowedge.v1.Measure/Sink": _DEVICES,
-    "/flowedge.v1.Measure/Ping": _DEVICES,
-    "/flowedge.v1.Pipeline/InBand": _DEVICES,
+    "/flowedge.v1.Measure/Sink": DEVICES,
+    "/flowedge.v1.Measure/Ping": DEVICES,
+    "/flowedge.v1.Pipeline/InBand": DEVICES,
     "/flowedge.v1.Pipeline/Express": LEADERS,
     "/flowedge.v1.Renewal/Renew": _EVERYONE,
     "/flowedge.v1.Weights/Catalogue": _EVERYONE,
@@ -48,9 +46,6 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _PEOPLE,
 }
 """The roles that may call each RPC; any other RPC is refused to all roles."""
-
-SERVING = _DEVICES
-"""The roles whose certificates a device may show when it is called."""
 
 
 def may_call(method: str, role: CertificateRole) -> bool:

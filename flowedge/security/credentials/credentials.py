@@ -31,9 +31,6 @@ class ClusterInfo:
     addresses: tuple[str, ...]  # of the enrolment service, host:port
     renewal_port: int  # of the renewal service on the same hosts
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=2).encode()
-
     @classmethod
     def from_json(cls, content: bytes) -> ClusterInfo:
         try:
@@ -119,7 +116,7 @@ class CredentialStore:
         private_files.make_directory(fresh)
         private_files.write(fresh / _MEMBER, credentials.key_pem + credentials.certificate_pem)
         private_files.write(fresh / _AUTHORITY, credentials.authority_pem)
-        private_files.write(fresh / _CLUSTER, credentials.cluster.to_json())
+        private_files.write(fresh / _CLUSTER, json.dumps(asdict(credentials.cluster), indent=2).encode())
         private_files.write(fresh / _REVOKED, revoked.pem)
         if folder.exists():
             folder.rename(old)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
+from dataclasses import KW_ONLY, dataclass, field
 
 import grpc
 import grpc.aio
@@ -19,29 +20,33 @@ _MAX_CHANNELS = 2  # calls on the previous channel may still be running
 _RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time
 
 
+@dataclass(eq=False)
 class _ConnectionState:
-    """What the two kinds of connection have in common: the target, and whether the channel is still good."""
+    """What both kinds of connection have: the target, and whether the latest channel is still good.
 
-    def __init__(
-        self, address: str, options: Options, *, name: str | None = None, security: Security | None = None
-    ) -> None:
-        """name: the device's name, if it is known."""
-        self._target = (address, options, name)
-        self._chosen = security
-        self._closed = False
-        self._opened: datetime.datetime | None = None  # when the channel was opened
-        self._peer: VerifiedPeer | None = None
-        self._lost = False
+    Attributes:
+        name: the device's name, if it is known.
+    """
+
+    address: str
+    options: Options
+    _: KW_ONLY
+    name: str | None = None
+    security: Security | None = None
+    _closed: bool = field(default=False, init=False)
+    _opened: datetime.datetime | None = field(default=None, init=False)  # when the channel was opened
+    _peer: VerifiedPeer | None = field(default=None, init=False)
+    _lost: bool = field(default=False, init=False)
 
     def note(self, error: grpc.RpcError | grpc.aio.AioRpcError) -> None:
         """Take note of a failed call: the peer may have a new certificate since the channel was opened."""
         code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
         self._lost = self._lost or code is grpc.StatusCode.UNAVAILABLE
 
-    def _security(self) -> Security:
+    def _current_security(self) -> Security:
         if self._closed:
             raise ValueError("the connection has been closed")
-        return security_for(self._target[0], self._chosen)
+        return security_for(self.address, self.security)
 
     def _needs_channel(self, security: Security) -> bool:
         """Whether there is no channel yet, or a certificate was renewed or should have been."""
@@ -59,26 +64,19 @@ class _ConnectionState:
         self._peer, self._opened, self._lost = peer, utc_now(), False
 
 
+@dataclass(eq=False)
 class Connection(_ConnectionState):
     """A connection to one device, opened by the first call. Usable from several threads."""
 
-    def __init__(
-        self, address: str, options: Options, *, name: str | None = None, security: Security | None = None
-    ) -> None:
-        super().__init__(address, options, name=name, security=security)
-        self._lock = threading.Lock()
-        self._channels: list[grpc.Channel] = []
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _channels: list[grpc.Channel] = field(default_factory=list, init=False)
 
     def channel(self) -> grpc.Channel:
-        """The channel for the next call. Errors as `open_channel`.
-
-        Raises:
-            ValueError: when the connection has been closed.
-        """
+        """The channel for the next call. Errors as `open_channel`; ValueError after `close`."""
         with self._lock:
-            security = self._security()
+            security = self._current_security()
             if self._needs_channel(security):
-                channel, peer = open_sync_verified(*self._target, security)
+                channel, peer = open_sync_verified(self.address, self.options, self.name, security)
                 self._note_opened(peer)
                 self._channels.append(channel)
                 if len(self._channels) > _MAX_CHANNELS:
@@ -93,21 +91,18 @@ class Connection(_ConnectionState):
                 channel.close()
 
 
+@dataclass(eq=False)
 class AsyncConnection(_ConnectionState):
     """`Connection` for asyncio."""
 
-    def __init__(
-        self, address: str, options: Options, *, name: str | None = None, security: Security | None = None
-    ) -> None:
-        super().__init__(address, options, name=name, security=security)
-        self._lock = asyncio.Lock()
-        self._channels: list[grpc.aio.Channel] = []
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
 
     async def channel(self) -> grpc.aio.Channel:
         async with self._lock:
-            security = self._security()
+            security = self._current_security()
             if self._needs_channel(security):
-                channel, peer = await open_verified(*self._target, security)
+                channel, peer = await open_verified(self.address, self.options, self.name, security)
                 self._note_opened(peer)
                 self._channels.append(channel)
                 if len(self._channels) > _MAX_CHANNELS:

@@ -19,7 +19,7 @@ from cryptography import x509
 from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.core.log_fields import about
 from flowedge.net.address import split_address
-from flowedge.security.credentials.certificate_role import SERVING
+from flowedge.security.credentials.certificate_role import DEVICES
 from flowedge.security.credentials.certificates import verify
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.credentials.member import CertificateHolder
@@ -104,7 +104,7 @@ def _verify_certificate(
             raise AccessError(f"its certificate cannot be read: {error}") from error
         holder = verify(certificate, credentials.authority, utc_now())
         store.revoked.check(holder)
-        if holder.member.role not in SERVING:
+        if holder.member.role not in DEVICES:
             raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")

@@ -21,27 +21,18 @@ class SourceAddress:
 
 @dataclass
 class Source:
-    """What is known about a device, from its latest answer and from the streams it has sent.
-
-    Attributes:
-        is_draft_node: whether it is the draft node, which has all objects and is asked last.
-        held, receiving: digests of the objects that it has, and of those that it is receiving itself.
-        sending: streams that it sends to others. ours: streams that it sends to this device.
-        received: bytes received from it. damaged: objects from it that had another SHA-256.
-        was_asked: whether the first question was answered or has failed.
-        problem: why it cannot be asked at present, empty if it can.
-    """
+    """What is known about a device, from its latest answer and from the streams it has sent."""
 
     address: str
     is_draft_node: bool
-    held: AbstractSet[str] = frozenset()
-    receiving: AbstractSet[str] = frozenset()
-    sending: int = 0
-    ours: int = 0
-    received: int = 0
-    damaged: int = 0
-    was_asked: bool = False
-    problem: str = "it has not answered"
+    held: AbstractSet[str] = frozenset()  # digests of the objects that it has
+    receiving: AbstractSet[str] = frozenset()  # digests of the objects that it is receiving itself
+    sending: int = 0  # streams to other devices
+    ours: int = 0  # streams to this device
+    received: int = 0  # bytes
+    damaged: int = 0  # objects from it that had another SHA-256
+    was_asked: bool = False  # whether the first question was answered or has failed
+    problem: str = "it has not answered"  # why it cannot be asked at present, empty if it can
 
     @property
     def is_usable(self) -> bool:
