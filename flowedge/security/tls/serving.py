@@ -30,15 +30,12 @@ def new_server(
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
-    """Let a server listen at an address; return the port, or 0 if the address cannot be used."""
-    if security.store is None:
-        return int(server.add_insecure_port(address))
+    """Let a server listen at an address; return the port. On failure gRPC returns 0 or raises RuntimeError."""
     store = security.store
-    return int(
-        server.add_secure_port(
-            address, renewed_credentials(lambda: _configuration(store), require_client=True)
-        )
-    )
+    if store is None:
+        return int(server.add_insecure_port(address))
+    credentials = renewed_credentials(lambda: _configuration(store), require_client=True)
+    return int(server.add_secure_port(address, credentials))
 
 
 def renewed_credentials(

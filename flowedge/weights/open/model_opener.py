@@ -191,7 +191,7 @@ class ModelOpener:
             return
         left = sum(sizes[digest] for digest in missing)
         names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in request.sources)
-        text = f"fetching {what}: {mib(left)} of {mib(sum(sizes.values()))} are missing, from {names}"
+        text = f"fetching {what}: {mib(left)} of {mib(sum(sizes.values()))}, from {names}"
         _log.info(text, extra=about(event="weights_fetching", model=request.manifest, bytes=left))
         if not quiet:
             await self._report(text)
