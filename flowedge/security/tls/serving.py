@@ -30,7 +30,7 @@ def new_server(
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
-    """Let a server listen at an address; return the port. On failure gRPC returns 0 or raises RuntimeError."""
+    """Let a server listen at an address; return the port. Failure is 0 or a RuntimeError."""
     store = security.store
     if store is None:
         return int(server.add_insecure_port(address))
