@@ -33,8 +33,8 @@ from flowedge.net.address import join_address
 from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
+from flowedge.security.tls.credential_renewal import renewing_credentials
 from flowedge.security.tls.serving import add_port, new_server
-from flowedge.security.tls.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -87,7 +87,7 @@ async def run_agent(
     await server.start()
     try:
         async with (
-            kept_current(security, guard, config.security.refresh_s),
+            renewing_credentials(security, guard, config.security.refresh_s),
             operations,
             kept_pipeline(identity, roles, config, service.lead),
         ):

@@ -1,4 +1,4 @@
-"""Where the cache is and how much it may take."""
+"""The directory and the size limit of the weight cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CacheSettings(SettingsGroup):
 
 @dataclass(frozen=True)
 class CacheLimits:
-    """One directory for everything that is cached, and the bytes that all of it may take together."""
+    """The cache directory, and the limit in bytes for all its files together."""
 
     root: Path
     max_bytes: int

@@ -32,8 +32,8 @@ from flowedge.placement.admission import admit
 from flowedge.system.memory_room import read_available_memory
 from flowedge.system.memory_sums import gib, require_memory
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
-from flowedge.weights.manifest.reference import is_reference
+from flowedge.weights.known_models import is_reference
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class DraftNodeRole:
         request: pb.DraftNodeRole,
         config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         taps: Taps | None = None,
         observer: LiveObserver = UNOBSERVED,
         pacing: MakePacing | None = None,

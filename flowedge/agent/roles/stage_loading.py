@@ -42,7 +42,7 @@ def select_middle(
     device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint
 ) -> Sequence[str]:
     """The tensors it reads; CapacityError when they do not fit the memory."""
-    from flowedge.weights.manifest.needed import whole_tensors  # noqa: PLC0415
+    from flowedge.weights.open.needed_tensors import whole_tensors  # noqa: PLC0415
 
     _admit_middle(device, request, config, checkpoint)
     return whole_tensors(checkpoint)
@@ -72,7 +72,7 @@ def load_block(
     _check_fingerprint(request, checkpoint.fingerprint)
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
     _admit_block(device, request, config, checkpoint)
-    given = opened.given if opened else {}
+    given = opened.quantised_paths if opened else {}
     cache = QuantCache.configured(config.cache.dir, config.cache.gib, given)
     block = LayerBlock.load(
         checkpoint,
@@ -89,7 +89,7 @@ def select_block(
     device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint
 ) -> Sequence[str]:
     """The tensors it reads; CapacityError when they do not fit the memory."""
-    from flowedge.weights.manifest.needed import block_tensors  # noqa: PLC0415
+    from flowedge.weights.open.needed_tensors import block_tensors  # noqa: PLC0415
 
     _admit_block(device, request, config, checkpoint)
     return block_tensors(checkpoint, request.layer_start, request.layer_stop)

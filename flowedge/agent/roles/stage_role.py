@@ -27,9 +27,9 @@ from flowedge.net.deadline import within
 from flowedge.placement.admission import session_rows
 from flowedge.system.memory_room import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
-from flowedge.weights.open.model_request import OpenedModel, model_request
-from flowedge.weights.open.opening import ModelOpener, ReportFetch
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.open.model_opener import ModelOpener, ReportFetch
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.engine.executors import BlockExecutor
@@ -53,7 +53,7 @@ class StageRole:
         request: pb.StageRole,
         config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         on_ended: Callable[[StageRole, str], None],
         observer: LiveObserver = UNOBSERVED,
         pacing: MakePacing | None = None,
@@ -201,7 +201,7 @@ class StageRole:
 
         opener = ModelOpener(self._device, self._library, config.weights, run, report)
         self._opened = await opener.open(
-            model_request(
+            ModelRequest.from_proto(
                 request.weights,
                 request.model,
                 request.fingerprint,

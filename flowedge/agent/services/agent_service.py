@@ -30,7 +30,7 @@ from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.library import Library
+from flowedge.weights.local_weights import LocalWeights
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -48,7 +48,7 @@ class AgentService(rpc.AgentServicer):
         roles: RoleHolder,
         config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         observer: LiveObserver = UNOBSERVED,
         pacing: MakePacing | None = None,
     ) -> None:

@@ -88,7 +88,7 @@ def _validity() -> Validity | None:
     store = current().store
     if store is None:
         return None
-    holder = store.identity.holder
+    holder = store.credentials.holder
     return Validity(holder.not_before, holder.not_after)
 
 
