@@ -17,6 +17,12 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def checked_address(address: str) -> str:
+    """Return an address as it is. Errors as split_address."""
+    split_address(address)
+    return address
+
+
 def join_address(host: str, port: int) -> str:
     """The two as one, with the brackets that an IPv6 host needs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

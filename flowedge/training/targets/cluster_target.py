@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -126,12 +126,12 @@ def open_cluster_target(
         split=split,
         protocol_version=PROTOCOL_VERSION,
     )
-    settings = AgentSettings(
-        host="127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0",  # the last stage connects to it
-        threads=torch.get_num_threads(),
-        progress_s=PROGRESS_S,
+    host = "127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0"  # the last stage connects to it
+    config = AgentConfig(
+        agent=DeviceSettings(host=host, threads=torch.get_num_threads()),
+        deadlines=DeadlineSettings(progress_s=PROGRESS_S),
     )
-    with embedded_draft_node(role, settings, taps=taps, report=report) as node:
+    with embedded_draft_node(role, config, taps=taps, report=report) as node:
         yield ClusterTarget(node, checkpoint, taps, len(stages) + 1, device)
 
 

@@ -1,4 +1,4 @@
-"""Join tokens: what a device needs to know to join one cluster, and only that."""
+"""Join tokens, with which a device joins a cluster."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _PREFIX = "flowedge1-"
 _SECRET_BYTES = 24
 _MAX_LENGTH = 4096
 _MAX_ADDRESSES = 16
+_DAMAGED = "the join token is damaged; copy the whole token, or make a new one with `flowedge cluster token`"
 
 
 @dataclass(frozen=True)
 class JoinToken:
-    """What `flowedge cluster token` prints.
+    """The content of the text that `flowedge cluster token` prints.
 
     Attributes:
         addresses: of the enrolment service, host:port, to be tried in order.
         fingerprint: SHA-256 of the CA's certificate, 64 hexadecimal digits.
-        secret: known to the holder alone; the CA keeps its hash.
+        secret: random bytes, of which the CA stores the hash only.
     """
 
     addresses: tuple[str, ...]
@@ -33,7 +34,7 @@ class JoinToken:
     secret: bytes
 
     def encode(self) -> str:
-        """The token as one word."""
+        """The token as text without spaces."""
         content = {
             "a": list(self.addresses),
             "f": self.fingerprint,
@@ -44,11 +45,11 @@ class JoinToken:
 
     @classmethod
     def decode(cls, text: str) -> JoinToken:
-        """The token of a word. BadRequestError when it is none."""
+        """The token in a text, whose white space is ignored."""
         text = "".join(text.split())
         if not text.startswith(_PREFIX) or len(text) > _MAX_LENGTH:
             raise BadRequestError(
-                f"this is no join token: one starts with {_PREFIX}; copy all of what "
+                f"this is no join token, which starts with {_PREFIX}; copy the whole text that "
                 "`flowedge cluster token` printed"
             )
         packed = text.removeprefix(_PREFIX)
@@ -60,21 +61,18 @@ class JoinToken:
                 base64.urlsafe_b64decode(content["s"]),
             )
         except (ValueError, KeyError, TypeError, binascii.Error) as error:
-            raise BadRequestError(
-                "the join token is damaged; copy all of it, or have a new one made"
-            ) from error
+            raise BadRequestError(_DAMAGED) from error
         if len(token.fingerprint) != 64 or not 0 < len(token.addresses) <= _MAX_ADDRESSES:
-            raise BadRequestError("the join token is damaged; copy all of it, or have a new one made")
+            raise BadRequestError(_DAMAGED)
         for address in token.addresses:
             split_address(address)
         return token
 
 
 def new_secret() -> bytes:
-    """A secret that nobody can guess."""
     return secrets.token_bytes(_SECRET_BYTES)
 
 
 def secret_hash(secret: bytes) -> str:
-    """What the CA keeps of a secret; a plain hash is enough for one of full entropy."""
+    """The hash that the CA stores. A plain hash is enough, since the secret is random."""
     return hashlib.sha256(secret).hexdigest()

@@ -1,4 +1,4 @@
-"""Keeps a running agent's certificate and revocation list current."""
+"""Renewing a running agent's certificate and revocation list."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowedge.core.errors import FlowEdgeError
+from flowedge.security.credentials.certificates import renewal_time, retry_delay
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
-from flowedge.security.credentials.renewal_time import renewal_time, retry_delay
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
+from flowedge.security.utc import utc_now
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 
@@ -23,12 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def kept_current(security: Security, guard: Guard | None, refresh_s: float) -> AsyncIterator[None]:
-    """While it is open, the list is fetched every `refresh_s` seconds and the certificate renewed."""
+async def renewing_credentials(
+    security: Security, guard: Guard | None, refresh_s: float
+) -> AsyncIterator[None]:
+    """Until the context ends, renew the certificate when due and fetch the list every `refresh_s` seconds."""
     if security.store is None or guard is None:
         yield
         return
-    task = asyncio.create_task(Upkeep(security.store, guard).run(refresh_s))
+    task = asyncio.create_task(_CredentialRenewal(security.store, guard).run(refresh_s))
     try:
         yield
     finally:
@@ -37,9 +40,7 @@ async def kept_current(security: Security, guard: Guard | None, refresh_s: float
             await task
 
 
-class Upkeep:
-    """What is to be done for one identity, and when."""
-
+class _CredentialRenewal:
     def __init__(self, store: CredentialStore, guard: Guard) -> None:
         self._store = store
         self._guard = guard
@@ -48,13 +49,12 @@ class Upkeep:
         self._warned = self._retry
 
     async def run(self, refresh_s: float) -> None:
-        """Until cancelled."""
         while True:
-            await self._refresh()
+            await self._refresh_revoked()
             await self._renew_when_due()
             await asyncio.sleep(refresh_s * (0.75 + 0.5 * random.random()))
 
-    async def _refresh(self) -> None:
+    async def _refresh_revoked(self) -> None:
         try:
             changed = await asyncio.to_thread(refresh_revoked, self._store)
         except FlowEdgeError as error:
@@ -64,21 +64,21 @@ class Upkeep:
             self._guard.end_revoked()
 
     def _warn_when_stale(self, error: FlowEdgeError) -> None:
-        """An old list is kept: that the CA's host is off must not stop the devices."""
-        now = _now()
+        """Warn once an hour. The old list stays in use, since devices must run while the CA's host is off."""
+        now = utc_now()
         stale = now >= self._store.revoked.next_update
         if stale and now - self._warned >= _WARN_AGAIN:
             self._warned = now
             _log.warning(
-                "the revocation list is out of date since %s and cannot be fetched, so whoever was revoked "
-                "since is still let in: %s",
+                "the revocation list is out of date since %s and cannot be fetched, so certificates revoked "
+                "since then are still accepted: %s",
                 self._store.revoked.next_update,
                 error,
             )
 
     async def _renew_when_due(self) -> None:
-        now = _now()
-        holder = self._store.identity.holder
+        now = utc_now()
+        holder = self._store.credentials.holder
         if now < max(self._retry, renewal_time(holder, self._spread)):
             return
         try:
@@ -96,8 +96,4 @@ class Upkeep:
                     error,
                 )
             return
-        _log.info("the certificate was renewed until %s", self._store.identity.holder.not_after)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+        _log.info("the certificate was renewed until %s", self._store.credentials.holder.not_after)

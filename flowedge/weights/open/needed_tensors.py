@@ -1,4 +1,4 @@
-"""Which stored tensors a device reads of a checkpoint. Imports torch."""
+"""Which stored tensors of a checkpoint a device reads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
 
 
 def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
-    """The stored names of what layers [start, stop) read: with the embedding at the first layer, and the
-    final norm at the last."""
+    """The stored names of the tensors of layers [start, stop).
+
+    The first layer includes the embedding, the last layer the final norm.
+    """
     prefixes = tuple(layer_prefix(index) for index in range(start, stop))
     names = [name for name in checkpoint.names if name.startswith(prefixes)]
     if start == 0:
@@ -21,16 +23,16 @@ def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
 
 
 def head_tensors(checkpoint: Checkpoint) -> list[str]:
-    """The stored names of what a draft node reads: LM head and embedding."""
+    """The stored names of the LM head and the embedding, which a draft node reads."""
     return _stored(checkpoint, [checkpoint.head_name, checkpoint.embedding_name])
 
 
 def whole_tensors(checkpoint: Checkpoint) -> list[str]:
-    """The stored names of what a whole language model reads."""
+    """The stored names of all tensors of a language model."""
     layers = block_tensors(checkpoint, 0, checkpoint.config.num_hidden_layers)
     return sorted({*layers, *head_tensors(checkpoint)})
 
 
 def _stored(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
-    """Several names may be of one stored tensor; what is missing is for the loader to name."""
+    # Several names may belong to one stored tensor. The loader reports missing ones.
     return sorted({checkpoint.source(name)[1].name for name in names if checkpoint.has(name)})

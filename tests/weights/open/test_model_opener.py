@@ -19,15 +19,15 @@ from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.storage.space import QUANTISED
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
+from flowedge.weights.importing import import_model, quantise_model
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
-from flowedge.weights.manifest.needed import block_tensors
-from flowedge.weights.open.model_request import OpenedModel, model_request
-from flowedge.weights.open.opening import ModelOpener
-from flowedge.weights.open.quantised import QuantisedRequest, keys_of, list_quantised
-from flowedge.weights.pulling import import_model, quantise_model
+from flowedge.weights.open.model_opener import ModelOpener
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
+from flowedge.weights.open.needed_tensors import block_tensors
+from flowedge.weights.open.quantised import QuantisedRequest, list_quantised, quantised_keys
 from tests.weights.big_checkpoint import write_checkpoint
-from tests.weights.servers import QUICK, library_at, serving
+from tests.weights.servers import QUICK, local_weights_at, serving
 
 START, STOP = 1, 3
 ASKED = QuantisedRequest("int4", torch.float32, START, STOP)
@@ -45,7 +45,7 @@ async def run_here(function: Callable[[], Any]) -> Any:
 
 
 async def open_block(
-    library: Library, sources: pb.WeightSources, model: str, directory: Path, **settings: bool
+    local: LocalWeights, sources: pb.WeightSources, model: str, directory: Path, **settings: bool
 ) -> tuple[OpenedModel, list[str]]:
     said: list[str] = []
 
@@ -55,10 +55,10 @@ async def open_block(
     def select(checkpoint: Checkpoint) -> list[str]:
         return block_tensors(checkpoint, START, STOP)
 
-    opener = ModelOpener("taker", library, replace(QUICK, **settings), run_here, tell)
+    opener = ModelOpener("taker", local, QUICK.model_copy(update=settings), run_here, tell)
     fingerprint = Checkpoint(directory).fingerprint
-    wish = model_request(sources, model, fingerprint, select, lambda: ASKED)
-    opened = await opener.open(wish)
+    request = ModelRequest.from_proto(sources, model, fingerprint, select, lambda: ASKED)
+    opened = await opener.open(request)
     return opened, [text for text in said if text]
 
 
@@ -73,9 +73,9 @@ def sources_of(model: str, address: str, quantised: str = "") -> pb.WeightSource
 
 
 def test_devices_then_the_cache_which_is_mended(tmp_path: Path, directory: Path) -> None:
-    giver, taker = library_at(tmp_path / "giver"), library_at(tmp_path / "taker")
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker")
     described = describe(Checkpoint(directory), giver.store.limits.root)
-    giver.share("model", described.manifest, described.locations)
+    giver.share("model", described.manifest, described.ranges)
     wanted = set(block_tensors(Checkpoint(directory), START, STOP))
     sizes = {entry.sha256: entry.bytes for entry in described.manifest.tensors if entry.name in wanted}
 
@@ -99,7 +99,7 @@ def test_devices_then_the_cache_which_is_mended(tmp_path: Path, directory: Path)
             assert_same_block(opened, directory)
             opened.release()
 
-        again = library_at(tmp_path / "taker")
+        again = local_weights_at(tmp_path / "taker")
         opened, said = await open_block(again, sources, "/nowhere", directory)
         assert "from the cache" in said[0] and again.traffic.received == 0
         assert again.store.remove(sizes) == 0, "what is in use was dropped"
@@ -110,7 +110,7 @@ def test_devices_then_the_cache_which_is_mended(tmp_path: Path, directory: Path)
 
 
 def test_a_directory_is_read_and_given_to_others(tmp_path: Path, directory: Path) -> None:
-    giver, taker = library_at(tmp_path / "giver"), library_at(tmp_path / "taker")
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker")
     model = import_model(giver, str(directory), hub=False, on_transfer=lambda *_: None)
 
     async def run() -> None:
@@ -128,7 +128,8 @@ def test_a_directory_is_read_and_given_to_others(tmp_path: Path, directory: Path
 
 
 def test_another_model_in_the_directory_is_not_used(tmp_path: Path, directory: Path) -> None:
-    giver, taker, other = library_at(tmp_path / "giver"), library_at(tmp_path / "taker"), tmp_path / "other"
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker")
+    other = tmp_path / "other"
     model = import_model(giver, str(directory), hub=False, on_transfer=lambda *_: None)
     write_checkpoint(other, 0, width=64)
 
@@ -143,18 +144,18 @@ def test_another_model_in_the_directory_is_not_used(tmp_path: Path, directory: P
 def test_what_is_quantised_already_comes_instead(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    giver, taker = library_at(tmp_path / "giver"), library_at(tmp_path / "taker")
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker")
     model = import_model(giver, str(directory), hub=False, on_transfer=lambda *_: None)
     quantise_model(giver, model, "int4", lambda *_: None)
     expected = LayerBlock.load(Checkpoint(directory), START, STOP, quant="int4")
-    manifest = giver.shelf.manifest(model)
+    manifest = giver.known_models.manifest(model)
     assert manifest is not None
     all_layers = replace(ASKED, start=0, stop=6)
-    keys = keys_of(Checkpoint(directory), manifest, all_layers)
+    keys = quantised_keys(Checkpoint(directory), manifest, all_layers)
     cache = QuantCache(giver.store.limits.root / QUANTISED, 1 << 30)
-    listed, locations = list_quantised(keys.values(), cache)
+    listed, ranges = list_quantised(keys.values(), cache)
     assert len(listed.entries) == len(keys) == 6 * 7
-    giver.give(listed.content, locations)
+    giver.give(listed.content, ranges)
 
     def refuse(*_: object) -> None:
         raise AssertionError("a weight was quantised again")
@@ -164,10 +165,10 @@ def test_what_is_quantised_already_comes_instead(
             sources = sources_of(model, address, listed.id)
             opened, _ = await open_block(taker, sources, "/nowhere", directory)
             plain = sum(entry.bytes for entry in manifest.tensors if "layers.1." in entry.name) * 2
-            assert len(opened.given) == 2 * 7 and taker.traffic.received < 0.5 * plain
+            assert len(opened.quantised_paths) == 2 * 7 and taker.traffic.received < 0.5 * plain
         monkeypatch.setattr(Int4, "encode", refuse)
         for again in (opened, (await open_block(taker, sources, "/nowhere", directory))[0]):
-            own = QuantCache(taker.store.limits.root / QUANTISED, 1 << 30, again.given)
+            own = QuantCache(taker.store.limits.root / QUANTISED, 1 << 30, again.quantised_paths)
             block = LayerBlock.load(again.checkpoint, START, STOP, quant="int4", quant_cache=own)
             rows = torch.randn(3, 128)
             for ours, theirs in zip(block.layers, expected.layers, strict=True):
@@ -185,7 +186,7 @@ def test_what_is_quantised_already_comes_instead(
 def test_no_room(
     tmp_path: Path, directory: Path, max_bytes: int, error: type[FlowEdgeError], message: str
 ) -> None:
-    giver, taker = library_at(tmp_path / "giver"), library_at(tmp_path / "taker", max_bytes)
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker", max_bytes)
     model = import_model(giver, str(directory), hub=False, on_transfer=lambda *_: None)
 
     async def run() -> None:
@@ -198,5 +199,5 @@ def test_no_room(
 
 def test_nobody_has_it(tmp_path: Path, directory: Path) -> None:
     sources = sources_of(os.urandom(32).hex(), "127.0.0.1:1")
-    with pytest.raises(DeviceLostError, match="nobody gave the manifest"):
-        asyncio.run(open_block(library_at(tmp_path), sources, "/nowhere", directory))
+    with pytest.raises(DeviceLostError, match="no device gave the manifest"):
+        asyncio.run(open_block(local_weights_at(tmp_path), sources, "/nowhere", directory))

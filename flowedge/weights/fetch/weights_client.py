@@ -1,4 +1,4 @@
-"""Asking one other device for what it has. All channels of fetching are made here."""
+"""Calling the Weights service of another device."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.settings import WeightsSettings
 
 MAX_CHUNK_BYTES = 8 << 20
+# A device that was away is asked again soon.
+_OPTIONS = [
+    *LinkSettings().channel_options,
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
-class Peer:
-    """A connection of its own to the Weights service of a device."""
+class WeightsClient:
+    """A connection to the Weights service of one device. Failed calls raise FlowEdgeError."""
 
     def __init__(self, address: str, settings: WeightsSettings) -> None:
         self.address = address
@@ -29,11 +36,14 @@ class Peer:
         self._connection = AsyncConnection(address, _OPTIONS)
 
     async def close(self) -> None:
-        """End what is going on."""
+        """Close the connection and end running calls."""
         await self._connection.close()
 
     async def have(self, digests: Sequence[str]) -> tuple[bytes, int]:
-        """A byte for each object as in HaveReply, and how many streams it sends. FlowEdgeError."""
+        """Ask which objects the device has.
+
+        Returns HELD, RECEIVING or ABSENT for each, and the number of streams that the device is sending.
+        """
         request = pb.HaveRequest(objects=[bytes.fromhex(digest) for digest in digests])
         reply: pb.HaveReply = await self._ask("Have", request)
         if len(reply.held) != len(digests):
@@ -41,19 +51,19 @@ class Peer:
         return reply.held, reply.sending
 
     async def catalogue(self) -> pb.CatalogueReply:
-        """What models it has. FlowEdgeError."""
+        """Ask which models the device has."""
         reply: pb.CatalogueReply = await self._ask("Catalogue", pb.CatalogueRequest())
         return reply
 
-    async def looks(self, model: str) -> bool:
-        """Whether it can open a model without fetching. FlowEdgeError."""
+    async def has_model(self, model: str) -> bool:
+        """Ask whether the device can open a model without fetching anything."""
         reply: pb.LookReply = await self._ask("Look", pb.LookRequest(model=model))
         return reply.here
 
     async def read(self, digest: str, offset: int, *, doubted: bool = False) -> AsyncGenerator[bytes, None]:
-        """The bytes of an object from an offset. FlowEdgeError when it stops, or brings nothing for long.
+        """Receive the bytes of an object from `offset` on.
 
-        doubted: the device is to check its copy before.
+        doubted: whether the device shall verify the object before it sends it.
         """
         request = pb.ReadRequest(object=bytes.fromhex(digest), offset=offset, doubted=doubted)
         stub: Any = rpc.WeightsStub(await self._connection.channel())
@@ -74,12 +84,12 @@ class Peer:
             call.cancel()
 
     async def read_all(self, digest: str, most: int) -> bytes:
-        """An object as a whole, of at most so many bytes; it is not checked. FlowEdgeError."""
+        """Receive an object of at most `most` bytes. Its SHA-256 is not checked."""
         data = bytearray()
         async for chunk in self.read(digest, 0):
             data += chunk
             if len(data) > most:
-                raise ProtocolError(f"{self.address} sent more than {most} bytes")
+                raise ProtocolError(f"{self.address} sent more than {most} bytes for {digest}")
         return bytes(data)
 
     async def _ask(self, method: str, request: Any) -> Any:
@@ -93,12 +103,3 @@ class Peer:
             raise from_status(error, self.address) from error
         except DeadlineError as error:
             raise FlowEdgeError(f"{self.address}: {error}") from error
-
-
-# A device that was away is asked again soon.
-_OPTIONS = [
-    *LinkSettings().channel_options,
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]

@@ -1,15 +1,14 @@
-"""Finding out who is at an address, before anything is said to them.
+"""Verifying which device is at an address, before anything is sent to it.
 
-gRPC's Python API shows a caller no certificate. So the caller first completes a TLS handshake of its own and
-judges the certificate that it is shown; then it has gRPC connect and demand just that certificate, by the DNS
-name that only it has.
+gRPC's Python API does not show a caller the certificate of its peer. So the caller first completes a TLS
+handshake of its own and verifies the certificate. Then gRPC connects and demands this very certificate, by
+the DNS name that no other one has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import socket
 import ssl
@@ -20,47 +19,52 @@ from cryptography import x509
 from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.core.log_fields import about
 from flowedge.net.address import split_address
-from flowedge.security.credentials.certificate_role import SERVING
+from flowedge.security.credentials.certificate_role import DEVICES
 from flowedge.security.credentials.certificates import verify
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.credentials.member import CertificateHolder
+from flowedge.security.utc import utc_now
 
-ANSWER_S = 5.0  # the other side has so long to connect and show its certificate
+ANSWER_S = 5.0  # deadline of connection and handshake
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class VerifiedPeer:
-    """Who is there, and the identity that is shown to them."""
+    """The holder of a verified certificate, and the own credentials to show to it."""
 
     holder: CertificateHolder
-    identity: Credentials
+    credentials: Credentials
 
 
-def introduce(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
-    """Blocks until it is known who is at an address; `name` is who it has to be, if that is known.
+def verify_peer(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
+    """Complete a handshake with the device at an address and verify its certificate.
 
-    Raises AccessError, which is logged, for anyone but a device of this cluster whose certificate is valid
-    and not revoked; DeviceLostError when nobody answers.
+    name: the device's name, if it is known.
+
+    Raises:
+        AccessError: when the certificate is not valid, is revoked, or names a client or another device.
+        DeviceLostError: when the device does not answer.
     """
-    identity = store.identity
+    credentials = store.credentials
     try:
         with socket.create_connection(split_address(address), ANSWER_S) as plain:
             plain.settimeout(ANSWER_S)
             with _context(store).wrap_socket(plain) as encrypted:
                 shown = encrypted.getpeercert(binary_form=True)
-                _leave(encrypted)
+                with contextlib.suppress(OSError):
+                    encrypted.unwrap()  # waits until the peer has read our part of the handshake
     except ssl.SSLError as error:
         raise _refused(address, _handshake_reason(error)) from error
     except OSError as error:
         raise DeviceLostError(address, f"the connection failed: {error}") from error
-    return _judge(address, shown, store, identity, name)
+    return _verify_certificate(address, shown, store, credentials, name)
 
 
-async def introduce_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
-    """`introduce` for asyncio."""
-    identity = store.identity
+async def verify_peer_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
+    """`verify_peer` for asyncio."""
+    credentials = store.credentials
     host, port = split_address(address)
     try:
         opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
@@ -73,11 +77,11 @@ async def introduce_async(address: str, store: CredentialStore, name: str | None
         raise DeviceLostError(address, f"the connection failed: {reason}") from error
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
-    return _judge(address, shown, store, identity, name)
+    return _verify_certificate(address, shown, store, credentials, name)
 
 
 def _context(store: CredentialStore) -> ssl.SSLContext:
-    """For one handshake, in which everything is accepted, to be judged afterwards."""
+    """The settings of a handshake that accepts every certificate, since it is verified afterwards."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -87,44 +91,26 @@ def _context(store: CredentialStore) -> ssl.SSLContext:
     return context
 
 
-def _leave(encrypted: ssl.SSLSocket) -> None:
-    """Ends the connection; the other side is left to have read our part of the handshake."""
-    with contextlib.suppress(OSError):
-        encrypted.unwrap()
-
-
-def _judge(
-    address: str, shown: bytes | None, store: CredentialStore, identity: Credentials, name: str | None
+def _verify_certificate(
+    address: str, shown: bytes | None, store: CredentialStore, credentials: Credentials, name: str | None
 ) -> VerifiedPeer:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    """shown: the peer's certificate, DER."""
     try:
-        holder = judge(shown, store, identity, name, now)
+        if not shown:
+            raise AccessError("it showed no certificate")
+        try:
+            certificate = x509.load_der_x509_certificate(shown)
+        except ValueError as error:
+            raise AccessError(f"its certificate cannot be read: {error}") from error
+        holder = verify(certificate, credentials.authority, utc_now())
+        store.revoked.check(holder)
+        if holder.member.role not in DEVICES:
+            raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
+        if name is not None and holder.member.name != name:
+            raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
     except AccessError as error:
         raise _refused(address, str(error)) from error
-    return VerifiedPeer(holder, identity)
-
-
-def judge(
-    shown: bytes | None,
-    store: CredentialStore,
-    identity: Credentials,
-    name: str | None,
-    now: datetime.datetime,
-) -> CertificateHolder:
-    """Whether a certificate (DER) is that of a device of this cluster. AccessError says why it is not."""
-    if not shown:
-        raise AccessError("it showed no certificate")
-    try:
-        certificate = x509.load_der_x509_certificate(shown)
-    except ValueError as error:
-        raise AccessError(f"its certificate cannot be read: {error}") from error
-    holder = verify(certificate, identity.authority, now)
-    store.revoked.check(holder)
-    if holder.member.role not in SERVING:
-        raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
-    if name is not None and holder.member.name != name:
-        raise AccessError(f"it is {holder.member.name}, not {name}, which was said to be there")
-    return holder
+    return VerifiedPeer(holder, credentials)
 
 
 def _handshake_reason(error: ssl.SSLError) -> str:
@@ -135,7 +121,7 @@ def _handshake_reason(error: ssl.SSLError) -> str:
         "PACKET_LENGTH_TOO_LONG",
     ):
         return "it does not speak TLS, so it has joined no cluster; let it join this one"
-    return f"it cannot be spoken to over TLS: {error.reason or error}"
+    return f"the TLS handshake failed: {error.reason or error}"
 
 
 def _refused(address: str, reason: str) -> AccessError:

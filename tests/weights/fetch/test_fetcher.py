@@ -8,7 +8,6 @@ import os
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -19,12 +18,13 @@ from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.fetch.fetcher import Fetched, SourceAddress, fetch
-from flowedge.weights.fetch.peer import Peer
+from flowedge.weights.fetch.fetcher import Fetched, Fetcher
 from flowedge.weights.fetch.progress import FetchProgress
-from flowedge.weights.library import Library
-from flowedge.weights.manifest.location import FileState, Location
-from tests.weights.servers import QUICK, library_at, serving
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import WeightsClient
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.manifest.file_range import FileRange, FileState
+from tests.weights.servers import QUICK, local_weights_at, serving
 
 OBJECTS = {
     hashlib.sha256(data).hexdigest(): data
@@ -34,31 +34,31 @@ SIZES = {digest: len(data) for digest, data in OBJECTS.items()}
 TOTAL = sum(SIZES.values())
 
 
-def stocked(root: Path, digests: Sequence[str] = tuple(OBJECTS)) -> Library:
-    library = library_at(root)
+def stocked(root: Path, digests: Sequence[str] = tuple(OBJECTS)) -> LocalWeights:
+    local = local_weights_at(root)
     for digest in digests:
-        assert library.store.put(OBJECTS[digest]) == digest
-    return library
+        assert local.store.put(OBJECTS[digest]) == digest
+    return local
 
 
 async def take(
-    library: Library, addresses: Sequence[str], draft_node: str = "", device: str = "taker"
+    local: LocalWeights, addresses: Sequence[str], draft_node: str = "", device: str = "taker"
 ) -> Fetched:
     async def on_progress(progress: FetchProgress) -> None:
         assert 0 <= progress.done <= progress.total == TOTAL
 
     sources = [SourceAddress(address, address == draft_node) for address in addresses]
-    return await fetch(device, library, SIZES, sources, QUICK, on_progress)
+    return await Fetcher(device, local, SIZES, sources, QUICK, on_progress).run()
 
 
-def assert_whole(library: Library) -> None:
-    assert {digest: library.store.read(digest) for digest in OBJECTS} == OBJECTS
-    assert not list((library.store.limits.root / "partial").iterdir())
+def assert_whole(local: LocalWeights) -> None:
+    assert {digest: local.store.read(digest) for digest in OBJECTS} == OBJECTS
+    assert not list((local.store.limits.root / "partial").iterdir())
 
 
 def test_from_two_devices_that_have_a_part_each(tmp_path: Path) -> None:
     async def run() -> None:
-        taker, digests = library_at(tmp_path / "taker"), list(OBJECTS)
+        taker, digests = local_weights_at(tmp_path / "taker"), list(OBJECTS)
         halves = [stocked(tmp_path / "one", digests[:5]), stocked(tmp_path / "two", digests[4:])]
         async with serving(halves[0]) as (one, _), serving(halves[1]) as (two, _):
             fetched = await take(taker, [one, two])
@@ -66,7 +66,7 @@ def test_from_two_devices_that_have_a_part_each(tmp_path: Path) -> None:
             assert sum(half.traffic.sent for half in halves) == TOTAL
             assert min(fetched.received.values()) > 0
             again = await take(taker, [one, two])
-        assert again.received == {} and again.here_before == TOTAL
+        assert again.received == {} and again.cached_before == TOTAL
         assert_whole(taker)
 
     asyncio.run(run())
@@ -74,7 +74,7 @@ def test_from_two_devices_that_have_a_part_each(tmp_path: Path) -> None:
 
 def test_a_link_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
     async def run() -> None:
-        taker = library_at(tmp_path / "taker")
+        taker = local_weights_at(tmp_path / "taker")
         async with serving(stocked(tmp_path / "giver"), cuts=6, cut_after=70_000) as (address, service):
             await take(taker, [address])
         assert taker.traffic.received == TOTAL, "bytes were sent twice"
@@ -86,7 +86,7 @@ def test_a_link_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_device_that_dies_and_comes_back(tmp_path: Path) -> None:
     async def run() -> None:
-        taker, giver = library_at(tmp_path / "taker"), stocked(tmp_path / "giver")
+        taker, giver = local_weights_at(tmp_path / "taker"), stocked(tmp_path / "giver")
         async with AsyncExitStack() as first:
             address, service = await first.enter_async_context(serving(giver, cuts=4, cut_after=70_000))
             taking = asyncio.create_task(take(taker, [address]))
@@ -100,12 +100,12 @@ def test_a_device_that_dies_and_comes_back(tmp_path: Path) -> None:
 
 def test_wrong_bytes_are_thrown_away_and_come_from_another(tmp_path: Path) -> None:
     async def run() -> None:
-        taker, liar = library_at(tmp_path / "taker"), library_at(tmp_path / "liar")
+        taker, liar = local_weights_at(tmp_path / "taker"), local_weights_at(tmp_path / "liar")
         lie = tmp_path / "lie"
         lie.write_bytes(os.urandom(300_000))
         state = FileState.of(lie)
-        locations = {digest: Location(lie, 0, size, state) for digest, size in SIZES.items()}
-        liar._locations.update(locations)
+        ranges = {digest: FileRange(lie, 0, size, state) for digest, size in SIZES.items()}
+        liar.give(b"a document", ranges)
         async with serving(liar) as (bad, _):
             with pytest.raises(DeviceLostError, match=r"objects are missing.*damaged|does not have"):
                 await take(taker, [bad])
@@ -118,7 +118,7 @@ def test_wrong_bytes_are_thrown_away_and_come_from_another(tmp_path: Path) -> No
 
 def test_a_giver_notices_damage_of_its_own_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        taker, giver = library_at(tmp_path / "taker"), stocked(tmp_path / "giver")
+        taker, giver = local_weights_at(tmp_path / "taker"), stocked(tmp_path / "giver")
         for digest in list(OBJECTS)[:2]:
             path = giver.store.path(digest)
             path.write_bytes(path.read_bytes()[:-1] + b"\0\0")
@@ -136,7 +136,7 @@ def test_a_giver_notices_damage_of_its_own_cache(tmp_path: Path, caplog: pytest.
 
 def test_two_agents_of_a_host_fetch_into_one_cache_once(tmp_path: Path) -> None:
     async def run() -> None:
-        takers = [library_at(tmp_path / "taker") for _ in range(2)]
+        takers = [local_weights_at(tmp_path / "taker") for _ in range(2)]
         giver = stocked(tmp_path / "giver")
         async with serving(giver) as (address, _):
             await asyncio.gather(*(take(taker, [address]) for taker in takers))
@@ -172,7 +172,7 @@ def test_devices_give_each_other_what_they_have(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     async def run() -> None:
-        taker = library_at(tmp_path / "taker", TOTAL - 1)
+        taker = local_weights_at(tmp_path / "taker", TOTAL - 1)
         kept = taker.store.put(b"kept")
         async with serving(stocked(tmp_path / "giver")) as (address, _):
             with pytest.raises(CapacityError, match="--cache-gib"):
@@ -184,9 +184,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(tmp_path: Path) -> Non
 
 def test_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(DeviceLostError, match=r"8 of 8 objects are missing.*127\.0\.0\.1:1"):
-        asyncio.run(take(library_at(tmp_path), ["127.0.0.1:1"]))
+        asyncio.run(take(local_weights_at(tmp_path), ["127.0.0.1:1"]))
     with pytest.raises(DeviceLostError, match="no device is known"):
-        asyncio.run(take(library_at(tmp_path), []))
+        asyncio.run(take(local_weights_at(tmp_path), []))
 
 
 @pytest.mark.parametrize(
@@ -218,10 +218,10 @@ def test_garbage_is_answered_by_an_error(
 def test_a_device_sends_so_many_streams_and_no_more(tmp_path: Path) -> None:
     async def run() -> None:
         giver = stocked(tmp_path)
-        async with serving(giver, settings=replace(QUICK, max_sending=0)) as (address, _):
-            peer = Peer(address, QUICK)
+        async with serving(giver, settings=QUICK.model_copy(update={"max_sending": 0})) as (address, _):
+            client = WeightsClient(address, QUICK)
             with pytest.raises(CapacityError, match="streams already"):
-                await peer.read_all(next(iter(OBJECTS)), TOTAL)
-            await peer.close()
+                await client.read_all(next(iter(OBJECTS)), TOTAL)
+            await client.close()
 
     asyncio.run(run())
