@@ -7,15 +7,14 @@ these into protobuf and back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray, Payload
 
-Payload: TypeAlias = npt.NDArray[Any]
 CONTEXT = -1  # the parent of a row whose parent is the committed context
+MAX_FRAME_BYTES = 64 << 20  # size of an encoded message
 
 
 @dataclass(frozen=True)

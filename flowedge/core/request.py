@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.messages import Payload, StageReport
+from flowedge.core.messages import StageReport
 from flowedge.core.sampling import SamplingParams
 
 Noise: TypeAlias = Literal["plain", "shared"]

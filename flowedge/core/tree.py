@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from flowedge.core.sampling import FloatArray, IntArray
+from flowedge.core.arrays import BoolArray, FloatArray, IntArray
 
-BoolArray = npt.NDArray[np.bool_]
 UNSENT = -1
 ROOT = 0
 

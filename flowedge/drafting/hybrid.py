@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer
 from flowedge.drafting.mixing import first_odds, learnt_odds, mixed, pooled
 from flowedge.drafting.ngram import Match, NGramDrafter

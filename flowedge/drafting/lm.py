@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import CapacityError
-from flowedge.core.messages import CONTEXT, Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.messages import CONTEXT
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.prediction import Prediction
 from flowedge.drafting.ranking import ranked

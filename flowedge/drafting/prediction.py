@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray
 from flowedge.drafting.drafter import Drafter
 
 

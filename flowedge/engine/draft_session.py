@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import CONTEXT, Payload, Prune, Segment, StageReport
+from flowedge.core.messages import CONTEXT, Prune, Segment, StageReport
 from flowedge.core.request import DecodeCounters, Request
-from flowedge.core.sampling import IntArray, Walk
+from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_node_spec import DraftNodeSpec

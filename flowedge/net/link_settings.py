@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.protocol.wire import MAX_FRAME_BYTES
+from flowedge.core.messages import MAX_FRAME_BYTES
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
 from flowedge.protocol.epochs import renumbered_parents, retained_from
 
 _EMPTY = np.zeros(0, dtype=np.int64)

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
 
 
 def check_prune(prune: Prune, context: int, cached: int) -> None:

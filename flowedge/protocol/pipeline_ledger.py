@@ -6,12 +6,12 @@ from collections import deque
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.row_sequence import RowSequence
-from flowedge.strategies.base import PipelineTrip
 
 
 class PipelineLedger:

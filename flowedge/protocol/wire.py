@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import (
+    MAX_FRAME_BYTES,
     Close,
     Credit,
     Fault,
     Heartbeat,
     Message,
     Open,
-    Payload,
     Prune,
     Segment,
     StageReport,
 )
-from flowedge.core.sampling import IntArray
 from flowedge.v1 import pipeline_pb2 as pb
 
 MAX_SESSION_ID = 64  # characters
@@ -34,7 +34,6 @@ MAX_TEXT = 4096  # characters of a reason or a device name
 MAX_ROWS = 1 << 16  # rows of one segment, and rows that one prune retains
 MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
 MAX_REPORTS = 1024  # stages of one pipeline
-MAX_FRAME_BYTES = 64 << 20
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_INT32: np.dtype(np.int32),

@@ -12,17 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from flowedge.core.sampling import FloatArray, IntArray
+from flowedge.core.arrays import FloatArray, IntArray
+from flowedge.core.pipeline_trip import PipelineTrip
 
 TARGET = 0  # the route to the target's pipeline; the others lead to middle models, numbered from 1
-
-
-@dataclass(frozen=True)
-class PipelineTrip:
-    """A segment of so many rows has crossed the pipeline; `seconds` from when D0 had it to its return."""
-
-    rows: int
-    seconds: float
 
 
 @dataclass(frozen=True)

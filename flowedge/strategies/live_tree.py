@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray, IntArray
+from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.tree import ROOT, UNSENT, DraftTree
 from flowedge.strategies.base import Grow, Layer, Send
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import Payload
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.strategies.base import Command, Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.pipespec.pipespec import PipeSpec

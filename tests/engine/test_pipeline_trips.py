@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies.base import Layer, PipelineTrip, Prefilled, StrategyEvent, Verified
+from flowedge.strategies.base import Layer, Prefilled, StrategyEvent, Verified
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, ExactStage
 from tests.engine.histories import NoText

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from flowedge.core.messages import CONTEXT
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.strategies.base import (
     AcceptPath,
@@ -14,7 +15,6 @@ from flowedge.strategies.base import (
     Emit,
     Grow,
     Layer,
-    PipelineTrip,
     Prefilled,
     Returned,
     Send,

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.auto.auto import Auto, grows_anew
-from flowedge.strategies.base import AcceptPath, Emit, Grow, PipelineTrip, Prefilled, Send
+from flowedge.strategies.base import AcceptPath, Emit, Grow, Prefilled, Send
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree

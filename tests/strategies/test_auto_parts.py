@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.segment_rows import RowsGain, lone_rows_pay, rows_worth
 from flowedge.strategies.auto.time_estimates import FirstStage
 from flowedge.strategies.auto.trip_estimate import TripEstimate
-from flowedge.strategies.base import Layer, PipelineTrip
+from flowedge.strategies.base import Layer
 from tests.core.trees import path, paths
 
 

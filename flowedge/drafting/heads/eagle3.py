@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.layers.head import LMHead

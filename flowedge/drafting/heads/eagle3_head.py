@@ -10,8 +10,8 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.core.sampling import IntArray
 from flowedge.drafting.heads.eagle_head import EagleAttention, KeyValueViews, Rotary
 from flowedge.drafting.heads.head_files import (
     EMBEDDING_KEY,

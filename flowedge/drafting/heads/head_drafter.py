@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import CapacityError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftLayer
 from flowedge.drafting.heads.eagle_head import KeyValueViews
 from flowedge.drafting.heads.recall import Recall

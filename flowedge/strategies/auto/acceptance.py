@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray
+from flowedge.core.arrays import FloatArray
 
 # Classes of proposals, by the drafter's probability of the token: their bounds, and what stands for each.
 _BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9]))

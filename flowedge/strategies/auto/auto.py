@@ -27,6 +27,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.tree import ROOT, UNSENT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
@@ -40,7 +41,6 @@ from flowedge.strategies.base import (
     Emit,
     Grow,
     Layer,
-    PipelineTrip,
     Prefilled,
     Returned,
     Send,

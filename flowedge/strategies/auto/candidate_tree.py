@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray, IntArray
-from flowedge.core.tree import ROOT, BoolArray, DraftTree
+from flowedge.core.arrays import BoolArray, FloatArray, IntArray
+from flowedge.core.tree import ROOT, DraftTree
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.base import Grow, Layer, Send
 

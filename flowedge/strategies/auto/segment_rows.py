@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray
+from flowedge.core.arrays import FloatArray
 
 _FADE = 0.95  # weight of what came before, at each observation
 _PRIOR_GAIN = 2.0  # about what trees of a first answer have

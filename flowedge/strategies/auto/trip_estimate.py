@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.strategies.base import PipelineTrip
+from flowedge.core.pipeline_trip import PipelineTrip
 
 _FADE = 0.9  # weight of what came before, at each crossing
 _LONE_FADE = 0.8
