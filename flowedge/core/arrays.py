@@ -1,4 +1,4 @@
-"""The array types that rows, scores and masks are made of; shapes are said where an array is used."""
+"""Types of numpy arrays; the shape of an array is documented where it is used."""
 
 from __future__ import annotations
 

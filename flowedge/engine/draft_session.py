@@ -186,7 +186,7 @@ class DraftSession:
         if not self.strategy.takes_results:
             return False
         number = self._results.popleft().number
-        self._flight.take_crossings(number)
+        self._flight.take_trips(number)
         self._meter.settle(number, self._flight.now)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
@@ -242,10 +242,10 @@ class DraftSession:
                 credits=self._flight.take_grants(),
                 stages=num_stages,
                 routes=tuple(self.middles),
-                crossings=self._flight.take_crossings(self._flight.sent),
+                crossings=self._flight.take_trips(self._flight.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        *_, crossing = self._flight.take_crossings(self._verified_number)
+        *_, crossing = self._flight.take_trips(self._verified_number)
         return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:

@@ -1,4 +1,4 @@
-"""The draft node's own record of a session's sequence; it alone changes it (rule R2)."""
+"""The sequence of a session's rows, which the draft node alone changes (rule R2)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 
 
 class RowSequence:
-    """Context rows, then the draft rows that were sent, in the numbering of `epoch`.
+    """The context rows, then the sent draft rows, in the numbering of `epoch`.
 
     Attributes:
-        epoch: number of the last change; context: committed rows (l_glo).
-        tokens, parents, positions: int64 [d] of the draft rows context .. length.
+        epoch: number of the last prune.
+        context: number of committed rows (l_glo).
+        tokens, parents, positions: int64 [d] of the draft rows, context to length.
     """
 
     def __init__(self, session: str) -> None:
@@ -32,7 +33,14 @@ class RowSequence:
         return self.context + len(self.tokens)
 
     def commit(self, count: int) -> IntArray:
-        """Append committed rows; returns their rows, which are their positions: int64 [count]."""
+        """Append committed rows.
+
+        Returns:
+            int64 [count]: the indices of the rows, which are their positions too.
+
+        Raises:
+            ValueError: when draft rows are in flight.
+        """
         if len(self.tokens):
             raise ValueError("rows cannot be committed while draft rows are in flight")
         rows = np.arange(self.context, self.context + count)
@@ -40,40 +48,49 @@ class RowSequence:
         return rows
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
-        """Append draft rows; a parent is a draft row, earlier in the sequence, or CONTEXT.
+        """Append draft rows.
 
-        Returns the row of the first. Raises ValueError for a parent that is not an earlier draft row.
+        Args:
+            parents: for each row an earlier draft row, or CONTEXT.
+
+        Returns:
+            The index of the first row.
+
+        Raises:
+            ValueError: when a parent is not an earlier draft row.
         """
         first = self.length
         positions = self.positions.tolist()
         for row, parent in enumerate(parents, start=first):
             if parent != CONTEXT and not self.context <= parent < row:
-                raise ValueError(f"row {row} cannot have parent {parent}")
+                raise ValueError(f"row {row} has parent {parent}, which is not an earlier draft row")
             positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
         if len(tokens) != len(parents):
-            raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
+            raise ValueError(f"{len(tokens)} tokens have {len(parents)} parents")
         self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
         self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
     def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
-        """Make the accepted rows context and keep the subtree of `root`, if it was sent.
+        """Make the accepted rows context and keep the subtree of row `root`; None keeps no draft row.
 
-        Returns the message that has every stage do the same.
+        Returns:
+            The message by which every stage does the same.
         """
         subtree = _EMPTY if root is None else self._subtree(root)
         return self._retain(np.array(accepted, dtype=np.int64), subtree)
 
     def keep(self, end: int, context: int) -> Prune:
-        """Forget the draft rows from `end` on, and make those before `context` context; they are a chain.
+        """Drop the draft rows, which are a chain, from row `end` on; make the rows before `context` context.
 
-        Returns the message that has the stage do the same.
+        Returns:
+            The message by which the stage does the same.
         """
         return self._retain(np.arange(self.context, context), np.arange(context, end))
 
     def _retain(self, accepted: IntArray, draft: IntArray) -> Prune:
-        """Make accepted rows context and keep these draft rows, whose parents are kept or accepted."""
+        """Make accepted rows context and keep draft rows, whose parents must be kept or accepted."""
         prune = Prune(
             session=self._session,
             epoch=self.epoch + 1,
