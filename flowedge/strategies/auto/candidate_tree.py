@@ -1,4 +1,4 @@
-"""A draft tree of the likely ones among all that was ever proposed below its nodes."""
+"""A draft tree of the likely proposals, which stores the unlikely proposals below each node."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import numpy as np
 from flowedge.core.arrays import BoolArray, FloatArray, IntArray
 from flowedge.core.tree import ROOT, DraftTree
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
-from flowedge.strategies.base import Grow, Layer, Send
+from flowedge.strategies.commands import Grow
+from flowedge.strategies.events import Layer
 
-NO_NAME = -1
+NO_NAME = -1  # of a node that the present growth does not know
 
 
 class CandidateTree:
-    """The tree, and for each node the candidates below it that are too unlikely to be nodes yet.
+    """The tree, and for each node its candidates: the drafter's proposals below it.
 
-    As the root moves on, what was unlikely becomes likely, and no forward of the drafter is needed for it. A
-    node's name stays while its growth lasts: the drafter keeps its scratch by it. A new growth begins at the
-    root with the true features; nodes get names in it as their parents are drafted anew, and new scores.
+    A candidate becomes a node when its probability, given the root, reaches the least probability of a node.
+    As the root moves on, unlikely candidates become likely without another forward of the drafter. A node
+    keeps its name as long as its growth lasts, because the drafter keeps its scratch by name. A new growth
+    begins at the root with the true features; nodes get new names and scores as their parents are drafted
+    again.
 
     Attributes:
-        tree: scores are logs of probabilities of acceptance, given the root.
-        drafted_layers: layers that have come since the tree was begun.
+        tree: scores are log-probabilities of acceptance, given the root.
+        drafted_layers: number of layers since the tree was begun.
     """
 
     def __init__(self, width: int, floor: float, acceptance: ProposalAcceptance) -> None:
-        """width: candidates of a node; floor: log of the least probability of a node."""
+        """`width` is the number of candidates of a node, `floor` the least log-probability of a node."""
         self._width = width
         self._floor = floor
         self._acceptance = acceptance
@@ -35,12 +38,14 @@ class CandidateTree:
         self.restart(0, 0)
 
     def restart(self, token: int, context: int) -> None:
-        """A tree of one node, and a new growth."""
+        """Begin a tree of one node and a new growth."""
         self.tree = DraftTree(token, context)
         self.drafted_layers = 0
-        self._tokens: IntArray = np.full((1, self._width), -1, dtype=np.int64)  # candidates of each node
-        self._log_probs: FloatArray = np.full((1, self._width), -np.inf)  # the drafter's
-        self._scores: FloatArray = np.full((1, self._width), -np.inf)  # calibrated
+        self._tokens: IntArray = np.full(
+            (1, self._width), -1, dtype=np.int64
+        )  # of the candidates of each node
+        self._log_probs: FloatArray = np.full((1, self._width), -np.inf)  # by the drafter
+        self._scores: FloatArray = np.full((1, self._width), -np.inf)  # by ProposalAcceptance
         self.regrow()
 
     def regrow(self) -> None:
@@ -54,9 +59,14 @@ class CandidateTree:
         self._asked: BoolArray = np.zeros(size, dtype=np.bool_)
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
-        """The node of the token drawn after a path from the root, nodes of the tree; learns from all of it.
+        """Learn from the drawn tokens, and return the node of the last of them.
 
-        None when the token was not among the candidates below the path's end.
+        Args:
+            path: accepted nodes, root first.
+            token: the token drawn after them.
+
+        Returns:
+            The child of the last accepted node with this token, None if the token was not a candidate there.
         """
         drawn = [*self.tree.tokens[list(path[1:])].tolist(), token]
         for node, next_token in zip(path, drawn, strict=True):
@@ -74,7 +84,7 @@ class CandidateTree:
         return found
 
     def reroot(self, node: int) -> None:
-        """Prune to the subtree of a node, and let candidates in that are likely now."""
+        """Prune to the subtree of a node, and make nodes of the candidates that are likely now."""
         kept = self.tree.reroot(node)
         self._tokens, self._scores = self._tokens[kept], self._scores[kept]
         self._log_probs = self._log_probs[kept]
@@ -83,7 +93,7 @@ class CandidateTree:
         self._admit(np.arange(len(kept)))
 
     def grow(self, most: int) -> Grow | None:
-        """The command that drafts below the likeliest nodes that this growth has not asked for, if any."""
+        """Return the command that drafts below the `most` likeliest nodes without a draft, if there are any."""
         if self._names[ROOT] == NO_NAME:
             self.regrow()
         if not self._asked[ROOT]:
@@ -105,32 +115,22 @@ class CandidateTree:
         )
 
     def take(self, layer: Layer) -> None:
-        """Keep what is proposed below nodes that still live."""
+        """Store the proposals below nodes that are still in the tree, as their candidates."""
         self.drafted_layers += 1
         living = {int(name): node for node, name in enumerate(self._names) if name != NO_NAME}
-        here = [i for i, name in enumerate(layer.nodes) if name in living]
-        nodes = np.array([living[layer.nodes[i]] for i in here], dtype=np.int64)
+        found = [i for i, name in enumerate(layer.nodes) if name in living]
+        nodes = np.array([living[layer.nodes[i]] for i in found], dtype=np.int64)
         width = layer.tokens.shape[1]
-        log_probs = layer.log_probs[here]
+        log_probs = layer.log_probs[found]
         self._tokens[nodes], self._log_probs[nodes], self._scores[nodes] = -1, -np.inf, -np.inf
-        self._tokens[nodes, :width] = layer.tokens[here]
+        self._tokens[nodes, :width] = layer.tokens[found]
         self._log_probs[nodes, :width] = log_probs
         self._scores[nodes, :width] = self._acceptance.log_share(log_probs)
         self._scores[self._tokens < 0] = -np.inf
         self._admit(nodes)
 
-    def best_unsent(self, most: int, threshold: float) -> list[int]:
-        """The likeliest nodes that are not sent and not below the threshold (a log), best first."""
-        scores = self.tree.effective_scores()
-        return [node for node in self.tree.best_unsent(most) if scores[node] >= threshold]
-
-    def send(self, nodes: Sequence[int]) -> Send:
-        """The command that sends unsent nodes as a segment."""
-        parents = self.tree.mark_sent(nodes)
-        return Send(tuple(self.tree.tokens[list(nodes)].tolist()), tuple(parents))
-
     def _admit(self, nodes: IntArray) -> None:
-        """Make nodes of the candidates below `nodes` that are likely enough; score those that are nodes."""
+        """Make nodes of the likely candidates below `nodes`; candidates that are nodes get new scores."""
         scores = self.tree.scores[nodes, None] + self._scores[nodes]
         rows, columns = np.nonzero(scores >= self._floor)
         parents = nodes[rows]

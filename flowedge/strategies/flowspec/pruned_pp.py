@@ -8,12 +8,12 @@ from flowedge.strategies.flowspec.segmented import SegmentedRounds
 
 
 class PrunedPP(SegmentedRounds):
-    """One tree at a time, in score-ordered segments; no expansion.
+    """SegmentedRounds as they are: one tree at a time, in score-ordered segments, without expansion.
 
-    Section 4.3 says that Pruned PP extends Naive PP by tree pruning and early exit, and that adding tree
-    expansion and taking score-based segmentation away gives "FlowSpec w/o SBD". So it has the segments of
-    section 3.2 in order of score, the pruning of 3.3 after each that returns, and a round that ends as soon
-    as the drawn token is not in the tree; the next tree is drafted then, as in Naive PP.
+    Section 4.3: Pruned PP extends Naive PP by tree pruning and early exit; with tree expansion, and without
+    score-based segmentation, it becomes "FlowSpec w/o SBD". So Pruned PP has the score-ordered segments of
+    section 3.2 and prunes after each returned segment (3.3). A round ends as soon as the drawn token is not
+    in the tree; the next tree is drafted then, as in Naive PP.
     """
 
     name: ClassVar[str] = "pruned_pp"

@@ -9,26 +9,29 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.tree import ROOT, UNSENT, DraftTree
-from flowedge.strategies.base import Grow, Layer, Send
+from flowedge.strategies.commands import Grow
+from flowedge.strategies.events import Layer
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
-    """What the drafter proposes below a node: tokens int64 [c], likeliest first; log_probs float64 [c].
+class Proposals:
+    """The drafter's proposals below a node, likeliest first.
 
-    c is 0 where it proposes nothing.
+    Attributes:
+        tokens: int64 [c]; c is 0 where the drafter proposes nothing.
+        log_probs: float64 [c].
     """
 
     tokens: IntArray
     log_probs: FloatArray
 
 
-class LiveTree:
-    """One growth of the drafter, of which `tree` is what still lives.
+class GrowingTree:
+    """A growth of the drafter; `tree` holds the nodes that no prune has removed.
 
-    A node's name stays when the tree is pruned and renumbered: the drafter keeps its scratch by it. The
-    drafter goes on from its own branch when the root moves down it, as a language model would; it is given
-    the true features when a new tree begins.
+    A node keeps its name when a prune renumbers the nodes, because the drafter keeps its scratch by name.
+    When the root moves on, the drafter continues in its own branch, as a language model does. It gets the
+    target's true features only when a new tree begins.
     """
 
     def __init__(self) -> None:
@@ -37,18 +40,18 @@ class LiveTree:
         self._next_name = 0
         self._names: list[int] = []  # of each node of the tree
         self._parent_names: list[int] = []
-        self._drafted: dict[int, Candidates] = {}  # by name
+        self._proposals: dict[int, Proposals] = {}  # by name
 
     def restart(self, token: int, context: int) -> None:
-        """A tree of one node, and a new growth."""
+        """Begin a new growth with a tree of one node."""
         self.tree = DraftTree(token, context)
         self._growth += 1
         self._next_name = 1
         self._names, self._parent_names = [ROOT], [-1]
-        self._drafted = {}
+        self._proposals = {}
 
     def grow(self, nodes: Sequence[int], width: int) -> Grow:
-        """The command that has the children of `nodes` proposed."""
+        """Return the command that has `width` children of each node proposed."""
         return Grow(
             growth=self._growth,
             nodes=tuple(self._names[node] for node in nodes),
@@ -58,19 +61,19 @@ class LiveTree:
         )
 
     def take(self, layer: Layer) -> list[int]:
-        """Keep what is proposed below nodes that still live; returns those nodes."""
-        living = {name: node for node, name in enumerate(self._names)}
+        """Store the proposals below nodes that are still in the tree; returns these nodes."""
+        living = set(self._names)
         for name, tokens, log_probs in zip(layer.nodes, layer.tokens, layer.log_probs, strict=True):
             if name in living:
-                self._drafted[name] = Candidates(tokens[tokens >= 0], log_probs[tokens >= 0])
-        return [living[name] for name in layer.nodes if name in living]
+                self._proposals[name] = Proposals(tokens[tokens >= 0], log_probs[tokens >= 0])
+        return self.living(layer.nodes)
 
-    def candidates(self, node: int) -> Candidates | None:
-        """What is proposed below a node, once it is known."""
-        return self._drafted.get(self._names[node])
+    def proposals(self, node: int) -> Proposals | None:
+        """Return the proposals below a node, None before the drafter has computed them."""
+        return self._proposals.get(self._names[node])
 
     def add(self, parents: Sequence[int], tokens: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """Add candidates to the tree, their parents first; returns their nodes."""
+        """Add proposals to the tree, parents before children; returns their nodes."""
         scores = [float(self.tree.scores[p]) + lp for p, lp in zip(parents, log_probs, strict=True)]
         nodes = self.tree.put(parents, tokens, scores)
         for node, parent in zip(nodes, parents, strict=True):
@@ -84,7 +87,7 @@ class LiveTree:
         return self._names[node]
 
     def living(self, names: Sequence[int]) -> list[int]:
-        """The nodes of these names that are still in the tree, in the same order."""
+        """Return the nodes with these names that are still in the tree, in the same order."""
         nodes = {name: node for node, name in enumerate(self._names)}
         return [nodes[name] for name in names if name in nodes]
 
@@ -93,23 +96,18 @@ class LiveTree:
         kept = self.tree.reroot(node).tolist()
         self._names = [self._names[old] for old in kept]
         self._parent_names = [self._parent_names[old] for old in kept]
-        self._drafted = {name: self._drafted[name] for name in self._names if name in self._drafted}
-
-    def send(self, nodes: Sequence[int]) -> Send:
-        """The command that sends unsent nodes as a segment."""
-        parents = self.tree.mark_sent(nodes)
-        return Send(tuple(self.tree.tokens[list(nodes)].tolist()), tuple(parents))
+        self._proposals = {name: self._proposals[name] for name in self._names if name in self._proposals}
 
     def unsent(self) -> list[int]:
-        """The nodes that are not sent, in the order they were added."""
+        """Return the unsent nodes, in the order of their addition."""
         return [int(node) for node in np.flatnonzero(self.tree.rows == UNSENT)]
 
     def deepest(self) -> list[int]:
-        """The nodes of the deepest level."""
+        """Return the nodes of the deepest level."""
         return [int(node) for node in np.flatnonzero(self.tree.depths == self.tree.depths.max())]
 
     def leaves(self) -> list[int]:
-        """The nodes without children."""
+        """Return the nodes without children."""
         is_leaf = np.ones(len(self.tree), dtype=np.bool_)
         is_leaf[self.tree.parents[1:]] = False
         return [int(node) for node in np.flatnonzero(is_leaf)]

@@ -1,0 +1,32 @@
+"""Commands about the nodes of a draft tree, for all strategies that have a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowedge.core.tree import UNSENT, DraftTree
+from flowedge.strategies.commands import AcceptPath, Emit, Send
+from flowedge.strategies.events import Verified
+
+
+def send_nodes(tree: DraftTree, nodes: Sequence[int], more: bool = False) -> Send:
+    """Return the command that sends unsent nodes as a segment; `more` is as in Send."""
+    parents = tree.mark_sent(nodes)
+    return Send(tuple(tree.tokens[list(nodes)].tolist()), tuple(parents), more)
+
+
+def verified_path(tree: DraftTree, event: Verified) -> tuple[list[int], Emit]:
+    """Return the accepted nodes, root first, and the command that puts out the tokens behind the root."""
+    path = [tree.node_of_row(row) for row in event.accepted]
+    return path, Emit((*tree.tokens[path[1:]].tolist(), event.token))
+
+
+def accept_path(tree: DraftTree, event: Verified, root: int | None) -> AcceptPath:
+    """Return the command that makes the accepted rows context.
+
+    Args:
+        tree: the tree before it moves its root.
+        root: node of the drawn token, which becomes the root; None ends the round.
+    """
+    row = UNSENT if root is None else int(tree.rows[root])
+    return AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=root is None)
