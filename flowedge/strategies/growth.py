@@ -28,9 +28,9 @@ class Growth:
         self._top_k = top_k
         self._frontier: list[int] = [ROOT]
 
-    def successor(self, root_token: int, context: int, depth: int) -> Growth:
-        """Return the next growth, of `depth` layers from a new root."""
-        return Growth(self.number + 1, root_token, context, self._top_k, depth)
+    def successor(self, tree: DraftTree, depth: int) -> Growth:
+        """Return the next growth, of `depth` layers from the root of `tree`."""
+        return Growth(self.number + 1, int(tree.tokens[ROOT]), tree.context, self._top_k, depth)
 
     @property
     def exhausted(self) -> bool:

@@ -14,7 +14,7 @@ from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growing_tree import GrowingTree
 from flowedge.strategies.settings import MicroBatchSettings
-from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_path
+from flowedge.strategies.tree_commands import send_nodes
 
 
 class PipeInfer(Strategy):
@@ -67,7 +67,8 @@ class PipeInfer(Strategy):
         match event:
             case Prefilled():
                 self._credits = event.credits
-                self._begin(event.token, event.context)
+                self._growing.restart(event.token, event.context)
+                self._restart()
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
@@ -81,22 +82,18 @@ class PipeInfer(Strategy):
                 self._credits += 1
                 return self._proceed()
 
-    def _begin(self, token: int, context: int) -> None:
-        self._growing.restart(token, context)
+    def _restart(self) -> None:
         self._queue = deque([[ROOT]])
         self._batch = []
         self._drafting = False
 
     def _advance(self, event: Verified) -> list[Command]:
-        growing, tree = self._growing, self._growing.tree
+        growing = self._growing
         self._raised = 0.0
-        path, emit = verified_path(tree, event)
-        match_ = tree.child(path[-1], event.token)
-        accept = accept_path(tree, event, match_)
-        if match_ is None:
-            self._begin(event.token, tree.context + len(path))
+        emit, accept = growing.advance(event)
+        if accept.ends_round:
+            self._restart()
         else:
-            growing.reroot(match_)
             self._batch = [growing.name(node) for node in growing.living(self._batch) if node != ROOT]
             if accept.root is None:
                 self._queue.appendleft([growing.name(ROOT)])

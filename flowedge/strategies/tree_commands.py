@@ -15,6 +15,21 @@ def send_nodes(tree: DraftTree, nodes: Sequence[int], more: bool = False) -> Sen
     return Send(tuple(tree.tokens[list(nodes)].tolist()), tuple(parents), more)
 
 
+def advance(tree: DraftTree, event: Verified) -> tuple[DraftTree, Emit, AcceptPath]:
+    """Move the root to the drawn token.
+
+    Returns:
+        The tree, or a new tree if the drawn token has no node; then the commands for the move.
+    """
+    path, emit = verified_path(tree, event)
+    root = tree.child(path[-1], event.token)
+    accept = accept_path(tree, event, root)
+    if root is None:
+        return DraftTree(event.token, tree.context + len(path)), emit, accept
+    tree.reroot(root)
+    return tree, emit, accept
+
+
 def verified_path(tree: DraftTree, event: Verified) -> tuple[list[int], Emit]:
     """Return the accepted nodes, root first, and the command that puts out the tokens behind the root."""
     path = [tree.node_of_row(row) for row in event.accepted]

@@ -176,7 +176,7 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
     for _ in range(30):
         if rng.random() < 0.2:
             tree.regrow()
-        grow = tree.grow(most)
+        grow = tree.grow_likeliest(most)
         if grow is not None:
             count = int(rng.integers(width + 1))
             shape = (len(grow.nodes), count)
@@ -208,7 +208,7 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
 
 
 def asked_path(tree: CandidateTree, name: int) -> tuple[int, ...]:
-    (node,) = np.flatnonzero(tree._names == name)
+    (node,) = np.flatnonzero(tree.names == name)
     return path(tree.tree, int(node))
 
 

@@ -38,7 +38,7 @@ from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit, Grow, Send
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.settings import AutoSettings
-from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_path
+from flowedge.strategies.tree_commands import send_nodes
 
 
 def grows_anew(tokens: int, stale_tokens: float) -> bool:
@@ -83,7 +83,7 @@ class Auto(Strategy):
                 self._stages = event.stages
                 self._limit = event.stages + self._settings.extra_segments
                 self._trip_estimate.observe(event.trips[:1])
-                self._begin(event.token, event.context)
+                self._candidates.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = self._drafting_root = False
@@ -105,27 +105,18 @@ class Auto(Strategy):
         if self._in_flight.popleft() and trip is not None:
             self._trip_estimate.observe([trip])
 
-    def _begin(self, token: int, context: int) -> None:
-        self._candidates.restart(token, context)
-        self._backlog.pipeline_emptied()
-        self._drafting = self._drafting_root = False
-
     def _advance(self, event: Verified) -> list[Command]:
         candidates = self._candidates
-        tree = candidates.tree
-        path, emit = verified_path(tree, event)
-        root = candidates.follow(path, event.token)
-        accept = accept_path(tree, event, root)
-        if root is None:
-            self._begin(event.token, tree.context + len(path))
-            return [emit, accept]
+        emit, accept = candidates.advance(event)
         if accept.root is None:
             self._backlog.pipeline_emptied()
         else:
             self._backlog.pipeline_filled()
-        candidates.reroot(root)
-        self._wide_gain.observe(np.exp(tree.effective_scores()), self._stages)
-        self._tokens += len(path)
+        if accept.ends_round:
+            self._drafting = self._drafting_root = False
+            return [emit, accept]
+        self._wide_gain.observe(np.exp(candidates.tree.effective_scores()), self._stages)
+        self._tokens += len(event.accepted)
         # A forward over the root that has not begun extends the drafter by all tokens accepted until then.
         if self._drafting_root or grows_anew(self._tokens, self._settings.stale_tokens):
             candidates.regrow()
@@ -149,7 +140,7 @@ class Auto(Strategy):
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
         if self._drafting or not has_room:
             return None
-        grow = candidates.grow(settings.draft_nodes)
+        grow = candidates.grow_likeliest(settings.draft_nodes)
         if grow is not None:
             self._drafting, self._drafting_root = True, grow.nodes == (ROOT,)
             if self._drafting_root:

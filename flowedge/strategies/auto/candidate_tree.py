@@ -6,23 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.arrays import BoolArray, FloatArray, IntArray
-from flowedge.core.tree import ROOT, DraftTree
+from flowedge.core.arrays import FloatArray, IntArray
+from flowedge.core.tree import ROOT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.commands import Grow
 from flowedge.strategies.events import Layer
+from flowedge.strategies.named_tree import NO_NAME, NamedTree
 
-NO_NAME = -1  # of a node that the present growth does not know
 
-
-class CandidateTree:
+class CandidateTree(NamedTree):
     """The tree, and for each node its candidates: the drafter's proposals below it.
 
     A candidate becomes a node when its probability, given the root, reaches the least probability of a node.
-    As the root moves on, unlikely candidates become likely without another forward of the drafter. A node
-    keeps its name as long as its growth lasts, because the drafter keeps its scratch by name. A new growth
-    begins at the root with the true features; nodes get new names and scores as their parents are drafted
-    again.
+    As the root moves on, unlikely candidates become likely without another forward of the drafter. A new
+    growth begins at the root with the true features; nodes get new names and scores as their parents are
+    drafted again.
 
     Attributes:
         tree: scores are log-probabilities of acceptance, given the root.
@@ -34,29 +32,14 @@ class CandidateTree:
         self._width = width
         self._floor = floor
         self._acceptance = acceptance
-        self._growth = 0
-        self.restart(0, 0)
+        super().__init__()
 
     def restart(self, token: int, context: int) -> None:
-        """Begin a tree of one node and a new growth."""
-        self.tree = DraftTree(token, context)
+        super().restart(token, context)
         self.drafted_layers = 0
-        self._tokens: IntArray = np.full(
-            (1, self._width), -1, dtype=np.int64
-        )  # of the candidates of each node
+        self._tokens: IntArray = np.full((1, self._width), -1, dtype=np.int64)  # of each node's candidates
         self._log_probs: FloatArray = np.full((1, self._width), -np.inf)  # by the drafter
         self._scores: FloatArray = np.full((1, self._width), -np.inf)  # by ProposalAcceptance
-        self.regrow()
-
-    def regrow(self) -> None:
-        """Begin a new growth at the root."""
-        self._growth += 1
-        self._next_name = 1
-        size = len(self.tree)
-        self._names: IntArray = np.full(size, NO_NAME, dtype=np.int64)
-        self._names[ROOT] = ROOT
-        self._parent_names: IntArray = np.full(size, -1, dtype=np.int64)
-        self._asked: BoolArray = np.zeros(size, dtype=np.bool_)
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
         """Learn from the drawn tokens, and return the node of the last of them.
@@ -75,49 +58,38 @@ class CandidateTree:
                 hits = np.flatnonzero(self._tokens[node][known] == next_token)
                 self._acceptance.observe(self._log_probs[node][known], int(hits[0]) if len(hits) else None)
         last = path[-1]
-        found = self.tree.child(last, token)
+        found = super().follow(path, token)
         if found is None:
             hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self._tokens[last] == token))
             if len(hits):
                 score = float(self.tree.scores[last] + self._scores[last, hits[0]])
-                found = self._put([last], [token], [score])[0]
+                found = self.put([last], [token], [score])[0]
         return found
 
-    def reroot(self, node: int) -> None:
+    def reroot(self, node: int) -> IntArray:
         """Prune to the subtree of a node, and make nodes of the candidates that are likely now."""
-        kept = self.tree.reroot(node)
+        kept = super().reroot(node)
         self._tokens, self._scores = self._tokens[kept], self._scores[kept]
         self._log_probs = self._log_probs[kept]
-        self._names, self._parent_names = self._names[kept], self._parent_names[kept]
-        self._asked = self._asked[kept]
         self._admit(np.arange(len(kept)))
+        return kept
 
-    def grow(self, most: int) -> Grow | None:
-        """Return the command that drafts below the `most` likeliest nodes without a draft, if there are any."""
-        if self._names[ROOT] == NO_NAME:
+    def grow_likeliest(self, most: int) -> Grow | None:
+        """Return the command that drafts below the `most` likeliest undrafted nodes, if there are any."""
+        if self.names[ROOT] == NO_NAME:
             self.regrow()
-        if not self._asked[ROOT]:
+        if not self.drafted[ROOT]:
             nodes = np.array([ROOT])
         else:
-            ready = (self._names != NO_NAME) & ~self._asked
             scores = self.tree.effective_scores()
-            found = np.flatnonzero(ready & (scores >= self._floor))
+            found = np.flatnonzero((self.names != NO_NAME) & ~self.drafted & (scores >= self._floor))
             nodes = np.sort(found[np.argsort(-scores[found], kind="stable")[:most]])
-        if not len(nodes):
-            return None
-        self._asked[nodes] = True
-        return Grow(
-            growth=self._growth,
-            nodes=tuple(self._names[nodes].tolist()),
-            parents=tuple(self._parent_names[nodes].tolist()),
-            tokens=tuple(self.tree.tokens[nodes].tolist()),
-            width=self._width,
-        )
+        return self.grow(nodes, self._width) if len(nodes) else None
 
     def take(self, layer: Layer) -> None:
         """Store the proposals below nodes that are still in the tree, as their candidates."""
         self.drafted_layers += 1
-        living = {int(name): node for node, name in enumerate(self._names) if name != NO_NAME}
+        living = self.nodes_by_name()
         found = [i for i, name in enumerate(layer.nodes) if name in living]
         nodes = np.array([living[layer.nodes[i]] for i in found], dtype=np.int64)
         width = layer.tokens.shape[1]
@@ -134,19 +106,12 @@ class CandidateTree:
         scores = self.tree.scores[nodes, None] + self._scores[nodes]
         rows, columns = np.nonzero(scores >= self._floor)
         parents = nodes[rows]
-        self._put(parents.tolist(), self._tokens[parents, columns].tolist(), scores[rows, columns].tolist())
+        self.put(parents.tolist(), self._tokens[parents, columns].tolist(), scores[rows, columns].tolist())
 
-    def _put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
-        nodes = self.tree.put(parents, tokens, scores)
-        added = len(self.tree) - len(self._names)
-        self._tokens = np.pad(self._tokens, ((0, added), (0, 0)), constant_values=-1)
-        self._log_probs = np.pad(self._log_probs, ((0, added), (0, 0)), constant_values=-np.inf)
-        self._scores = np.pad(self._scores, ((0, added), (0, 0)), constant_values=-np.inf)
-        self._names = np.pad(self._names, (0, added), constant_values=NO_NAME)
-        self._parent_names = np.pad(self._parent_names, (0, added), constant_values=-1)
-        self._asked = np.pad(self._asked, (0, added))
-        for node, parent in zip(nodes, parents, strict=True):
-            if self._names[node] == NO_NAME and self._asked[parent]:
-                self._names[node], self._next_name = self._next_name, self._next_name + 1
-                self._parent_names[node] = self._names[parent]
+    def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
+        nodes = super().put(parents, tokens, scores)
+        added = ((0, len(self.tree) - len(self._tokens)), (0, 0))
+        self._tokens = np.pad(self._tokens, added, constant_values=-1)
+        self._log_probs = np.pad(self._log_probs, added, constant_values=-np.inf)
+        self._scores = np.pad(self._scores, added, constant_values=-np.inf)
         return nodes

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from flowedge.core.tree import ROOT, DraftTree
+from flowedge.core.tree import DraftTree
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit, Grow
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growth import Growth, best_absent
 from flowedge.strategies.settings import TreeSettings
-from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_path
+from flowedge.strategies.tree_commands import advance, send_nodes
 
 
 class FlowSpec(Strategy):
@@ -52,29 +52,19 @@ class FlowSpec(Strategy):
             case Layer():
                 return self._add_layer(event)
             case Verified():
-                return self._advance(event)
+                self._tree, emit, accept = advance(self._tree, event)
+                return [emit, accept, self._regrow(fresh=accept.ends_round)]
             case Returned():
                 return []
             case CreditGranted():
                 self._credits += 1
                 return self._supply()
 
-    def _advance(self, event: Verified) -> list[Command]:
-        tree = self._tree
-        path, emit = verified_path(tree, event)
-        root = tree.child(path[-1], event.token)
-        accept = accept_path(tree, event, root)
-        if root is None:
-            self._tree = DraftTree(event.token, tree.context + len(path))
-        else:
-            tree.reroot(root)
-        return [emit, accept, self._regrow(fresh=root is None)]
-
     def _regrow(self, fresh: bool) -> Grow:
         """Grow from the root: the tree of a new round, or a tree to merge into the current one."""
-        tree, settings = self._tree, self._settings
+        settings = self._settings
         depth = settings.depth if fresh else settings.expand_depth
-        self._growth = self._growth.successor(int(tree.tokens[ROOT]), tree.context, depth)
+        self._growth = self._growth.successor(self._tree, depth)
         self._growth_nodes = settings.tree_nodes if fresh else settings.expand_nodes
         self._deepened = False
         return self._growth.next_layer()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from flowedge.core.tree import ROOT
 from flowedge.strategies.commands import Command, Grow
 from flowedge.strategies.flowspec.segmented import SegmentedRounds
 from flowedge.strategies.growth import best_absent
@@ -65,8 +64,7 @@ class FlowSpecPaper(SegmentedRounds):
         return commands
 
     def _context_aware(self) -> Grow:
-        token = int(self.tree.tokens[ROOT])
-        self.growth = self.growth.successor(token, self.tree.context, self.settings.expand_depth)
+        self.growth = self.growth.successor(self.tree, self.settings.expand_depth)
         self._expanding, self._deepening, self._moved = True, False, False
         return self.growth.next_layer()
 
@@ -75,6 +73,6 @@ class FlowSpecPaper(SegmentedRounds):
         self.growth.deepen(self.settings.deepen_layers)
         return self.growth.next_layer()
 
-    def begin(self, token: int, context: int) -> list[Command]:
+    def begin(self) -> list[Command]:
         self._moved = False
-        return super().begin(token, context)
+        return super().begin()

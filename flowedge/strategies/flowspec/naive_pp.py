@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from flowedge.core.tree import DraftTree
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit, Grow
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
@@ -47,10 +48,10 @@ class NaivePP(Strategy):
                 self._unsent = self._growth.base.best(self._settings.tree_nodes)
                 return self._send()
             case Verified():
-                tree = self._growth.base
-                path, emit = verified_path(tree, event)
-                accept = accept_path(tree, event, None)
-                return [emit, accept, self._grow(event.token, tree.context + len(path))]
+                base = self._growth.base
+                path, emit = verified_path(base, event)
+                accept = accept_path(base, event, None)
+                return [emit, accept, self._grow(event.token, base.context + len(path))]
             case Returned():
                 return []
             case CreditGranted():
@@ -58,7 +59,7 @@ class NaivePP(Strategy):
                 return self._send()
 
     def _grow(self, token: int, context: int) -> Grow:
-        self._growth = self._growth.successor(token, context, self._settings.depth)
+        self._growth = self._growth.successor(DraftTree(token, context), self._settings.depth)
         return self._growth.next_layer()
 
     def _send(self) -> list[Command]:

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.tree import ROOT, UNSENT, DraftTree
+from flowedge.core.tree import UNSENT, DraftTree
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growth import Growth
 from flowedge.strategies.settings import TreeSettings
-from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_path
+from flowedge.strategies.tree_commands import advance, send_nodes
 from flowedge.strategies.turn_gate import TurnGate
 
 
@@ -47,7 +47,8 @@ class SegmentedRounds(Strategy):
             case Prefilled():
                 self._segments = event.stages + 1
                 self.gate = TurnGate(self._segments, event.credits)
-                return [Emit((event.token,)), *self.begin(event.token, event.context)]
+                self.tree = DraftTree(event.token, event.context)
+                return [Emit((event.token,)), *self.begin()]
             case Layer():
                 self.growth.add(event)
                 if not self.growth.finished:
@@ -100,23 +101,17 @@ class SegmentedRounds(Strategy):
     def all_sent(self) -> bool:
         return not bool(np.any(self.tree.rows == UNSENT))
 
-    def begin(self, token: int, context: int) -> list[Command]:
-        """Begin a round with a drawn token as the root."""
-        self.gate.flush()
-        self.tree = DraftTree(token, context)
-        self.growth = self.growth.successor(token, context, self.settings.depth)
+    def begin(self) -> list[Command]:
+        """Begin a round; the tree is its root."""
+        self.growth = self.growth.successor(self.tree, self.settings.depth)
         self.segment_rows = 0
         return [self.growth.next_layer()]
 
     def _advance(self, event: Verified) -> list[Command]:
-        tree = self.tree
-        path, emit = verified_path(tree, event)
-        root = tree.child(path[-1], event.token)  # the continuous condition
-        accept = accept_path(tree, event, root)
-        if root is None:
-            return [emit, accept, *self.begin(event.token, tree.context + len(path))]
-        tree.reroot(root)
-        self.moved()
-        if tree.rows[ROOT] == UNSENT:
+        self.tree, emit, accept = advance(self.tree, event)
+        if accept.root is None:
             self.gate.flush()
+        if accept.ends_round:  # the continuous condition does not hold
+            return [emit, accept, *self.begin()]
+        self.moved()
         return [emit, accept, *self.proceed()]

@@ -40,7 +40,7 @@ from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growing_tree import GrowingTree, Proposals
 from flowedge.strategies.settings import LevelSettings
-from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_path
+from flowedge.strategies.tree_commands import send_nodes
 from flowedge.strategies.turn_gate import TurnGate
 
 
@@ -61,7 +61,7 @@ class LevelByLevel(Strategy):
         match event:
             case Prefilled():
                 self._gate = TurnGate(event.stages, event.credits)
-                self._begin(event.token, event.context)
+                self._growing.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
@@ -76,25 +76,15 @@ class LevelByLevel(Strategy):
                 self._gate.grant()
                 return self._proceed()
 
-    def _begin(self, token: int, context: int) -> None:
-        """Begin a tree whose only level is the root."""
-        self._gate.flush()
-        self._growing.restart(token, context)
-        self._drafting = False
-
     def _advance(self, event: Verified) -> list[Command]:
-        growing, tree = self._growing, self._growing.tree
-        path, emit = verified_path(tree, event)
-        if path[-1] in growing.deepest():
+        growing = self._growing
+        if growing.tree.node_of_row(event.accepted[-1]) in growing.deepest():
             self._append_level()
-        hit = tree.child(path[-1], event.token)
-        accept = accept_path(tree, event, hit)
-        if hit is None:
-            self._begin(event.token, tree.context + len(path))
-        else:
-            growing.reroot(hit)
-            if accept.root is None:
-                self._gate.flush()
+        emit, accept = growing.advance(event)
+        if accept.root is None:
+            self._gate.flush()
+        if accept.ends_round:
+            self._drafting = False
         return [emit, accept, *self._proceed()]
 
     def _proceed(self) -> list[Command]:
