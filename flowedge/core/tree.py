@@ -12,6 +12,21 @@ UNSENT = -1
 ROOT = 0
 
 
+def subtree(parents: IntArray, depths: IntArray, node: int) -> IntArray:
+    """Return `node` and its descendants, ascending: int64 [k].
+
+    Args:
+        parents: int64 [n], parent of each node.
+        depths: int64 [n], one more than the parent's; any value for the roots.
+    """
+    inside = np.zeros(len(parents), dtype=np.bool_)
+    inside[node] = True
+    for depth in range(int(depths[node]) + 1, int(depths.max()) + 1):
+        layer = np.flatnonzero(depths == depth)
+        inside[layer] = inside[parents[layer]]
+    return np.flatnonzero(inside)
+
+
 class DraftTree:
     """A tree of draft tokens; node 0 is the root, the token that the target drew last (x_new).
 
@@ -143,15 +158,6 @@ class DraftTree:
             parent_rows.append(-1 if node == ROOT else int(self.rows[parent]))
         return parent_rows
 
-    def subtree(self, node: int) -> IntArray:
-        """Return `node` and its descendants, ascending: int64 [k]."""
-        inside = np.zeros(len(self), dtype=np.bool_)
-        inside[node] = True
-        for depth in range(int(self.depths[node]) + 1, int(self.depths.max()) + 1):
-            layer = np.flatnonzero(self.depths == depth)
-            inside[layer] = inside[self.parents[layer]]
-        return np.flatnonzero(inside)
-
     def reroot(self, node: int) -> IntArray:
         """Prune to the subtree of `node`, which becomes the root (flowspec, section 3.3).
 
@@ -161,7 +167,7 @@ class DraftTree:
         Returns:
             int64 [k]: the former number of each remaining node, ascending.
         """
-        nodes, root_score = self.subtree(node), self.effective_scores()[node]
+        nodes, root_score = subtree(self.parents, self.depths, node), self.effective_scores()[node]
         self.context += int(self.depths[node])
         self._keep(nodes)
         self.depths = self.depths - self.depths[ROOT]

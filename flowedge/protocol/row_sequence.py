@@ -6,6 +6,7 @@ import numpy as np
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.messages import CONTEXT, Prune
+from flowedge.core.tree import subtree
 from flowedge.protocol.epochs import renumbered_parents
 
 _EMPTY = np.zeros(0, dtype=np.int64)
@@ -78,8 +79,10 @@ class RowSequence:
         Returns:
             The message by which every stage does the same.
         """
-        subtree = _EMPTY if root is None else self._subtree(root)
-        return self._retain(np.array(accepted, dtype=np.int64), subtree)
+        draft = _EMPTY
+        if root is not None:
+            draft = self.context + subtree(self.parents - self.context, self.positions, root - self.context)
+        return self._retain(np.array(accepted, dtype=np.int64), draft)
 
     def keep(self, end: int, context: int) -> Prune:
         """Drop the draft rows, which are a chain, from row `end` on; make the rows before `context` context.
@@ -106,11 +109,3 @@ class RowSequence:
         self.epoch += 1
         self.context += len(accepted)
         return prune
-
-    def _subtree(self, root: int) -> IntArray:
-        inside = np.zeros(len(self.tokens), dtype=np.bool_)
-        inside[root - self.context] = True
-        for offset in range(root - self.context + 1, len(inside)):
-            parent = self.parents[offset]
-            inside[offset] = parent != CONTEXT and inside[parent - self.context]
-        return np.flatnonzero(inside) + self.context

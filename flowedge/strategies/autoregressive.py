@@ -17,12 +17,9 @@ class Autoregressive(Strategy):
     needs_drafter: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__(max_draft_rows=0)
         self._credits = 0
         self._unsent_token: int | None = None
-
-    @property
-    def max_draft_rows(self) -> int:
-        return 0
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:

@@ -16,15 +16,17 @@ from flowedge.strategies.events import Predicted, StrategyEvent
 
 
 class Strategy(ABC):
-    """A way of decoding, for one session."""
+    """A way of decoding, for one session.
+
+    Attributes:
+        max_draft_rows: most draft rows that the strategy ever has sent and neither accepted nor pruned.
+    """
 
     name: ClassVar[str]
     needs_drafter: ClassVar[bool] = True
 
-    @property
-    @abstractmethod
-    def max_draft_rows(self) -> int:
-        """The most draft rows that the strategy ever has sent and neither accepted nor pruned."""
+    def __init__(self, max_draft_rows: int) -> None:
+        self.max_draft_rows = max_draft_rows
 
     @property
     def takes_results(self) -> bool:
@@ -46,12 +48,15 @@ class Strategy(ABC):
 
 
 class HierarchicalStrategy(Strategy):
-    """A strategy with middle models between the drafter and the target, each in a pipeline of its own."""
+    """A strategy with middle models between the drafter and the target, each in a pipeline of its own.
 
-    @property
-    @abstractmethod
-    def max_middles(self) -> int:
-        """The most middle models that the strategy uses; of more models it uses the last."""
+    Attributes:
+        max_middles: most middle models that the strategy uses; of more models it uses the last.
+    """
+
+    def __init__(self, max_draft_rows: int, max_middles: int) -> None:
+        super().__init__(max_draft_rows)
+        self.max_middles = max_middles
 
     @abstractmethod
     def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]: ...

@@ -27,7 +27,7 @@ class NamedTree:
     """
 
     def __init__(self) -> None:
-        self._growth = 0
+        self._growth = -1  # growth 0 is that of the tree before the first token
         self.restart(0, 0)
 
     def restart(self, token: int, context: int) -> None:

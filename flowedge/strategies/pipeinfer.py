@@ -46,6 +46,7 @@ class PipeInfer(Strategy):
     name: ClassVar[str] = "pipeinfer"
 
     def __init__(self, settings: MicroBatchSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
         self._growing = GrowingTree()
         self._credits = 0
@@ -53,10 +54,6 @@ class PipeInfer(Strategy):
         self._batch: list[int] = []  # the micro-batch in drafting, as names of nodes
         self._raised = 0.0  # difference of the cut-off from the configured one
         self._drafting = False
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     @property
     def cutoff(self) -> float:

@@ -57,6 +57,7 @@ class Auto(Strategy):
     name: ClassVar[str] = "auto"
 
     def __init__(self, settings: AutoSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
         acceptance = ProposalAcceptance(settings.prior)
         self._candidates = CandidateTree(settings.candidates, math.log(settings.least_node), acceptance)
@@ -71,10 +72,6 @@ class Auto(Strategy):
         self._drafting = False
         self._drafting_root = False
         self._tokens = 0  # drawn since the root of the growth
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:

@@ -32,16 +32,13 @@ class FlowSpec(Strategy):
     name: ClassVar[str] = "flowspec"
 
     def __init__(self, settings: TreeSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
         self._credits = 0
         self._tree = DraftTree(0, 0)
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
         self._growth_nodes = settings.tree_nodes  # number of T_base's best nodes that are merged into T
         self._deepened = False
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from flowedge.strategies.commands import Command, Grow
-from flowedge.strategies.flowspec.segmented import SegmentedRounds
+from flowedge.strategies.flowspec.pruned_pp import PrunedPP
 from flowedge.strategies.growth import best_absent
 from flowedge.strategies.settings import TreeSettings
 
 
-class FlowSpecPaper(SegmentedRounds):
-    """SegmentedRounds with the tree expansion of section 3.4.
+class FlowSpecPaper(PrunedPP):
+    """Pruned PP with the tree expansion of section 3.4.
 
     - Turns (3.1). In a turn D0 verifies the returned segment, prunes, and drafts an expansion to its full
       depth; "the newly generated draft portion then serves as the input for V1 in the next step". So the

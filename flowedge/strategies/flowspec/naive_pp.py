@@ -27,14 +27,11 @@ class NaivePP(Strategy):
     name: ClassVar[str] = "naive_pp"
 
     def __init__(self, settings: TreeSettings) -> None:
+        super().__init__(max_draft_rows=settings.tree_nodes)
         self._settings = settings
         self._credits = 0
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
         self._unsent: list[int] = []  # nodes of the tree that is being verified
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.tree_nodes
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:

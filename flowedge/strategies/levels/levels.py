@@ -48,14 +48,11 @@ class LevelByLevel(Strategy):
     """The tree, whose levels are sent as they are drafted, and the turns."""
 
     def __init__(self, settings: LevelSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
         self._growing = GrowingTree()
         self._gate = TurnGate(1, 0)
         self._drafting = False
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:

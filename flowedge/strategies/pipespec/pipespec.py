@@ -45,20 +45,13 @@ class PipeSpec(HierarchicalStrategy):
     name: ClassVar[str] = "pipespec"
 
     def __init__(self, settings: HierarchySettings) -> None:
+        super().__init__(settings.max_draft_rows, max_middles=settings.models - 2)
         self._settings = settings
         self._routes: list[int] = []  # to the models of the levels 1 to K
         self._chain = TokenChain(1, 0, 0)
         self._credits: dict[int, int] = {}
         self._sent: dict[int, int] = {}  # for each route, the position behind the last sent token
         self._draft = _Drafting(0)
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
-
-    @property
-    def max_middles(self) -> int:
-        return self._settings.models - 2
 
     @property
     def rollbacks(self) -> tuple[int, ...]:
