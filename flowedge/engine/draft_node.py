@@ -40,7 +40,7 @@ from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, Op
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
-from flowedge.strategies.commands import AcceptPath, Append, Cancel, Command, Emit, Grow, Keep, Send, SendTo
+from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo
 from flowedge.strategies.events import TARGET, CreditGranted, Returned
 
 __all__ = ["DraftNode", "DraftNodeSpec"]
@@ -325,8 +325,6 @@ class DraftNode:
                         self._outgoing[command.route].prune(kept)
                 case Grow():
                     session.grow(command)
-                case Cancel():
-                    session.grow(None)
         session.note_rollbacks()
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:

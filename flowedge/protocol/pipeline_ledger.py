@@ -62,33 +62,20 @@ class PipelineLedger:
         return new
 
     def commit(self, tokens: tuple[int, ...]) -> Segment:
-        """Return a segment of rows that are context at once.
-
-        Raises:
-            ValueError: when there is no credit, or draft rows are in flight.
-        """
+        """Return a segment of rows that are context at once; it takes a credit."""
         rows = self.sequence.commit(len(tokens))
         parents = rows - 1
         parents[:1] = CONTEXT
         return self._segment(True, int(rows[0]), tokens, rows, parents)
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Segment:
-        """Return a segment of draft rows.
-
-        Raises:
-            ValueError: when there is no credit, or a parent is not an earlier draft row.
-        """
+        """Return a segment of draft rows with their parent rows, or CONTEXT; it takes a credit."""
         first = self.sequence.append(tokens, parents)
         positions = self.sequence.positions[first - self.sequence.context :]
         return self._segment(False, first, tokens, positions, np.array(parents, dtype=np.int64))
 
     def _segment(
-        self,
-        committed: bool,
-        first: int,
-        tokens: tuple[int, ...],
-        positions: IntArray,
-        parents: IntArray,
+        self, committed: bool, first: int, tokens: tuple[int, ...], positions: IntArray, parents: IntArray
     ) -> Segment:
         if self.credits == 0:
             raise ValueError(f"a segment of session {self._session} was sent without a credit")
@@ -120,9 +107,7 @@ class PipelineLedger:
             ProtocolError: when prune `epoch` is not the next to return.
         """
         if epoch != self._fence + 1 or epoch not in self._maps:
-            raise ProtocolError(
-                f"prune {epoch} came back after {self._fence}; prune {self._fence + 1} was due"
-            )
+            raise ProtocolError(f"prune {epoch} came back, but {self._fence + 1} was due")
         self._fence = epoch
         del self._maps[epoch]
 

@@ -34,14 +34,7 @@ class RowSequence:
         return self.context + len(self.tokens)
 
     def commit(self, count: int) -> IntArray:
-        """Append committed rows.
-
-        Returns:
-            int64 [count]: the indices of the rows, which are their positions too.
-
-        Raises:
-            ValueError: when draft rows are in flight.
-        """
+        """Append committed rows; returns their indices, which are their positions too: int64 [count]."""
         if len(self.tokens):
             raise ValueError("rows cannot be committed while draft rows are in flight")
         rows = np.arange(self.context, self.context + count)
@@ -49,16 +42,10 @@ class RowSequence:
         return rows
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
-        """Append draft rows.
-
-        Args:
-            parents: for each row an earlier draft row, or CONTEXT.
-
-        Returns:
-            The index of the first row.
+        """Append draft rows and return the index of the first; a parent is an earlier draft row, or CONTEXT.
 
         Raises:
-            ValueError: when a parent is not an earlier draft row.
+            ValueError: when a parent is neither.
         """
         first = self.length
         positions = self.positions.tolist()
@@ -76,8 +63,7 @@ class RowSequence:
     def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
         """Make the accepted rows context and keep the subtree of row `root`; None keeps no draft row.
 
-        Returns:
-            The message by which every stage does the same.
+        The returned message has every stage do the same.
         """
         draft = _EMPTY
         if root is not None:
@@ -85,10 +71,9 @@ class RowSequence:
         return self._retain(np.array(accepted, dtype=np.int64), draft)
 
     def keep(self, end: int, context: int) -> Prune:
-        """Drop the draft rows, which are a chain, from row `end` on; make the rows before `context` context.
+        """Drop the rows of a chain from row `end` on, and make the rows before `context` context.
 
-        Returns:
-            The message by which the stage does the same.
+        The returned message has the stage do the same.
         """
         return self._retain(np.arange(self.context, context), np.arange(context, end))
 

@@ -7,7 +7,7 @@ bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -81,11 +81,7 @@ def decode(data: bytes) -> Message:
 
 
 def read(data: bytes) -> tuple[Message, float]:
-    """Return the message in the bytes of a frame, and `departed` as in `encode`.
-
-    Raises:
-        FrameError: when the bytes are not a valid frame.
-    """
+    """Return the message in the bytes of a frame, as `decode` does, and `departed` as in `encode`."""
     try:
         frame = pb.Frame.FromString(data)
     except DecodeError as error:
@@ -95,11 +91,7 @@ def read(data: bytes) -> tuple[Message, float]:
 
 
 def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
-    """Return the frame of a message.
-
-    Raises:
-        ValueError: when the payload has a dtype that frames do not carry.
-    """
+    """Return the frame of a message."""
     match message:
         case Open():
             return pb.Frame(open=pb.Open(session=message.session, capacity=message.capacity))
@@ -125,11 +117,7 @@ def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
 
 
 def from_frame(frame: pb.Frame) -> Message:
-    """Return the message in a frame.
-
-    Raises:
-        FrameError: when the frame is not valid.
-    """
+    """Return the message in a valid frame."""
     kind = frame.WhichOneof("body")
     if kind is None:
         raise FrameError("", "the frame has no body")
@@ -139,9 +127,26 @@ def from_frame(frame: pb.Frame) -> Message:
     if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
         raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     try:
-        return _READERS[kind](frame)
+        return _message(kind, frame)
     except ProtocolError as error:
         raise FrameError(session, f"{kind}: {error}") from error
+
+
+def _message(kind: str, frame: pb.Frame) -> Message:
+    match kind:
+        case "open":
+            return Open(frame.open.session, _index(frame.open.capacity))
+        case "segment":
+            return _segment_from_pb(frame.segment)
+        case "prune":
+            return _prune_from_pb(frame.prune)
+        case "close":
+            return _close_from_pb(frame.close)
+        case "credit":
+            return Credit(frame.credit.session)
+        case _:
+            fault = frame.fault
+            return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
 
 
 def _segment_to_pb(segment: Segment) -> pb.Segment:
@@ -158,8 +163,7 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
     )
 
 
-def _segment_from_pb(frame: pb.Frame) -> Segment:
-    segment = frame.segment
+def _segment_from_pb(segment: pb.Segment) -> Segment:
     rows = len(segment.positions)
     if rows > MAX_ROWS:
         raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
@@ -195,8 +199,7 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
     )
 
 
-def _prune_from_pb(frame: pb.Frame) -> Prune:
-    prune = frame.prune
+def _prune_from_pb(prune: pb.Prune) -> Prune:
     if len(prune.retained) > MAX_ROWS:
         raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
     retained = _int64(prune.retained)
@@ -233,23 +236,10 @@ def _report_from_pb(report: pb.StageReport) -> StageReport:
     )
 
 
-def _open_from_pb(frame: pb.Frame) -> Open:
-    return Open(frame.open.session, _index(frame.open.capacity))
-
-
-def _close_from_pb(frame: pb.Frame) -> Close:
-    if len(frame.close.reports) > MAX_REPORTS:
-        raise ProtocolError(f"{len(frame.close.reports)} reports; at most {MAX_REPORTS} are allowed")
-    return Close(frame.close.session, tuple(_report_from_pb(report) for report in frame.close.reports))
-
-
-def _credit_from_pb(frame: pb.Frame) -> Credit:
-    return Credit(frame.credit.session)
-
-
-def _fault_from_pb(frame: pb.Frame) -> Fault:
-    fault = frame.fault
-    return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
+def _close_from_pb(close: pb.Close) -> Close:
+    if len(close.reports) > MAX_REPORTS:
+        raise ProtocolError(f"{len(close.reports)} reports; at most {MAX_REPORTS} are allowed")
+    return Close(close.session, tuple(_report_from_pb(report) for report in close.reports))
 
 
 def _tensor_to_pb(array: Payload) -> pb.Tensor:
@@ -296,13 +286,3 @@ def _text(value: str) -> str:
     if len(value) > MAX_TEXT:
         raise ProtocolError(f"a text has {len(value)} characters; at most {MAX_TEXT} are allowed")
     return value
-
-
-_READERS: dict[str, Callable[[pb.Frame], Message]] = {
-    "open": _open_from_pb,
-    "segment": _segment_from_pb,
-    "prune": _prune_from_pb,
-    "close": _close_from_pb,
-    "credit": _credit_from_pb,
-    "fault": _fault_from_pb,
-}

@@ -28,11 +28,6 @@ class Grow:
 
 
 @dataclass(frozen=True)
-class Cancel:
-    """Drop the layers of the current growth that are not computed yet."""
-
-
-@dataclass(frozen=True)
 class Send:
     """Send draft rows as a segment; they get the next rows in order.
 
@@ -101,4 +96,4 @@ class Emit:
     tokens: tuple[int, ...]
 
 
-Command: TypeAlias = Grow | Cancel | Send | Append | AcceptPath | SendTo | Keep | Emit
+Command: TypeAlias = Grow | Send | Append | AcceptPath | SendTo | Keep | Emit
