@@ -91,14 +91,11 @@ class DraftTree:
             The node of each argument, in order.
         """
         nodes: list[int] = []
-        fresh: list[int] = []
+        fresh: list[int] = []  # the arguments that are new nodes
         size = len(self)
         for i, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
-            key = (int(parent), int(token))
-            node = self._children.get(key)
-            if node is None:
-                node = size + len(fresh)
-                self._children[key] = node
+            node = self._children.setdefault((int(parent), int(token)), size + len(fresh))
+            if node == size + len(fresh):
                 fresh.append(i)
             elif node < size:
                 self.scores[node] = scores[i]
@@ -108,12 +105,10 @@ class DraftTree:
             for i in fresh:
                 depths.append(depths[parents[i]] + 1)
             self.depths = np.array(depths, dtype=np.int64)
-            new_parents = np.array([parents[i] for i in fresh], dtype=np.int64)
-            new_scores = np.array([scores[i] for i in fresh], dtype=np.float64)
-            self.tokens = np.concatenate([self.tokens, np.array([tokens[i] for i in fresh], dtype=np.int64)])
-            self.parents = np.concatenate([self.parents, new_parents])
-            self.scores = np.concatenate([self.scores, new_scores])
-            self.rows = np.concatenate([self.rows, np.full(len(fresh), UNSENT, dtype=np.int64)])
+            self.tokens = np.append(self.tokens, [tokens[i] for i in fresh])
+            self.parents = np.append(self.parents, [parents[i] for i in fresh])
+            self.scores = np.append(self.scores, [scores[i] for i in fresh])
+            self.rows = np.append(self.rows, [UNSENT] * len(fresh))
         return nodes
 
     def effective_scores(self) -> FloatArray:

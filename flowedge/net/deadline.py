@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, awaited: Awaitable[T], what: str) -> T:
-    """Return the result of `awaited`.
-
-    Args:
-        what: the event that is waited for, negated, such as "the stage did not answer".
+    """Return the result of `awaited`; `what` names the failure, such as "the stage did not answer".
 
     Raises:
         DeadlineError: when there is no result after `seconds`.

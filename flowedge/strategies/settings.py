@@ -53,10 +53,10 @@ class Settings:
 class TreeSettings(Settings):
     """Sizes of draft trees and segments, with the FlowSpec paper's symbols.
 
-    The paper's appendix A.1 gives four of these values: L, d0, L_max and d_exp. It gives L_exp = -1 as well,
-    which says that the new nodes of an expansion are a single segment, not how many nodes a tree has. The
-    paper names no value of k, L_se and d_se and no bound of the rows in flight: k is EAGLE-2's, and the other
-    four defaults are ours.
+    The paper's appendix A.1 gives five values. Four are defaults here: L, d0, L_max and d_exp. The fifth,
+    L_exp = -1, says that the new nodes of an expansion are a single segment, not how many there are. The
+    paper gives no value for k, L_se, d_se and the rows in flight: k is EAGLE-2's, the other defaults are
+    ours.
     """
 
     tree_nodes: int = 80  # L: nodes of a tree, root included (A.1)
