@@ -23,7 +23,7 @@ from tests.strategies.script_layers import FIRST, SECOND
 
 
 def auto(**changes: float) -> Auto:
-    """Two candidates a node, whose scores stay the drafter's word; a lone row takes as long as several."""
+    """Two candidates a node, whose scores stay the drafter's word; a single row takes as long as several."""
     values = {"candidates": 2, "prior": 1e9, "stale_tokens": 99.0, "lone_share": 1.0, **changes}
     return Auto(AutoSettings.from_options(values))
 
@@ -108,7 +108,7 @@ def test_a_stage_that_slows_in_mid_request_is_given_its_next_segment_later():
     assert len(sent[-1]) == 1, "it is busy for 0.5 s: the next segment is chosen when more is drafted"
 
 
-def test_lone_rows_that_become_quick_in_mid_request_go_alone():
+def test_single_rows_that_become_quick_in_mid_request_go_alone():
     strategy = auto(lone_share=0.0)
     several = [PipelineTrip(rows, 1.0 + 0.001 * rows) for rows in (128,)]
     strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
