@@ -12,7 +12,7 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
-from flowedge.strategies.growing_tree import GrowingTree
+from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import MicroBatchSettings
 from flowedge.strategies.tree_commands import send_nodes
 
@@ -48,7 +48,7 @@ class PipeInfer(Strategy):
     def __init__(self, settings: MicroBatchSettings) -> None:
         super().__init__(settings.max_draft_rows)
         self._settings = settings
-        self._growing = GrowingTree()
+        self._drafts = ProposalTree(settings.sequences)
         self._credits = 0
         self._queue: deque[list[int]] = deque()  # unsent runs, as names of nodes
         self._batch: list[int] = []  # the micro-batch in drafting, as names of nodes
@@ -64,12 +64,12 @@ class PipeInfer(Strategy):
         match event:
             case Prefilled():
                 self._credits = event.credits
-                self._growing.restart(event.token, event.context)
+                self._drafts.restart(event.token, event.context)
                 self._restart()
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
-                self._extend(self._growing.take(event))
+                self._extend(self._drafts.take(event))
                 return self._proceed()
             case Verified():
                 return self._advance(event)
@@ -85,42 +85,39 @@ class PipeInfer(Strategy):
         self._drafting = False
 
     def _advance(self, event: Verified) -> list[Command]:
-        growing = self._growing
+        drafts = self._drafts
         self._raised = 0.0
-        emit, accept = growing.advance(event)
+        emit, accept = drafts.advance(event)
         if accept.ends_round:
             self._restart()
         else:
-            self._batch = [growing.name(node) for node in growing.living(self._batch) if node != ROOT]
+            self._batch = [int(drafts.names[node]) for node in drafts.living(self._batch) if node != ROOT]
             if accept.root is None:
-                self._queue.appendleft([growing.name(ROOT)])
+                self._queue.appendleft([int(drafts.names[ROOT])])
         return [emit, accept, *self._proceed()]
 
     def _extend(self, tips: list[int]) -> None:
         """Add the confident proposals below `tips` to the micro-batch; without any, the micro-batch ends."""
         grown: list[int] = []
         forks = max(self._settings.sequences - len(tips), 0)
-        for node in sorted(tips, key=lambda tip: -float(self._growing.tree.scores[tip])):
+        for node in sorted(tips, key=lambda tip: -float(self._drafts.tree.scores[tip])):
             room = self._settings.batch_rows - len(self._batch) - len(grown)
             children = self._children(node, room, forks)
             forks -= max(len(children) - 1, 0)
             grown += children
-        self._batch += [self._growing.name(node) for node in grown]
+        self._batch += [int(self._drafts.names[node]) for node in grown]
         if tips and (not grown or len(self._batch) >= self._settings.batch_rows):
             self._end_batch()
 
     def _children(self, node: int, room: int, forks: int) -> list[int]:
         """Add the best proposal below a node, and further proposals as forks if they are likely enough."""
-        proposals = self._growing.proposals(node)
-        if proposals is None:
-            return []
-        confidence = np.exp(proposals.log_probs)
+        tokens, log_probs = self._drafts.proposals(node)
+        confidence = np.exp(log_probs)
         if not len(confidence) or confidence[0] < self.cutoff:
             return []
         count = 1 + int(np.count_nonzero(confidence[1 : 1 + forks] > self._settings.split))
         count = min(count, room)
-        tokens, log_probs = proposals.tokens[:count].tolist(), proposals.log_probs[:count].tolist()
-        return self._growing.add([node] * count, tokens, log_probs)
+        return self._drafts.add([node] * count, tokens[:count].tolist(), log_probs[:count].tolist())
 
     def _end_batch(self) -> None:
         """End an attempt: queue the micro-batch, if it has tokens, and change the cut-off."""
@@ -137,16 +134,16 @@ class PipeInfer(Strategy):
         if self._batch and not self._tips():
             self._end_batch()
         while self._credits and self._queue:
-            living = self._growing.living(self._queue.popleft())
-            run = [node for node in living if self._growing.tree.rows[node] == UNSENT]
+            living = self._drafts.living(self._queue.popleft())
+            run = [node for node in living if self._drafts.tree.rows[node] == UNSENT]
             if run:
                 self._credits -= 1
-                commands.append(send_nodes(self._growing.tree, run))
-        room = self._settings.max_draft_rows - len(self._growing.tree) + len(self._batch)
+                commands.append(send_nodes(self._drafts.tree, run))
+        room = self._settings.max_draft_rows - len(self._drafts.tree) + len(self._batch)
         tips = self._tips()
         if tips and not self._drafting and room >= self._settings.batch_rows:
             self._drafting = True
-            commands.append(self._growing.grow(tips, self._settings.sequences))
+            commands.append(self._drafts.grow(tips))
         return commands
 
     def _tips(self) -> list[int]:
@@ -155,11 +152,8 @@ class PipeInfer(Strategy):
         A leaf below which the drafter has proposed nothing is left out: the drafter would propose nothing
             again.
         """
-        leaves = [node for node in self._growing.leaves() if not self._is_dead_end(node)]
-        begun = [node for node in leaves if self._growing.name(node) in self._batch]
-        by_score = sorted(begun or leaves, key=lambda node: -float(self._growing.tree.scores[node]))
+        dead_end = self._drafts.computed & (self._drafts.proposed < 0).all(axis=1)
+        leaves = [node for node in self._drafts.leaves() if not dead_end[node]]
+        begun = [node for node in leaves if int(self._drafts.names[node]) in self._batch]
+        by_score = sorted(begun or leaves, key=lambda node: -float(self._drafts.tree.scores[node]))
         return sorted(by_score[: self._settings.sequences])
-
-    def _is_dead_end(self, node: int) -> bool:
-        proposals = self._growing.proposals(node)
-        return proposals is not None and not len(proposals.tokens)

@@ -38,7 +38,7 @@ import numpy as np
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
-from flowedge.strategies.growing_tree import GrowingTree, Proposals
+from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import LevelSettings
 from flowedge.strategies.tree_commands import send_nodes
 from flowedge.strategies.turn_gate import TurnGate
@@ -50,7 +50,7 @@ class LevelByLevel(Strategy):
     def __init__(self, settings: LevelSettings) -> None:
         super().__init__(settings.max_draft_rows)
         self._settings = settings
-        self._growing = GrowingTree()
+        self._drafts = ProposalTree(settings.children)
         self._gate = TurnGate(1, 0)
         self._drafting = False
 
@@ -58,11 +58,11 @@ class LevelByLevel(Strategy):
         match event:
             case Prefilled():
                 self._gate = TurnGate(event.stages, event.credits)
-                self._growing.restart(event.token, event.context)
+                self._drafts.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
-                self._growing.take(event)
+                self._drafts.take(event)
                 return self._proceed()
             case Verified():
                 self._gate.take_back()
@@ -74,10 +74,10 @@ class LevelByLevel(Strategy):
                 return self._proceed()
 
     def _advance(self, event: Verified) -> list[Command]:
-        growing = self._growing
-        if growing.tree.node_of_row(event.accepted[-1]) in growing.deepest():
+        drafts = self._drafts
+        if drafts.tree.node_of_row(event.accepted[-1]) in drafts.deepest():
             self._append_level()
-        emit, accept = growing.advance(event)
+        emit, accept = drafts.advance(event)
         if accept.root is None:
             self._gate.flush()
         if accept.ends_round:
@@ -86,19 +86,19 @@ class LevelByLevel(Strategy):
 
     def _proceed(self) -> list[Command]:
         """Send levels while turns are free, and have the next level drafted."""
-        growing = self._growing
+        drafts = self._drafts
         commands: list[Command] = []
         while self._gate.may_send:
-            room = self._settings.max_draft_rows - growing.tree.num_sent
-            level = (growing.unsent() or self._append_level())[: max(room, 0)]
+            room = self._settings.max_draft_rows - drafts.tree.num_sent
+            level = (drafts.unsent() or self._append_level())[: max(room, 0)]
             if not level:
                 break
             self._gate.send()
-            commands.append(send_nodes(growing.tree, level))
-        undrafted = [node for node in growing.deepest() if growing.proposals(node) is None]
-        if undrafted and not self._drafting:
+            commands.append(send_nodes(drafts.tree, level))
+        uncomputed = [node for node in drafts.deepest() if not drafts.computed[node]]
+        if uncomputed and not self._drafting:
             self._drafting = True
-            commands.append(growing.grow(undrafted, self._settings.children))
+            commands.append(drafts.grow(uncomputed))
         return commands
 
     def _append_level(self) -> list[int]:
@@ -107,13 +107,12 @@ class LevelByLevel(Strategy):
         The level is chosen when it is due to be sent and the tree has been pruned. So it has its full width
         within the subtree that lives.
         """
-        growing, frontier = self._growing, self._growing.deepest()
-        known: list[Proposals] = [p for node in frontier if (p := growing.proposals(node)) is not None]
-        if len(known) < len(frontier):
+        drafts, frontier = self._drafts, np.array(self._drafts.deepest())
+        if not drafts.computed[frontier].all():
             return []
-        parents = np.repeat(frontier, [len(p.tokens) for p in known])
-        tokens = np.concatenate([p.tokens for p in known])
-        log_probs = np.concatenate([p.log_probs for p in known])
-        scores = growing.tree.scores[parents] + log_probs
+        offsets, columns = np.nonzero(drafts.proposed[frontier] >= 0)
+        parents = frontier[offsets]
+        tokens, log_probs = drafts.proposed[parents, columns], drafts.log_probs[parents, columns]
+        scores = drafts.tree.scores[parents] + log_probs
         best = np.argsort(-scores, kind="stable")[: self._settings.width]
-        return growing.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())
+        return drafts.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())
