@@ -98,10 +98,8 @@ class ProposalTree:
         """Add nodes as DraftTree.put does, and name the nodes below drafted parents."""
         nodes = self.tree.put(parents, tokens, scores)
         size = len(self.tree)
-        self.names, self._parent_names = (
-            padded(self.names, size, NO_NAME),
-            padded(self._parent_names, size, -1),
-        )
+        self.names = padded(self.names, size, NO_NAME)
+        self._parent_names = padded(self._parent_names, size, -1)
         self.drafted, self.computed = padded(self.drafted, size, False), padded(self.computed, size, False)
         self.proposed, self.log_probs = padded(self.proposed, size, -1), padded(self.log_probs, size, -np.inf)
         for node, parent in zip(nodes, parents, strict=True):

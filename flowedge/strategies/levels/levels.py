@@ -1,7 +1,7 @@
 """The algorithm that PipeDec and SpecPipe share: a speculative tree goes through the pipeline level by level.
 
-The papers describe one algorithm, in different words; the later one is SpecPipe (pipedec 3.1 to 3.4, specpipe
-3.2 and 3.3). Here both run this code, so that at equal `width` and `children` they give the same commands.
+Both papers describe this algorithm (pipedec 3.1 to 3.4, specpipe 3.2 and 3.3). Both strategies run this code,
+so that at equal `width` and `children` they give the same commands.
 
 - Root (pipedec 3.3.2): a drawn token without a node begins a new tree, whose root is sent at once while its
   children are drafted (pipedec, appendix B, rules 2 and 3).
