@@ -48,10 +48,10 @@ class Strategy(ABC):
 
 
 class HierarchicalStrategy(Strategy):
-    """A strategy with middle models between the drafter and the target, each in a pipeline of its own.
+    """A strategy with models between the drafter and the target, each on a route of its own.
 
     Attributes:
-        max_middles: most middle models that the strategy uses; of more models it uses the last.
+        max_middles: most routes that the strategy uses beside TARGET; of more routes it uses the last.
     """
 
     def __init__(self, max_draft_rows: int, max_middles: int) -> None:

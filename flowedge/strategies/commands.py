@@ -65,7 +65,7 @@ class AcceptPath:
 
 @dataclass(frozen=True)
 class SendTo:
-    """Send a middle model the next tokens of its chain as a segment; the prompt is part of the chain.
+    """Send the model of a route the next tokens of its chain as a segment; the prompt is part of the chain.
 
     Attributes:
         position: of the first token, directly behind the tokens that the model has.
@@ -78,7 +78,7 @@ class SendTo:
 
 @dataclass(frozen=True)
 class Keep:
-    """Have a middle model drop its rows from position `end` on.
+    """Have the model of a route drop its rows from position `end` on.
 
     Attributes:
         context: position below which the rows are certain; they become context as they return.

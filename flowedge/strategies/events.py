@@ -1,7 +1,7 @@
 """The events that a strategy is told of.
 
 A row is an index in the session's sequence, in its current numbering. A route leads to one model's pipeline:
-TARGET to the target's, 1 and above to the middle models of a hierarchy.
+TARGET to the target's, 1 and above to the whole models of a hierarchy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Prefilled:
         credits: number of segments that may be sent now.
         stages: number of verification stages.
         trips: of the chunks of the prompt, in order.
-        routes: to the session's middle models, the smallest model's first. A middle model grants its credits
-            when it has cached the prompt too.
+        routes: of the session beside TARGET, the smallest model's first. Their credits are granted when their
+            models have cached the prompt too.
     """
 
     context: int
@@ -90,11 +90,11 @@ class CreditGranted:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A segment with live rows has returned from a middle model.
+    """A segment with live rows has returned on a route beside TARGET.
 
     Attributes:
         position: of the segment's first row.
-        tokens: the token that the model predicts after each row.
+        tokens: the token that the route's model predicts after each row.
     """
 
     route: int
