@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import FloatArray, IntArray, SamplingParams
+from flowedge.core.arrays import FloatArray, IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.taps import Taps
 
 ROOT = 0  # the name of the root of every growth

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier
 from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_models, learnt_odds
 from flowedge.drafting.model_drafter import Predictor

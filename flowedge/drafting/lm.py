@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from flowedge.core.messages import CONTEXT, Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.messages import CONTEXT
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.model_drafter import DraftNode, ModelDrafter, ModelSession
 from flowedge.models.layers.block import LayerBlock

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
 from flowedge.drafting.ranking import ranked
 from flowedge.drafting.sessions import DraftSession, SessionDrafter

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
 from flowedge.drafting.sessions import DraftSession, SessionDrafter

@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from flowedge.core.sampling import IntArray, SamplingParams, gumbel_noise, gumbel_noise_of
+from flowedge.core.arrays import IntArray
+from flowedge.core.sampling import SamplingParams, gumbel_noise, gumbel_noise_of
 from flowedge.drafting.drafter import DraftLayer
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, ProtocolError
-from flowedge.core.messages import Payload
 from flowedge.core.sampling import Walk, walk
 from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.engine.jobs import (

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
+from flowedge.core.messages import MAX_FRAME_BYTES
 from flowedge.core.settings_group import Seconds, SettingsGroup, setting
-from flowedge.protocol.wire import MAX_FRAME_BYTES
 
 MIB = 1 << 20
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.core.messages import Payload
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.head_drafter import HeadDrafter

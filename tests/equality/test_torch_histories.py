@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, Frontier
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint

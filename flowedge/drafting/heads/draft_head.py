@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
 

@@ -11,8 +11,8 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.core.sampling import IntArray
 from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
 from flowedge.drafting.heads.head_files import (
     CONFIG_NAME,

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
 from flowedge.drafting.heads.recall import Recall

@@ -6,12 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flowedge.core.arrays import BoolArray, FloatArray
 from flowedge.core.sampling import SamplingParams, gumbel_noise
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.messages import Payload
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

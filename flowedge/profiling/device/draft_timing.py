@@ -8,9 +8,9 @@ from itertools import count
 import numpy as np
 import torch
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors import HeadExecutor

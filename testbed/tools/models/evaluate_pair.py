@@ -23,7 +23,7 @@ from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import to_payload
-from flowedge.strategies.base import Layer
+from flowedge.strategies.events import Layer
 from flowedge.strategies.growth import Growth
 from flowedge.training.data.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
