@@ -23,7 +23,7 @@ from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.paced import namespaces
-from flowedge_testbed.paced.compare import compared, table
+from flowedge_testbed.compare import compared, table
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline

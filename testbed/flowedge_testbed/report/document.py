@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flowedge_testbed.live.real_pipeline import RealPipeline
+from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Task
 from flowedge_testbed.record import RunRecord

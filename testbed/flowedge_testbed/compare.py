@@ -1,4 +1,4 @@
-"""Compare the paced clock with another: `python -m flowedge_testbed.paced.compare SCENARIO --out DIR`.
+"""Compare the paced clock with another: `python -m flowedge_testbed.compare SCENARIO --out DIR`.
 
 Both clocks carry out the same scenario, a shipped one by name or a .yaml file. The table has tokens/s by each
 clock and their ratio. A ratio away from 1 is time that the model of time leaves out or adds, or the machine
