@@ -12,6 +12,7 @@ import grpc.aio
 
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.device_info import DeviceInfo, device_name
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.operations import Operations, Signals
@@ -44,7 +45,7 @@ __all__ = ["AgentSettings", "run_agent", "serve"]
 STOP_GRACE_S = 0.5  # for calls that are told of the end to end
 
 
-def serve(settings: AgentSettings) -> None:
+def serve(settings: AgentSettings, instruments: Instruments = Instruments()) -> None:  # noqa: B008 (frozen)
     """Run an agent until the process is told to stop (SIGTERM or SIGINT): it drains then, and at once on a
     second signal.
 
@@ -52,10 +53,10 @@ def serve(settings: AgentSettings) -> None:
     """
     set_up_logs(settings.log, device_name(settings))
     keep_from_hub(settings)
-    asyncio.run(run_agent(settings))
+    asyncio.run(run_agent(settings, instruments))
 
 
-async def run_agent(settings: AgentSettings) -> None:
+async def run_agent(settings: AgentSettings, instruments: Instruments) -> None:
     """See `serve`; for a running event loop."""
     signals = Signals()
     security = process.use(Security.load(settings.security))
@@ -68,7 +69,7 @@ async def run_agent(settings: AgentSettings) -> None:
     roles = RoleHolder(identity.name)
     metrics = AgentMetrics()
     library = serve_weights(server, identity.name, settings)
-    service = AgentService(identity, roles, settings, lane, library, metrics)
+    service = AgentService(identity, roles, settings, lane, library, metrics, instruments)
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)
     generation = GenerationService(identity.name, roles, settings, metrics)
     generation_pb2_grpc.add_GenerationServicer_to_server(generation, server)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from flowedge.agent.limits import AgentLimits
 from flowedge.agent.operations.logs import LogSettings
@@ -15,9 +13,6 @@ from flowedge.net.link_settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
 from flowedge.system.memory_room import MemorySettings
 from flowedge.weights.settings import WeightsSettings
-
-if TYPE_CHECKING:
-    from flowedge.live.pacing import EmulatedDevice
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,6 @@ class AgentSettings:
     progress_s: float = 60.0  # a session without any message, result or output for so long is ended
     keep_alive_s: float = 1.0  # a client hears something at least this often
     stop_s: float = 2.0  # each step of the end has this long when the agent has drained
-    # Asked at the taking of each role: what the device is to take for its work, when it emulates another.
-    pacing: Callable[[], EmulatedDevice] | None = None
     operations: OperationsSettings = field(default_factory=OperationsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     limits: AgentLimits = field(default_factory=AgentLimits)

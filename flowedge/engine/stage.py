@@ -156,8 +156,8 @@ class Stage:
                 case Heartbeat():
                     pass
                 case _:
-                    lane = "express" if express else "in-band"
-                    raise ProtocolError(f"a {type(message).__name__} does not belong on the {lane} lane")
+                    link = "an express" if express else "the in-band"
+                    raise ProtocolError(f"a {type(message).__name__} does not belong on {link} link")
         except ProtocolError as error:
             self._fail_session(getattr(message, "session", ""), error)
 

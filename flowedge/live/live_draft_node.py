@@ -28,16 +28,14 @@ from flowedge.engine.activity import REQUEST, TRANSFER, job_activity, message_ro
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
-from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.pacing import EmulatedDevice, Way
 from flowedge.live.pump import Pump
 from flowedge.live.route_links import OpenLink, RouteLinks, RouteOpener
 from flowedge.live.timeline import Timeline
 from flowedge.live.transport.link import LinkKind
 from flowedge.live.transport.server import InStream
-from flowedge.live.work_timing import make_work_timing
+from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
 from flowedge.protocol.wire import FrameError
 
@@ -79,26 +77,22 @@ class LiveDraftNode:
         self,
         machine: DraftNode,
         executor: DraftExecutor,
-        lane: ComputeThread,
+        timing: WorkTiming,
         *,
         progress_s: float,
-        fault: ExpressFault,
-        pacing: EmulatedDevice | None = None,
+        express_fault: ExpressFault | None = None,
         observer: LiveObserver = UNOBSERVED,
     ) -> None:
-        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
-
-        pacing: holds everything to the time of an emulated device.
-        """
+        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError."""
         self.lost: DeviceLostError | None = None
         self.timeline = Timeline()
         self._machine = machine
         self._executor = executor
-        self._pace = make_work_timing(lane, pacing)
+        self._timing = timing
         self._progress_s = progress_s
         self._observer = observer
         self._generations: dict[str, RunningRequest] = {}
-        self._fault = fault
+        self._fault = express_fault
         self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks() for route in machine.routes}
         self._last: dict[int, InStream] = {}
@@ -193,13 +187,13 @@ class LiveDraftNode:
         await self._compute_pump.stop()
         for pump in self._send_pumps:
             await pump.stop()
-        self._pace.stop()
+        self._timing.stop()
         if self._closing is not None:
             await self._closing
 
     def opened(self, stream: InStream) -> None:
         """The last stage asks for a stream; see StreamOwner."""
-        if stream.lane is not LinkKind.IN_BAND:
+        if stream.kind is not LinkKind.IN_BAND:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
         if self.lost is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
@@ -212,11 +206,11 @@ class LiveDraftNode:
 
     def received(self, stream: InStream, message: Message) -> None:
         """A message has come from the last stage of a route; see StreamOwner."""
-        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message, stream.route))
+        self._timing.arrive(LinkKind.IN_BAND, stream.departed, lambda: self._take(message, stream.route))
 
     def _replied(self, message: Message, route: int) -> None:
         """The first stage of a route has something to say, such as a credit."""
-        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message, route))
+        self._timing.arrive(LinkKind.REPLY, 0.0, lambda: self._take(message, route))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """A frame of the last stage could not be read: the session it names has lost something."""
@@ -256,7 +250,7 @@ class LiveDraftNode:
 
     def _changed(self) -> None:
         """Hand out what there is and wake whatever may have work now."""
-        self._pace.changed()
+        self._timing.changed()
         self._flush()
         self._compute_pump.wake()
 
@@ -299,7 +293,7 @@ class LiveDraftNode:
         if job is None:
             return False
         try:
-            result, span = await self._pace.draft_job(job, lambda: self._executor.run(job))
+            result, span = await self._timing.run_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
@@ -319,7 +313,7 @@ class LiveDraftNode:
             return False
         started = time.monotonic()
         try:
-            sent = await self._pace.send(link, message)
+            sent = await self._timing.send(link, message)
         except DeviceLostError as error:
             self._on_lost(error)
             return False

@@ -23,15 +23,13 @@ from flowedge.core.messages import Close, Fault, Message, Open, Prune
 from flowedge.engine.activity import PRUNE, TRANSFER, job_activity, message_rows
 from flowedge.engine.jobs import StageExecutor
 from flowedge.engine.stage import Stage
-from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.pacing import EmulatedDevice, Way
 from flowedge.live.pump import Pump
 from flowedge.live.session_log import SessionLog
 from flowedge.live.timeline import Timeline
 from flowedge.live.transport.link import LinkKind, OutLink
 from flowedge.live.transport.server import InStream
-from flowedge.live.work_timing import make_work_timing
+from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol.wire import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
@@ -52,16 +50,15 @@ class LiveStage:
         self,
         machine: Stage,
         executor: StageExecutor,
-        lane: ComputeThread,
+        timing: WorkTiming,
         on_ended: Callable[[str], None],
-        pacing: EmulatedDevice | None = None,
         observer: LiveObserver = UNOBSERVED,
         *,
         pipeline: str = "",
     ) -> None:
         """`on_ended` is called once, on the event loop, with the reason for which the pipeline has ended.
 
-        pacing: holds everything to the time of an emulated device; pipeline: its id, for the log.
+        pipeline: its id, for the log.
         """
         self.ended: str | None = None
         self.timeline = Timeline()
@@ -69,7 +66,7 @@ class LiveStage:
         self._log = SessionLog(machine.device, pipeline)
         self._machine = machine
         self._executor = executor
-        self._pace = make_work_timing(lane, pacing)
+        self._timing = timing
         self._observer = observer
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
@@ -130,7 +127,7 @@ class LiveStage:
         self._end(reason)
         await self._compute_pump.stop()
         await self._send_pump.stop()
-        self._pace.stop()
+        self._timing.stop()
         if self._closing is not None:
             await self._closing
 
@@ -138,7 +135,7 @@ class LiveStage:
         """Take a stream; see StreamOwner."""
         if self.ended is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.ended}")
-        if stream.lane is LinkKind.EXPRESS:
+        if stream.kind is LinkKind.EXPRESS:
             if self._express is not None:
                 raise BadRequestError(f"device {self.device} has a draft node already: {self._express.peer}")
             self._express = stream
@@ -149,8 +146,7 @@ class LiveStage:
 
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message; see StreamOwner."""
-        way = Way.EXPRESS if stream.lane is LinkKind.EXPRESS else Way.IN_BAND
-        self._pace.arrive(way, stream.departed, lambda: self._take(stream, message))
+        self._timing.arrive(stream.kind, stream.departed, lambda: self._take(stream, message))
 
     def _take(self, stream: InStream, message: Message) -> None:
         if self.ended is not None or (stream is not self._express and stream not in self._in_band):
@@ -161,7 +157,7 @@ class LiveStage:
             session = getattr(message, "session", "?")
             stream.reply(Fault(session, self.device, error.code, str(error)))
             return
-        express = stream.lane is LinkKind.EXPRESS
+        express = stream.kind is LinkKind.EXPRESS
         if express and isinstance(message, Prune) and message.session in self._owners:
             now = time.monotonic()
             self.timeline.add(message.session, PRUNE, now, now)
@@ -184,9 +180,9 @@ class LiveStage:
         self._changed()
 
     def _check_sender(self, stream: InStream, message: Message) -> None:
-        if stream.lane is LinkKind.EXPRESS:
+        if stream.kind is LinkKind.EXPRESS:
             if not isinstance(message, Prune | Close):
-                raise ProtocolError(f"a {type(message).__name__} does not belong on the express lane")
+                raise ProtocolError(f"a {type(message).__name__} does not belong on an express link")
             return
         session = getattr(message, "session", "")
         owner = self._owners.get(session)
@@ -201,7 +197,7 @@ class LiveStage:
 
     def _changed(self) -> None:
         """Wake whatever may have work now."""
-        self._pace.changed()
+        self._timing.changed()
         self._count()
         self._hand_out()
         self._compute_pump.wake()
@@ -226,7 +222,7 @@ class LiveStage:
         if job is None:
             return False
         try:
-            result, span = await self._pace.stage_job(job, lambda: self._executor.run(job))
+            result, span = await self._timing.run_job(job, lambda: self._executor.run(job))
         except FlowEdgeError as error:
             self._machine.fail(job, error)
         else:
@@ -248,7 +244,7 @@ class LiveStage:
         started = time.monotonic()
         self._sending = True
         try:
-            sent = await self._pace.send(self._downstream, message)
+            sent = await self._timing.send(self._downstream, message)
         except DeviceLostError as error:
             self._on_downstream_lost(error)
             return False

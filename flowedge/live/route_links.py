@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
-from flowedge.live.express import ExpressFault, ExpressLane
+from flowedge.live.express import ExpressFault, ExpressLinks
 from flowedge.live.transport.link import OutLink
 
 OpenLink = Callable[[Callable[[Message], None], Callable[[DeviceLostError], None]], Awaitable[OutLink]]
@@ -28,7 +28,7 @@ class RouteLinks:
     def __init__(self) -> None:
         self.in_band: OutLink | None = None
         self._links: list[OutLink] = []
-        self._express: ExpressLane | None = None
+        self._express: ExpressLinks | None = None
 
     async def open(
         self,
@@ -42,9 +42,9 @@ class RouteLinks:
             self._links.append(await open_link(on_express, on_lost))
         self.in_band = await opener.in_band(on_reply, on_lost)
 
-    def start_express(self, fault: ExpressFault) -> None:
-        """Have the express lane take messages."""
-        self._express = ExpressLane(self._links, fault)
+    def start_express(self, fault: ExpressFault | None) -> None:
+        """Have express messages taken from now on."""
+        self._express = ExpressLinks(self._links, fault)
 
     def put_express(self, message: Message) -> None:
         """Send a message to every stage, as soon as the lane is there."""

@@ -18,7 +18,6 @@ from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
 from flowedge.engine.stage import Stage
-from flowedge.live.pacing import abort_time
 from flowedge.strategies.base import TARGET
 
 DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, .. and middle models -2, -3, ..
@@ -32,6 +31,13 @@ def place_of(route: int) -> int:
 def route_of(place: int) -> int:
     """The route on which what a device sends comes back to the draft node."""
     return DRAFT_NODE - place if place < DRAFT_NODE else TARGET
+
+
+def abort_time(start: float, now: float, layer_s: float) -> float:
+    """Return when a forward that began at `start` stops if it is aborted `now`: when its layer ends."""
+    if layer_s <= 0:
+        return start
+    return start + (int((now - start) / layer_s) + 1) * layer_s
 
 
 class Costs(Protocol):

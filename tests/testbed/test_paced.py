@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.pacing import JobTiming, Way
+from flowedge.live.transport.link import LinkKind
 from flowedge.profiling.documents.model import LayerSize, ModelProfile
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.costs import layer_s
@@ -27,7 +27,7 @@ from flowedge_testbed.paced.clock import why_loopback
 from flowedge_testbed.paced.compare import compared, table
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
-from flowedge_testbed.paced.timings import ScheduleAccuracy, TimingLog, TimingReader
+from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_record
 from tests.drafting.eagle3_files import save_eagle3_head
@@ -78,9 +78,9 @@ def test_a_message_is_late_by_the_link_it_came_over(
     log: TimingLog, place: int, in_band_ms: float, reply_ms: float
 ) -> None:
     pacing = DevicePacing(PacedPipeline(emulation(), 0, False), place, log)
-    assert pacing.latency(Way.IN_BAND) == pytest.approx(in_band_ms / 1e3)
-    assert pacing.latency(Way.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
-    assert pacing.latency(Way.REPLY) == pytest.approx(reply_ms / 1e3)
+    assert pacing.latency(LinkKind.IN_BAND) == pytest.approx(in_band_ms / 1e3)
+    assert pacing.latency(LinkKind.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
+    assert pacing.latency(LinkKind.REPLY) == pytest.approx(reply_ms / 1e3)
 
 
 @pytest.mark.parametrize(("drafter", "widths"), [("eagle", (1, 1, 1)), ("eagle3", (2, 3, 4))])

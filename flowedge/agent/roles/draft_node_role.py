@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.roles.coordinator import (
     PlannedStage,
     StageSetup,
@@ -22,7 +23,6 @@ from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, DrainingError
 from flowedge.core.messages import Message
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.express import ExpressFault
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import RouteOpener
 from flowedge.live.timeline import Timeline
@@ -59,6 +59,7 @@ class DraftNodeRole:
         library: Library,
         taps: Taps | None = None,
         observer: LiveObserver = UNOBSERVED,
+        instruments: Instruments = Instruments(),  # noqa: B008 (frozen)
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
 
@@ -73,6 +74,7 @@ class DraftNodeRole:
         self._library = library
         self._taps = taps
         self._observer = observer
+        self._instruments = instruments
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
@@ -293,10 +295,9 @@ class DraftNodeRole:
                 self._settings.limits.sessions,
             ),
             models.executor,
-            self._lane,
+            self._instruments.make_timing(self._lane),
             progress_s=self._settings.progress_s,
-            fault=ExpressFault.from_environment(),
-            pacing=None if self._settings.pacing is None else self._settings.pacing(),
+            express_fault=self._instruments.express_fault,
             observer=self._observer,
         )
 

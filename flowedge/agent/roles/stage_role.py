@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.limits import AgentLimits
 from flowedge.agent.roles.stage_loading import asked_of, load_block, load_middle, select_block, select_middle
 from flowedge.agent.settings import AgentSettings
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from flowedge.engine.executors import BlockExecutor
     from flowedge.engine.stage import StageSpec
     from flowedge.live.live_stage import LiveStage
-    from flowedge.live.pacing import EmulatedDevice
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -54,6 +54,7 @@ class StageRole:
         library: Library,
         on_ended: Callable[[StageRole, str], None],
         observer: LiveObserver = UNOBSERVED,
+        instruments: Instruments = Instruments(),  # noqa: B008 (frozen)
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
         self.pipeline = request.pipeline
@@ -64,6 +65,7 @@ class StageRole:
         self._library = library
         self._on_ended = on_ended
         self._observer = observer
+        self._instruments = instruments
         self._cache_budget = 0
         self._opened: OpenedModel | None = None
         self._live: LiveStage | None = None
@@ -130,15 +132,16 @@ class StageRole:
         from flowedge.engine.stage import Stage  # noqa: PLC0415
         from flowedge.live.live_stage import LiveStage  # noqa: PLC0415
 
-        pacing = None if self._settings.pacing is None else self._settings.pacing()
-        spec = _stage_spec(executor, self._request, pacing, self._settings.memory, self._settings.limits)
+        timing = self._instruments.make_timing(self._lane)
+        spec = _stage_spec(
+            executor, self._request, timing.row_bytes, self._settings.memory, self._settings.limits
+        )
         self._cache_budget = spec.max_capacity * _cache_row_bytes(executor)
         self._live = LiveStage(
             Stage(self._device, spec),
             executor,
-            self._lane,
+            timing,
             lambda reason: self._on_ended(self, reason),
-            pacing,
             self._observer,
             pipeline=self.pipeline,
         )
@@ -244,7 +247,7 @@ def _what(request: pb.StageRole) -> str:
 def _stage_spec(
     executor: BlockExecutor,
     request: pb.StageRole,
-    pacing: EmulatedDevice | None,
+    padded_row_bytes: int,
     memory: MemorySettings,
     limits: AgentLimits,
 ) -> StageSpec:
@@ -260,7 +263,7 @@ def _stage_spec(
         vocab_size=request.vocab_size if request.route else block.vocab_size,
         dtype=payload_dtype(block.dtype),
         max_capacity=min(MAX_CAPACITY, session_rows(_cache_row_bytes(executor), memory)),
-        padding_per_row=0 if pacing is None or request.route else max(pacing.row_bytes - sent_row_bytes, 0),
+        padding_per_row=0 if request.route else max(padded_row_bytes - sent_row_bytes, 0),
         answers=request.route > 0,
         max_rows=limits.segment_rows,
         max_sessions=limits.sessions,

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.failed_load import release_frames
 from flowedge.agent.roles.reporting import ReportProgress
@@ -50,7 +51,9 @@ class AgentService(rpc.AgentServicer):
         lane: ComputeThread,
         library: Library,
         observer: LiveObserver = UNOBSERVED,
+        instruments: Instruments = Instruments(),  # noqa: B008 (frozen)
     ) -> None:
+        self._instruments = instruments
         self._identity = identity
         self._roles = roles
         self._settings = settings
@@ -69,7 +72,14 @@ class AgentService(rpc.AgentServicer):
         """Take the role of a stage."""
         name = self._identity.name
         role = StageRole(
-            name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
+            name,
+            request,
+            self._settings,
+            self._lane,
+            self._library,
+            self._roles.drop_soon,
+            self._observer,
+            self._instruments,
         )
         await self._become(
             context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
@@ -91,6 +101,7 @@ class AgentService(rpc.AgentServicer):
             self._lane,
             self._library,
             observer=self._observer,
+            instruments=self._instruments,
         )
         await self._take(role, request, lambda: role.load(report))
 

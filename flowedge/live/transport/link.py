@@ -34,15 +34,19 @@ _log = logging.getLogger(__name__)
 
 
 class LinkKind(str, Enum):
-    """The two ways a message can take; the values are the methods of the Pipeline service."""
+    """The ways by which a message reaches a device."""
 
-    IN_BAND = "InBand"
-    EXPRESS = "Express"
+    IN_BAND = "InBand"  # from the device before it in the pipeline
+    EXPRESS = "Express"  # from the draft node
+    REPLY = "Reply"  # back from the device after it, such as a credit
 
     @property
     def label(self) -> str:
-        """The name that metrics have for it."""
+        """The name of the kind in metrics."""
         return self.name.lower()
+
+
+STREAM_METHODS = (LinkKind.IN_BAND, LinkKind.EXPRESS)  # their values are the Pipeline service's methods
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ class OutLink:
         peer: str,
         events: LinkEvents,
         settings: LinkSettings,
-        lane: LinkKind,
+        kind: LinkKind,
         observer: LiveObserver,
     ) -> None:
         self.peer = peer
-        self._lane = lane.label
+        self._label = kind.label
         self._observer = observer
         self._channel = channel
         self._call = call
@@ -86,7 +90,7 @@ class OutLink:
     async def open(
         cls,
         address: str,
-        lane: LinkKind,
+        kind: LinkKind,
         *,
         pipeline: str,
         device: str,
@@ -107,7 +111,7 @@ class OutLink:
             (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
         )
         # Without a serialiser, frames stay bytes.
-        call: Call = channel.stream_stream(f"/{SERVICE}/{lane.value}")(metadata=metadata)
+        call: Call = channel.stream_stream(f"/{SERVICE}/{kind.value}")(metadata=metadata)
         try:
             accepted = await within(settings.connect_s, call.initial_metadata(), "no answer")
             peer = _device_name(accepted)
@@ -122,7 +126,7 @@ class OutLink:
         except BaseException:
             await channel.close()
             raise
-        return cls(channel, call, peer, events, settings, lane, observer)
+        return cls(channel, call, peer, events, settings, kind, observer)
 
     async def send(self, message: Message, departed: float = 0.0) -> int:
         """Send a message; returns its bytes when the transport has taken it.
@@ -148,7 +152,7 @@ class OutLink:
                 raise self._ended or DeviceLostError(self.peer, _reason(error)) from error
             finally:
                 self._sending_since = None
-        self._observer.sent(self._lane, len(data))
+        self._observer.sent(self._label, len(data))
         return len(data)
 
     async def close(self) -> None:
@@ -169,7 +173,7 @@ class OutLink:
                     self._lose("it closed the connection")
                     return
                 self._heard = time.monotonic()
-                self._observer.received(self._lane, len(data))
+                self._observer.received(self._label, len(data))
                 self._take(data)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._lose(_reason(error))

@@ -15,7 +15,14 @@ from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, LinkKind
+from flowedge.live.transport.link import (
+    DEVICE_KEY,
+    PIPELINE_KEY,
+    ROUTE_KEY,
+    SERVICE,
+    STREAM_METHODS,
+    LinkKind,
+)
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
@@ -30,8 +37,8 @@ class InStream:
     `route` is what the peer says that it is the end of (see OutLink.open).
     """
 
-    def __init__(self, lane: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
-        self.lane = lane
+    def __init__(self, kind: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
+        self.kind = kind
         self.peer = peer
         self.route = route
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
@@ -88,24 +95,24 @@ class StreamServer:
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
         methods: dict[str, Any] = {
-            lane.value: grpc.stream_stream_rpc_method_handler(self._serve(lane)) for lane in LinkKind
+            kind.value: grpc.stream_stream_rpc_method_handler(self._serve(kind)) for kind in STREAM_METHODS
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _serve(self, lane: LinkKind) -> Callable[..., Any]:
+    def _serve(self, kind: LinkKind) -> Callable[..., Any]:
         async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
             peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
+            stream = InStream(kind, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
                 owner = self._find(pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
                 fields = about(
-                    event="stream_refused", pipeline=pipeline, peer=peer, lane=lane.value, code=error.code
+                    event="stream_refused", pipeline=pipeline, peer=peer, lane=kind.value, code=error.code
                 )
                 # A device whose next one is still loading asks again and again.
                 _log.debug("a stream was refused: %s", error, extra=fields)
@@ -130,7 +137,7 @@ class StreamServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             owner.closed(stream, reason)
-        fields = about(event="stream_ended", peer=stream.peer, lane=stream.lane.value, reason=reason)
+        fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
         _log.info("a stream has ended", extra=fields)
         if not context.done():
             await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
@@ -163,7 +170,7 @@ class _Serving:
             if not isinstance(data, bytes):
                 return "the other side closed it"
             self._heard = time.monotonic()
-            self._observer.received(self._stream.lane.label, len(data))
+            self._observer.received(self._stream.kind.label, len(data))
             try:
                 message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
@@ -188,11 +195,11 @@ class _Serving:
             message = await self._stream.replies.get()
             data = wire.encode(message)
             await self._context.write(data)
-            self._observer.sent(self._stream.lane.label, len(data))
+            self._observer.sent(self._stream.kind.label, len(data))
 
     async def watch(self) -> str:
-        settings, lane = self._settings, self._stream.lane
-        silence = settings.silence_s if lane is LinkKind.EXPRESS else settings.upstream_silence_s
+        settings, express = self._settings, self._stream.kind is LinkKind.EXPRESS
+        silence = settings.silence_s if express else settings.upstream_silence_s
         sequence = 0
         while self._stream.ended is None:
             await asyncio.sleep(settings.heartbeat_s)

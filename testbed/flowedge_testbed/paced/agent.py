@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.main import AgentSettings, serve
 from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.address import is_loopback, join_address
 from flowedge.security.settings import SecuritySettings
+from flowedge_testbed.paced.emulated_time import EmulatedTime
+from flowedge_testbed.paced.express_faults import parse_express_fault
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
 from flowedge_testbed.paced.timings import TimingLog
 
@@ -24,19 +28,20 @@ def main() -> None:
     parser.add_argument("--place", type=int, required=True, help="-1 for the draft node, stages from 0 on")
     parser.add_argument("--pipeline", type=Path, required=True, help="file of the emulated pipeline")
     parser.add_argument("--timings", type=Path, required=True, help="file to log each job's times in")
+    parser.add_argument("--express-fault", default="", help="cut, delay:SECONDS or reorder:SECONDS")
     arguments = parser.parse_args()
     stop_when_input_closes()
     log = TimingLog(arguments.timings)
 
-    def pacing() -> DevicePacing:
-        return DevicePacing(PacedPipeline.read(arguments.pipeline), arguments.place, log)
+    def make_timing(compute: ComputeThread) -> EmulatedTime:
+        pipeline = PacedPipeline.read(arguments.pipeline)
+        return EmulatedTime(compute, DevicePacing(pipeline, arguments.place, log))
 
     # A namespace of its own is a network that only this run's agents are on.
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
     serve(
-        AgentSettings(
-            host=arguments.host, name=arguments.name, advertise=False, pacing=pacing, security=security
-        )
+        AgentSettings(host=arguments.host, name=arguments.name, advertise=False, security=security),
+        Instruments(make_timing, parse_express_fault(arguments.express_fault)),
     )
 
 

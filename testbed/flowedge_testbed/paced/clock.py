@@ -12,13 +12,12 @@ from flowedge.agent.roles.draft_models import PREFILL_ROWS
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.pacing import JobTiming
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.request import run_live
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
-from flowedge_testbed.paced.timings import ScheduleAccuracy
+from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.trace import Trace

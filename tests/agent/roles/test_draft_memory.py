@@ -34,7 +34,7 @@ def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
     room = AvailableMemory(2 * free, free, "the device's memory")
-    monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_room", lambda settings: room)
+    monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_available_memory", lambda settings: room)
     role.check_memory(1000)
     with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):
         role.check_memory(1001)

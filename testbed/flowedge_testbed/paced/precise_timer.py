@@ -1,4 +1,4 @@
-"""Waking an event loop at a time, more closely than its own timers, which round up to milliseconds."""
+"""Waking an event loop at a time more exactly than its own timers, which round up to milliseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class PreciseTimer:
-    """Calls functions on the event loop it was made on, each at a time of time.monotonic()."""
+    """Calls functions at times of time.monotonic(), on the event loop in which the timer was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -18,10 +18,10 @@ class PreciseTimer:
         self._waiting: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._stopped = False
-        threading.Thread(target=self._run, name="alarm", daemon=True).start()
+        threading.Thread(target=self._run, name="precise-timer", daemon=True).start()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Call `action` at `when`, or at once when that has passed; those of one time in the order given."""
+        """Call `action` at `when`, or at once if that has passed. Actions of one time keep their order."""
         with self._changed:
             self._count += 1
             heapq.heappush(self._waiting, (when, self._count, action))
@@ -36,7 +36,7 @@ class PreciseTimer:
         await woken.wait()
 
     def stop(self) -> None:
-        """Call nothing any more."""
+        """Call no function any more."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -51,5 +51,5 @@ class PreciseTimer:
                 _, _, action = heapq.heappop(self._waiting)
                 try:
                     self._loop.call_soon_threadsafe(action)
-                except RuntimeError:  # the loop is closed; nobody waits any more
+                except RuntimeError:  # the loop is closed, so that no task waits any more
                     return
