@@ -110,7 +110,7 @@ class Finished:
     """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out.
 
     Attributes:
-        reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
+        reports: of the draft node, then of the stages; side_reports: of the models on other routes.
     """
 
     session: str
@@ -118,7 +118,7 @@ class Finished:
     text: str  # what had been held back and belongs to the output
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
-    middle_reports: tuple[StageReport, ...] = ()
+    side_reports: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True)

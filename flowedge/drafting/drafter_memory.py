@@ -23,7 +23,7 @@ from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 
 STORED_BYTES = 2  # of a parameter in a pickle, which is not opened: most are float16
 
@@ -60,7 +60,7 @@ def _size(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) ->
         own = Checkpoint(directory)
         row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
         row += int(own.config.hidden_size) * dtype.itemsize
-        return DrafterSize(MiddleModel.required_bytes(own, dtype), row)
+        return DrafterSize(LanguageModel.required_bytes(own, dtype), row)
     config = llama_config(read_config(directory / "config.json"), directory, "draft")
     parameters, has_embedding = _head_parameters(directory)
     shared = target.head_name == target.embedding_name

@@ -1,4 +1,4 @@
-"""What one request took, as measured by the draft node that served it."""
+"""The statistics of one request, as measured by the draft node that served it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowedge.core.request import DecodeCounters
 
 @dataclass(frozen=True)
 class StageUse:
-    """One device's part: its report, and the share of the request's time that its lane was busy."""
+    """One device's part: its report, and the share of the request's time for which it computed."""
 
     report: StageReport
     use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end
@@ -29,8 +29,8 @@ class RequestStatistics:
         total_s: from the arrival of the request until every stage had closed the session.
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
         draft_node, stages: what each device did, stages in pipeline order.
-        link_bytes: bytes sent on each in-band link, by its sender, and "express" for all of that lane.
-        middles: what the devices of middle models did, the smallest model's first.
+        link_bytes: bytes sent on each in-band link, by its sender, and on all express links as "express".
+        middles: what the devices of the models between drafter and target did, the smallest model's first.
     """
 
     session: str
@@ -51,19 +51,19 @@ class RequestStatistics:
     middles: tuple[StageUse, ...] = ()
 
     def to_json(self) -> str:
-        """The JSON that the client gets."""
+        """Return the JSON that the client gets."""
         return json.dumps(asdict(self))
 
 
 class RequestClock:
-    """Collects the times of one request; all of them on one monotonic clock, in seconds."""
+    """Collects the times of one request, in seconds of one monotonic clock."""
 
     def __init__(self, started: float) -> None:
         self._started = started
         self._times: list[float] = []
 
     def count(self, tokens: int, now: float) -> None:
-        """Tokens have come out."""
+        """Record that `tokens` tokens were put out."""
         self._times.extend([now] * tokens)
 
     def statistics(
@@ -78,13 +78,16 @@ class RequestClock:
         counters: DecodeCounters,
         reports: Sequence[StageReport],
         express_bytes: int,
-        middle_reports: Sequence[StageReport] = (),
+        side_reports: Sequence[StageReport] = (),
     ) -> RequestStatistics:
-        """The statistics at the end of the request; `reports` has the draft node's first."""
+        """Return the statistics of the request, which has ended.
+
+        reports: the draft node's, then those of the stages; side_reports: those of other routes.
+        """
         times = self._times
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0
-        every = [*reports, *middle_reports]
+        every = [*reports, *side_reports]
         use = tuple(
             StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in every
         )

@@ -164,7 +164,7 @@ class LiveDraftNode:
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())
-        self._machine.start(request)
+        self._machine.start(self._machine.prepare(request))
         began = time.monotonic() if arrived is None else arrived
         self.timeline.add(request.session, REQUEST, began, began)
         generation = self._generations[request.session] = RunningRequest(request.session)

@@ -8,27 +8,28 @@ import torch
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor, HeadExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
-from flowedge.engine.middle_executor import MiddleExecutor
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import row_width
 from flowedge.models.layers.tensors import payload_dtype
-from flowedge.models.layers.whole_model import MiddleModel
 from flowedge.simulate.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.registry import make_strategy
 
 
 def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none") -> list[LayerBlock]:
-    """Blocks of `split` layers each, in fp32.
+    """Load blocks of `split` layers each, in fp32.
 
-    Raises BadRequestError when the split does not add up to the model's layers.
+    Raises:
+        BadRequestError: when the split does not add up to the model's layers.
     """
     if sum(split) != checkpoint.config.num_hidden_layers:
         raise BadRequestError(
@@ -54,12 +55,16 @@ def virtual_pipeline(
     express_fault: ExpressDelay | None = None,
     observer: VirtualObserver | None = None,
     blocks: Sequence[LayerBlock] | None = None,
-    middles: Sequence[MiddleModel] = (),
+    side_models: Sequence[LanguageModel] = (),
 ) -> VirtualPipeline:
-    """Stages of `split` layers each, and a draft node, over one checkpoint, and middle models beside them.
+    """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
-    `blocks`, of one dtype, are used where they are loaded already, and otherwise loaded in fp32. Raises
-    BadRequestError when the split does not add up to the model's layers.
+    Args:
+        blocks: the loaded blocks of the stages, of one dtype; without them they are loaded in fp32.
+        side_models: the models between drafter and target of a hierarchy, the smallest first.
+
+    Raises:
+        BadRequestError: when the split does not add up to the model's layers.
     """
     config = checkpoint.config
     loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
@@ -80,13 +85,13 @@ def virtual_pipeline(
             has_drafter=drafter is not None,
             needs_features=drafter is not None and drafter.needs_features,
             num_stages=len(loaded),
-            num_middles=len(middles),
+            num_routes=1 + len(side_models),
             vocab_size=config.vocab_size,
         ),
         make_text=make_text,
         express_fault=express_fault,
         observer=observer,
-        middle_executors=[MiddleExecutor(middle) for middle in middles],
+        side_executors=[BlockExecutor(model.block, model=model) for model in side_models],
     )
 
 
@@ -102,11 +107,14 @@ def machine_pipeline(
     express_fault: ExpressDelay | None = None,
     observer: VirtualObserver | None = None,
     added_widths: Sequence[int] | None = None,
-    middle_executors: Sequence[StageExecutor] = (),
+    side_executors: Sequence[StageExecutor] = (),
 ) -> VirtualPipeline:
-    """A draft node and one stage for each executor, `spec.num_middles` of them for middle models.
+    """Return a pipeline with one stage for each executor.
 
-    `width` is that of a hidden state, `added_widths` what each stage adds to its rows; nothing by default.
+    Args:
+        width: values of a hidden state.
+        added_widths: values by which each stage makes the rows wider; 0 by default.
+        side_executors: of the one stage of each side route.
     """
     added = [0] * len(stage_executors) if added_widths is None else added_widths
     stages = [
@@ -125,9 +133,9 @@ def machine_pipeline(
     node = DraftNode(
         "d0", spec, lambda request: make_strategy(request.strategy, request.strategy_options), make_text
     )
-    middles = [
-        Stage(f"m{route}", StageSpec(is_first=True, width=1, vocab_size=vocab_size, answers=True))
-        for route in range(1, 1 + len(middle_executors))
+    side_stages = [
+        Stage(f"m{route}", StageSpec(is_first=True, width=1, vocab_size=vocab_size, returns_tokens=True))
+        for route in range(1, 1 + len(side_executors))
     ]
     return VirtualPipeline(
         node,
@@ -137,6 +145,6 @@ def machine_pipeline(
         costs,
         express_fault,
         observer,
-        middles,
-        middle_executors,
+        side_stages,
+        side_executors,
     )

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from flowedge.core.sampling import FloatArray, IntArray
 
-TARGET = 0  # the route to the target's pipeline; the others lead to middle models, numbered from 1
+TARGET = 0  # the route to the target's pipeline; other routes lead to whole models, numbered from 1
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Prefilled:
         context: rows of the prompt; token: the first drawn token; credits: segments that may be sent now.
         stages: verification stages of the pipeline.
         crossings: what the chunks of the prompt took, in order.
-        routes: those to the session's middle models, the smallest model's first; their credits are granted
-            when they have the prompt as well.
+        routes: the session's other routes, the smallest model's first; their credits are granted when they
+            have the prompt as well.
     """
 
     context: int
@@ -96,7 +96,7 @@ class CreditGranted:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A segment has come back from a middle model with live rows.
+    """A segment has come back from the model of a route beside the target's, with live rows.
 
     Attributes:
         position: of the first row; tokens: what the model predicts after each row.
@@ -166,7 +166,7 @@ class AcceptPath:
 
 @dataclass(frozen=True)
 class SendTo:
-    """Send further tokens of the one chain that a middle model holds, prompt included, as a segment.
+    """Send further tokens of the one chain that the model of a route holds, prompt included, as a segment.
 
     Attributes:
         position: of the first token, which follows the last one that the model was sent and keeps.
@@ -179,7 +179,7 @@ class SendTo:
 
 @dataclass(frozen=True)
 class Keep:
-    """Have a middle model forget its rows from position `end` on.
+    """Have the model of a route forget its rows from position `end` on.
 
     Attributes:
         context: its rows before this position are certain: they become context, as far as they have come
@@ -235,8 +235,8 @@ class HierarchicalStrategy(Strategy):
 
     @property
     @abstractmethod
-    def max_middles(self) -> int:
-        """The most middle models that it works with; where there are more, the last of them."""
+    def max_side_routes(self) -> int:
+        """The most routes that it uses beside the target's; where there are more, the last of them."""
 
     @abstractmethod
     def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:

@@ -17,7 +17,7 @@ from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.in_process import load_blocks
 
 
@@ -36,7 +36,7 @@ class ModelSet:
     eos: frozenset[int]
     model: str
     drafter_name: str
-    middles: tuple[MiddleModel, ...] = ()
+    middles: tuple[LanguageModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
@@ -50,7 +50,7 @@ class ModelSet:
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
         between = tuple(
-            MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
+            LanguageModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
             for middle in middles
         )
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)

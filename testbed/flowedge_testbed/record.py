@@ -120,7 +120,7 @@ def record_of(
         counters=finished.counters,
         reports=finished.reports,
         express_bytes=trace.express_bytes,
-        middle_reports=finished.middle_reports,
+        side_reports=finished.side_reports,
     )
     return record_from(statistics, tokens, last, trace, watts)
 

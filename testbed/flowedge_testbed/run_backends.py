@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
-from flowedge.engine.draft_node import DraftNodeSpec
+from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
-from flowedge.engine.middle_executor import MiddleExecutor
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.costs import ProfileCosts
@@ -89,7 +89,7 @@ class VirtualBackend:
             prefill_rows=run.prefill_rows,
             observer=observer,
             blocks=pair.blocks(split),
-            middles=pair.middles,
+            side_models=pair.middles,
         )
 
 
@@ -143,12 +143,12 @@ class ReplayBackend:
                 max_positions=self._pair.max_positions,
                 prefill_rows=run.prefill_rows,
                 num_stages=len(stages),
-                num_middles=len(self._pair.middles),
+                num_routes=1 + len(self._pair.middles),
                 vocab_size=vocab_size,
             ),
             make_text=NoText,
             observer=observer,
-            middle_executors=[MiddleExecutor(middle) for middle in self._pair.middles],
+            side_executors=[BlockExecutor(middle.block, model=middle) for middle in self._pair.middles],
         )
 
 

@@ -11,7 +11,8 @@ from flowedge.agent.roles.coordinator import MiddleSetup
 from flowedge.drafting.drafter_memory import drafter_size
 from flowedge.drafting.loading import Target, drafter_taps, load_drafter
 from flowedge.drafting.middles import check_middle
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.features import max_positions
@@ -151,7 +152,7 @@ def make_machine(
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
         num_stages=num_stages,
-        num_middles=num_middles,
+        num_routes=1 + num_middles,
         vocab_size=models.vocab_size,
         max_sessions=max_sessions,
     )

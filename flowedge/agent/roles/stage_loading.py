@@ -27,15 +27,16 @@ def load_middle(
     import torch  # noqa: PLC0415
 
     from flowedge.drafting.middles import open_middle  # noqa: PLC0415
-    from flowedge.engine.middle_executor import MiddleExecutor  # noqa: PLC0415
+    from flowedge.engine.executors import BlockExecutor  # noqa: PLC0415
+    from flowedge.models.layers.language_model import LanguageModel  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.models.layers.whole_model import MiddleModel  # noqa: PLC0415
 
     torch.set_num_threads(settings.threads)
     checkpoint = opened.checkpoint if opened else open_middle(request.model, hub=settings.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
     _admit_middle(device, request, settings, checkpoint)
-    return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
+    model = LanguageModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype))
+    return BlockExecutor(model.block, model=model)
 
 
 def select_middle(
@@ -115,14 +116,14 @@ def _admit_middle(
 ) -> None:
     from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
     from flowedge.models.layers.cache import SessionCache  # noqa: PLC0415
+    from flowedge.models.layers.language_model import LanguageModel  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
-    from flowedge.models.layers.whole_model import MiddleModel  # noqa: PLC0415
 
     config, dtype = checkpoint.config, torch_dtype(request.dtype)
     admit(
         f"middle model {request.model}",
         device,
-        weights=MiddleModel.required_bytes(checkpoint, dtype),
+        weights=LanguageModel.required_bytes(checkpoint, dtype),
         row_bytes=SessionCache.bytes_per_row(config, config.num_hidden_layers, dtype),
         max_rows=max_positions(config),
         settings=settings.memory,

@@ -264,7 +264,7 @@ def _stage_spec(
         dtype=payload_dtype(block.dtype),
         max_capacity=min(MAX_CAPACITY, session_rows(_cache_row_bytes(executor), memory)),
         padding_per_row=0 if request.route else max(padded_row_bytes - sent_row_bytes, 0),
-        answers=request.route > 0,
+        returns_tokens=request.route > 0,
         max_rows=limits.segment_rows,
         max_sessions=limits.sessions,
         max_queue=limits.queued_segments,

@@ -111,7 +111,7 @@ class GenerationService(rpc.GenerationServicer):
             counters=output.counters,
             reports=output.reports,
             express_bytes=generation.express_bytes,
-            middle_reports=output.middle_reports,
+            side_reports=output.side_reports,
         )
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)

@@ -61,7 +61,7 @@ class PipeSpec(HierarchicalStrategy):
         return self._settings.max_draft_rows
 
     @property
-    def max_middles(self) -> int:
+    def max_side_routes(self) -> int:
         return self._settings.models - 2
 
     @property

@@ -39,7 +39,7 @@ class RunBounds:
 def is_bounded(run: Run) -> bool:
     """Whether devices are emulated and no model drafts but the drafter, as C(M) has it."""
     strategy = make_strategy(run.strategy, dict(run.options))
-    drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_middles > 0)
+    drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_side_routes > 0)
     return drafts_alone and isinstance(run.setup, Emulation)
 
 

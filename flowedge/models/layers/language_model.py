@@ -1,4 +1,4 @@
-"""A whole small language model between the drafter and the target: it says what it would go on with."""
+"""A whole causal language model: all of its layers and its LM head."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 
 
-class MiddleModel:
-    """All layers of a causal language model with the target's tokenizer, and its LM head."""
+class LanguageModel:
+    """A model that predicts tokens for a target model with the same tokenizer."""
 
     def __init__(self, block: LayerBlock, head: LMHead, vocab_size: int, fingerprint: str) -> None:
         """block: all layers, with embedding and final norm; vocab_size: the target's number of tokens."""
@@ -23,8 +23,8 @@ class MiddleModel:
         self._head = head
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> MiddleModel:
-        """Reads all of it. Raises CheckpointError."""
+    def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> LanguageModel:
+        """Read all weights of a model. Raises CheckpointError when they cannot be read."""
         block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype)
         head = LMHead.load(checkpoint, dtype=dtype)
         if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
@@ -33,7 +33,7 @@ class MiddleModel:
 
     @staticmethod
     def required_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-        """The bytes that it takes."""
+        """Return the bytes that the weights take; no tensor is read."""
         config = checkpoint.config
         tied = checkpoint.head_name == checkpoint.embedding_name
         head = 0 if tied else config.vocab_size * config.hidden_size * dtype.itemsize
@@ -41,19 +41,23 @@ class MiddleModel:
 
     @property
     def weight_bytes(self) -> int:
+        """The bytes of weights it holds in memory."""
         tied = self._head.weight is self.block.embedding_weight
         return self.block.weight_bytes + (0 if tied else self._head.weight_bytes)
 
     def known(self, tokens: Payload) -> Payload:
-        """The tokens [n] as it reads them: what it lacks can only be padding of the target's vocabulary."""
+        """Return the target's tokens [n] as the model reads them.
+
+        An id beyond the model's vocabulary can only be padding of the target's, and is read as token 0.
+        """
         return np.where(tokens < self.block.vocab_size, tokens, 0)
 
     @torch.inference_mode()
     def predict(self, hidden: torch.Tensor, positions: IntArray) -> Payload:  # noqa: ARG002
-        """The token it would go on with after each row of final hidden states [n, hidden]: int32 [n].
+        """Return the likeliest next token, among the target's tokens, after each row: int32 [n].
 
-        That is the likeliest token that the target has. A ranking that looks at more than probability, such
-        as one by the noise of the place, positions + 1, has its place here.
+        hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
+        of the token, positions + 1, such as one by the noise of its draw.
         """
         logits = self._head.logits(hidden)[:, : self.vocab_size]
         predicted: Payload = logits.argmax(dim=-1).to(torch.int32).cpu().numpy()

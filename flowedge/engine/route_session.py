@@ -1,4 +1,4 @@
-"""One session as the draft node holds it towards a middle model, which has a pipeline of its own."""
+"""One session's part on a route beside the target's, which leads to a whole model that predicts tokens."""
 
 from __future__ import annotations
 
@@ -7,64 +7,69 @@ from flowedge.core.messages import CONTEXT, Prune, Segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies import base
 
-TOKEN_DTYPE = "int32"  # numpy name of what a middle model answers each row with
+TOKEN_DTYPE = "int32"  # numpy name of the token ids that come back
 
 
-class MiddleSession:
-    """A chain of rows, prompt first, so that a row is its position; each comes back as a predicted token.
+class RouteSession:
+    """A chain of rows, prompt first, so that a row is its position. Each row comes back as a predicted token.
 
     Nothing is sent beyond the prompt, and nothing pruned, before all of the prompt has come back.
 
     Attributes:
-        flight: what is under way; ready: whether the prompt has come back.
+        ledger: the segments in flight; ready: whether the prompt has come back.
     """
 
     def __init__(
         self, session: str, route: int, prompt: tuple[int, ...], capacity: int, vocab_size: int
     ) -> None:
         """capacity: cache rows; vocab_size: the target's number of token ids."""
-        self.flight = PipelineLedger(session, prompt)
+        self.ledger = PipelineLedger(session, prompt)
         self._route = route
         self._prompt_rows = len(prompt)
         self._capacity = capacity
         self._vocab_size = vocab_size
-        self._returned = 0  # rows that have come back and live
+        self._returned = 0  # live rows that have come back
 
     @property
     def ready(self) -> bool:
         return self._returned >= self._prompt_rows
 
     def segment(self, command: base.SendTo) -> Segment:
-        """The next tokens of the chain. ValueError when they do not follow what there is, or do not fit."""
-        sequence, count = self.flight.sequence, len(command.tokens)
+        """Append tokens to the chain and return the segment that carries them.
+
+        Raises:
+            ValueError: when they do not follow the chain's last token, or do not fit.
+        """
+        sequence, count = self.ledger.sequence, len(command.tokens)
         first = sequence.length
         if command.position != first or first + count > self._capacity or not self.ready:
             raise ValueError(
-                f"{count} tokens from position {command.position} on for a middle model that has {first} "
-                f"and room for {self._capacity}"
+                f"{count} tokens from position {command.position} on for route {self._route}, which has "
+                f"{first} and room for {self._capacity}"
             )
         rows = range(first, first + count)
         parents = tuple(row - 1 if row > sequence.context else CONTEXT for row in rows)
-        return self.flight.append(command.tokens, parents)
+        return self.ledger.append(command.tokens, parents)
 
     def keep(self, command: base.Keep) -> Prune | None:
-        """Change the sequence; None when nothing changes."""
-        sequence = self.flight.sequence
+        """Shorten the chain, and make its certain rows context; None if nothing changes."""
+        sequence = self.ledger.sequence
         end = min(command.end, sequence.length)
         self._returned = min(self._returned, max(end, sequence.context))
         context = max(min(command.context, self._returned), sequence.context)
         if end >= sequence.length and context == sequence.context:
             return None
         prune = sequence.keep(end, context)
-        self.flight.prune(prune)
+        self.ledger.prune(prune)
         return prune
 
     def take_result(self, segment: Segment) -> base.Predicted | None:
-        """What a returned segment tells the strategy; nothing where no draft row lives.
+        """Take in a returned segment. Return its predictions; None if no draft row of it lives.
 
-        Raises ProtocolError when it does not fit the session.
+        Raises:
+            ProtocolError: when the segment does not fit the session.
         """
-        segment = self.flight.take_back(segment, (), TOKEN_DTYPE)
+        segment = self.ledger.take_back(segment, (), TOKEN_DTYPE)
         if not segment.num_rows:
             return None
         tokens = segment.payload
