@@ -34,7 +34,7 @@ class Pump:
         self._woken.set()
 
     async def stop(self) -> None:
-        """Stop at once, in the middle of a step if there is one."""
+        """Stop at once; a step that is going on is cancelled."""
         # A step that was cancelled may end otherwise, when what it waited for is lost at the same time.
         self._stopping = True
         if self._task is not None:

@@ -23,8 +23,9 @@ from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
-from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.live.live_stage import LiveStage
+from flowedge.live.route_links import RouteOpener
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamOwner, StreamServer
 from flowedge.live.work_timing import RealTime
@@ -109,7 +110,7 @@ async def live_pipeline(
         for stage, downstream in zip(stages, addresses[1:], strict=True):
             await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
         express = [partial(open_link, "d0", address, LinkKind.EXPRESS) for address in addresses[:-1]]
-        await node.connect(partial(open_link, "d0", addresses[0], LinkKind.IN_BAND), express)
+        await node.connect([RouteOpener(partial(open_link, "d0", addresses[0], LinkKind.IN_BAND), express)])
         try:
             yield node, stages
         finally:
@@ -118,15 +119,8 @@ async def live_pipeline(
                 await stage.stop("the test is over")
 
 
-async def open_link(device: str, address: str, lane: LinkKind, on_message: Any, on_lost: Any) -> OutLink:
-    return await OutLink.open(
-        address,
-        lane,
-        pipeline="test",
-        device=device,
-        events=LinkEvents(on_message, on_lost),
-        settings=SETTINGS,
-    )
+async def open_link(device: str, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
+    return await OutLink.open(address, kind, pipeline="test", device=device, events=events, settings=SETTINGS)
 
 
 def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, **changes: Any) -> Request:
@@ -134,8 +128,12 @@ def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, 
     return Request(session, tuple(range(20, 45)), sampling, max_new_tokens, strategy=strategy, **changes)
 
 
+def start(node: LiveDraftNode, asked: Request) -> RunningRequest:
+    return node.start(node.prepare(asked))
+
+
 async def result_of(node: LiveDraftNode, asked: Request) -> tuple[list[int], Finished]:
-    generation = node.generate(asked)
+    generation = start(node, asked)
     tokens: list[int] = []
     try:
         while True:
@@ -197,7 +195,7 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
 def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
     async def test() -> None:
         async with live_pipeline(models) as (node, stages):
-            generation = node.generate(request("gone", max_new_tokens=1000))
+            generation = start(node, request("gone", max_new_tokens=1000))
             assert isinstance(await generation.next_output(120), Tokens)
             node.end(generation)
             await until(lambda: not any(stage.num_sessions for stage in stages) and node.num_sessions == 0)
@@ -253,7 +251,7 @@ def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
                 request("c", strategy_options={"no_such": 1.0}),
             ):
                 with pytest.raises(FlowEdgeError):
-                    node.generate(bad)
+                    start(node, bad)
             assert node.num_sessions == 0
 
     run(test)

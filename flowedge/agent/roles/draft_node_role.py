@@ -21,7 +21,6 @@ from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, DrainingError
-from flowedge.core.messages import Message
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import RouteOpener
@@ -274,7 +273,7 @@ class DraftNodeRole:
             for middle in middles
         ]
         open_first = partial(self._open, stages[0].address, LinkKind.IN_BAND)
-        await self._live.connect(open_first, open_express, open_middles)
+        await self._live.connect([RouteOpener(open_first, open_express), *open_middles])
 
     async def _release(self) -> None:
         await release_stages([*self._stages, *self._middles], self.pipeline)
@@ -305,15 +304,14 @@ class DraftNodeRole:
         self,
         address: str,
         lane: LinkKind,
-        on_message: Callable[[Message], None],
-        on_lost: Callable[[Any], None],
+        events: LinkEvents,
     ) -> OutLink:
         return await OutLink.open(
             address,
             lane,
             pipeline=self.pipeline,
             device=self._device,
-            events=LinkEvents(on_message, on_lost),
+            events=events,
             settings=self._settings.link,
             observer=self._observer,
         )

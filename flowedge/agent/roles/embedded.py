@@ -77,12 +77,14 @@ class EmbeddedDraftNode:
                 self._loop.close()
 
     def begin(self, request: Request) -> EmbeddedRequest:
-        """Have a request served. Errors as LiveDraftNode.generate and DraftNodeRole.check_memory."""
+        """Have a request served. Errors as LiveDraftNode and DraftNodeRole.check_memory."""
 
         async def begin() -> RunningRequest:
             role = self._serving()
-            role.check_memory(len(request.prompt) + (0 if request.rows_only else request.max_new_tokens))
-            return role.serving()[0].generate(request)
+            live, _ = role.serving()
+            session = live.prepare(request)
+            role.check_memory(session.capacity)
+            return live.start(session)
 
         return EmbeddedRequest(self, self._wait(begin(), MARGIN_S, "the request was not taken"))
 

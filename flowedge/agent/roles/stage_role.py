@@ -16,11 +16,9 @@ from flowedge.agent.roles.stage_loading import asked_of, load_block, load_middle
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import (
     DeviceError,
-    DeviceLostError,
     DrainingError,
     FlowEdgeError,
 )
-from flowedge.core.messages import Message
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.timeline import Timeline
@@ -214,9 +212,7 @@ class StageRole:
         if self._stopped:
             raise DeviceError(self._device, "the role was given up while it was being loaded")
 
-    async def _open_downstream(
-        self, on_message: Callable[[Message], None], on_lost: Callable[[DeviceLostError], None]
-    ) -> OutLink:
+    async def _open_downstream(self, events: LinkEvents) -> OutLink:
         """Try until the next device, which is set up at the same time, takes the stream."""
         deadline = time.monotonic() + self._settings.load_s
         while True:
@@ -227,7 +223,7 @@ class StageRole:
                     LinkKind.IN_BAND,
                     pipeline=self.pipeline,
                     device=self._device,
-                    events=LinkEvents(on_message, on_lost),
+                    events=events,
                     settings=self._settings.link,
                     route=self._request.route,
                     observer=self._observer,

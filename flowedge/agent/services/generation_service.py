@@ -64,8 +64,9 @@ class GenerationService(rpc.GenerationServicer):
         arrived = time.monotonic()
         live, models = role.serving()
         request = _to_request(message, models, self._settings.limits)
-        role.check_memory(_rows(request))
-        generation = live.generate(request, arrived)
+        session = live.prepare(request)
+        role.check_memory(session.capacity)
+        generation = live.start(session, arrived)
         try:
             with log.session(request, role.pipeline):
                 clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
@@ -162,11 +163,3 @@ def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
             f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
         )
     return ids
-
-
-def _rows(request: Request) -> int:
-    """The cache rows the request may need. BadRequestError for an unknown strategy or option."""
-    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
-
-    strategy = make_strategy(request.strategy, request.strategy_options)
-    return len(request.prompt) + request.max_new_tokens + strategy.max_draft_rows

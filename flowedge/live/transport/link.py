@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -51,10 +51,10 @@ STREAM_METHODS = (LinkKind.IN_BAND, LinkKind.EXPRESS)  # their values are the Pi
 
 @dataclass(frozen=True)
 class LinkEvents:
-    """What a link tells its owner, on the event loop."""
+    """The functions by which a link tells its owner of an event; called on the event loop."""
 
     on_message: Callable[[Message], None]
-    on_lost: Callable[[DeviceLostError], None]  # at most once, never after close()
+    on_lost: Callable[[DeviceLostError], None]  # called at most once, never after close()
 
 
 class OutLink:
@@ -226,6 +226,10 @@ class OutLink:
         self._ended = DeviceLostError(self.peer, reason)
         self._call.cancel()
         self._events.on_lost(self._ended)
+
+
+OpenLink: TypeAlias = Callable[[LinkEvents], Awaitable[OutLink]]
+"""Opens a link whose address and settings the function knows; raises what OutLink.open raises."""
 
 
 async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exception:
