@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import Target, load_drafter
-from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
@@ -49,10 +49,7 @@ class ModelSet:
         loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
-        between = tuple(
-            LanguageModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
-            for middle in middles
-        )
+        between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
 
     @property
@@ -76,3 +73,8 @@ class ModelSet:
         if split not in self._blocks:
             self._blocks[split] = load_blocks(self.checkpoint, split)
         return self._blocks[split]
+
+
+def _load_middle(middle: str, tokenizer: Any, vocab_size: int) -> LanguageModel:
+    _, checkpoint = WholeModel.matching(middle, tokenizer, dtype="float32", vocab_size=vocab_size)
+    return LanguageModel.load(checkpoint, vocab_size, torch.float32)

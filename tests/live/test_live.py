@@ -13,11 +13,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from flowedge.agent.roles.draft_models import DraftModels, make_machine
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
+from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
@@ -98,7 +98,7 @@ async def live_pipeline(
             executor = StuckExecutor(block, at_forward)
             stages.append(LiveStage(Stage(name, spec), executor, timing(name), lambda reason: None))
             await serve(name, stages[-1])
-        machine = make_machine("d0", models.draft, STAGES, ())
+        machine = models.draft.make_machine("d0", STAGES, ())
         node = LiveDraftNode(
             machine,
             models.draft.executor,

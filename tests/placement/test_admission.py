@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from flowedge.agent.local_cluster import LocalCluster, agent_command
-from flowedge.agent.roles.draft_models import DraftModels, required_memory
 from flowedge.core.errors import CapacityError
+from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.grpc_status import from_status
 from flowedge.placement.admission import require, session_rows

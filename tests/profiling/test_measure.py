@@ -14,7 +14,8 @@ import pytest
 
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.agent.settings import AgentSettings
 from flowedge.client import Client
@@ -28,6 +29,7 @@ from flowedge.profiling.measurement import LinkMeasurement, measure_options, rea
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.library import Library
 
 SMALL = measure_options(model="bundled", drafter="none", repeats=1, stack_mib=4)
 MIB = 1 << 20
@@ -162,11 +164,13 @@ def test_what_is_no_measurement_is_refused() -> None:
 @asynccontextmanager
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
-    settings, lane = AgentSettings(), ComputeThread("here")
+    settings, compute = AgentSettings(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     identity = DeviceInfo.of(settings, port)
-    service = MeasureService(identity, RoleHolder("here"), settings, lane, limits)
+    library = Library.configured(None, 0)
+    agent = Agent(identity, settings, compute, RoleHolder("here"), library)
+    service = MeasureService(agent, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()
     try:
@@ -174,7 +178,7 @@ async def served(limits: LinkLimits) -> AsyncIterator[Any]:
             yield rpc.MeasureStub(channel)
     finally:
         await server.stop(0)
-        lane.stop(5)
+        compute.stop(5)
 
 
 def test_a_sink_takes_no_more_than_it_says() -> None:

@@ -1,4 +1,4 @@
-"""What the agent counts for Prometheus; docs/metrics.md has the list."""
+"""The counters and histograms of an agent for Prometheus; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": 
 
 
 class AgentMetrics:
-    """The counters and histograms of one agent; an Observer."""
+    """The counters and histograms of one agent; a LiveObserver."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -65,7 +65,6 @@ class AgentMetrics:
         )
 
     def counted(self, counts: WorkCounts) -> None:
-        """See Observer."""
         self._opened.inc(counts.opened)
         for reason, ended in counts.ended.items():
             self._ended.labels(reason).inc(ended)
@@ -76,32 +75,30 @@ class AgentMetrics:
         self._segments.labels("done").inc(counts.work["segments"] - aborted)
 
     def computed(self, activity: str, seconds: float, rows: int) -> None:
-        """See Observer."""
         self._compute.labels(activity).observe(seconds)
         if activity == ABORTED:
             self._rows.labels("aborted").inc(rows)
 
     def transferred(self, seconds: float) -> None:
-        """See Observer."""
         self._transfer.observe(seconds)
 
     def sent(self, lane: str, num_bytes: int) -> None:
-        """See Observer."""
         self._link.labels(lane, "sent").inc(num_bytes)
 
     def received(self, lane: str, num_bytes: int) -> None:
-        """See Observer."""
         self._link.labels(lane, "received").inc(num_bytes)
 
     def decoded(self, counters: DecodeCounters) -> None:
-        """See Observer."""
         for length in counters.accepted_per_segment:
             self._acceptance.observe(length)
 
     def tokens(self, number: int, seconds: float, *, first: bool) -> None:
-        """Tokens have gone to a client, so long after the request came or after the tokens before them.
+        """Count tokens that went to a client.
 
         Tokens that come out together are 0 apart, as in the statistics of a request.
+
+        Args:
+            seconds: since the request's arrival for its first tokens, else since its tokens before.
         """
         self._tokens.inc(number)
         (self._ttft if first else self._itl).observe(seconds)
@@ -110,7 +107,7 @@ class AgentMetrics:
 
 
 class TokenTimes:
-    """When the tokens of one request came out, for the metrics; in seconds of one monotonic clock."""
+    """The times of one request's tokens, in seconds of one monotonic clock, for the metrics."""
 
     def __init__(self, metrics: AgentMetrics, arrived: float) -> None:
         self._metrics = metrics
@@ -118,7 +115,7 @@ class TokenTimes:
         self._first = True
 
     def count(self, number: int, now: float) -> None:
-        """So many tokens have come out."""
+        """Count tokens that have come out."""
         if number:
             self._metrics.tokens(number, now - self._latest, first=self._first)
             self._latest, self._first = now, False

@@ -1,0 +1,1 @@
+"""The gRPC services of an agent, and what stands in front of them."""

@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.limits import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
+from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.request_log import RequestLog
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
+from flowedge.live.live_draft_node import RunningRequest
 from flowedge.net.grpc_status import abort
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from flowedge.agent.roles.draft_models import DraftModels
-    from flowedge.live.live_draft_node import RunningRequest
+    from flowedge.engine.draft_models import DraftModels
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
@@ -34,25 +33,21 @@ DEFAULT_NOISE = "shared"
 
 
 class GenerationService(rpc.GenerationServicer):
-    """Serves requests with whatever pipeline this device is the draft node of."""
+    """Serves requests with the pipeline of which this device is the draft node."""
 
-    def __init__(
-        self, device: str, roles: RoleHolder, settings: AgentSettings, metrics: AgentMetrics
-    ) -> None:
-        self._device = device
+    def __init__(self, agent: Agent, metrics: AgentMetrics) -> None:
+        self._agent = agent
         self._metrics = metrics
-        self._roles = roles
-        self._settings = settings
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
         request.request_id = request.request_id or new_request_id()
         log = RequestLog(request.request_id, str(context.peer()))
         try:
-            self._roles.check_open()
-            role = self._roles.role
+            self._agent.roles.check_open()
+            role = self._agent.roles.role
             if not isinstance(role, DraftNodeRole):
-                raise DeviceError(self._device, "it is no draft node; ask the draft node of a pipeline")
+                raise DeviceError(self._agent.name, "it is no draft node; ask the draft node of a pipeline")
             await self._generate(role, request, context, log)
         except FlowEdgeError as error:
             log.failed(error)
@@ -63,20 +58,20 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models, self._settings.limits)
+        request = _to_request(message, models, self._agent.settings.limits)
         session = live.prepare(request)
         role.check_memory(session.capacity)
-        generation = live.start(session, arrived)
+        running = live.start(session, arrived)
         try:
             with log.session(request, role.pipeline):
                 clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
-                await self._stream(generation, request, clock, times, context, log)
+                await self._stream(running, request, clock, times, context, log)
         finally:
-            live.end(generation)
+            live.end(running)
 
     async def _stream(
         self,
-        generation: RunningRequest,
+        running: RunningRequest,
         request: Request,
         clock: RequestClock,
         times: TokenTimes,
@@ -86,7 +81,7 @@ class GenerationService(rpc.GenerationServicer):
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await context.write(pb.GenerateEvent(started=started))
         while True:
-            output = await generation.next_output(self._settings.keep_alive_s)
+            output = await running.next_output(self._agent.settings.keep_alive_s)
             match output:
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
@@ -111,7 +106,7 @@ class GenerationService(rpc.GenerationServicer):
             prompt_tokens=len(request.prompt),
             counters=output.counters,
             reports=output.reports,
-            express_bytes=generation.express_bytes,
+            express_bytes=running.express_bytes,
             side_reports=output.side_reports,
         )
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
@@ -124,8 +119,12 @@ def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
 
 
 def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:
-    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError, CapacityError."""
-    has_drafter = models.executor.drafter is not None
+    """Return the request with its prompt as tokens, and with a seed.
+
+    Raises:
+        BadRequestError: when it makes no sense.
+        CapacityError: when its prompt is longer than the limits.
+    """
     if len(message.stop) > MAX_STOP_STRINGS or any(len(stop) > MAX_STOP_LENGTH for stop in message.stop):
         raise BadRequestError(
             f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"
@@ -142,18 +141,16 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         max_new_tokens=message.max_new_tokens,
         eos=frozenset() if message.ignore_eos else models.eos,
         stop=tuple(message.stop),
-        strategy=message.strategy or (DEFAULT_STRATEGY if has_drafter else AUTOREGRESSIVE),
+        strategy=message.strategy or (DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE),
         strategy_options=dict(message.strategy_options),
         noise=parse_noise(message.noise or DEFAULT_NOISE),
     )
 
 
 def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> tuple[int, ...]:
-    from flowedge.models.checkpoint.tokenizer import encode_chat  # noqa: PLC0415 (imports transformers)
-
     if message.WhichOneof("input") == "prompt":
         limits.check_prompt_text(message.prompt)
-        encoded = tuple(encode_chat(models.tokenizer, message.prompt))
+        encoded = models.encode(message.prompt)
         limits.check_prompt_tokens(len(encoded))
         return encoded
     limits.check_prompt_tokens(len(message.prompt_ids.ids))

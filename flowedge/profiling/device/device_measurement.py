@@ -21,7 +21,7 @@ def measure_here(
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
     import_libraries()
-    from flowedge.agent.roles.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.engine.draft_models import DraftModels  # noqa: PLC0415
     from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415
 
     def load_head(checkpoint: Checkpoint) -> HeadExecutor:

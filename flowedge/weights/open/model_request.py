@@ -27,7 +27,8 @@ class ModelRequest:
 
     Attributes:
         model: as it was named; name: for people; manifest: its id.
-        select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
+        select: returns the stored names of the tensors that are needed.
+        admit: refuses a model that does not fit by a FlowEdgeError; called before any tensor is fetched.
         every_file: whether the tokenizer's files are needed as well.
         quantised: the id of the list of weights that are there quantised; "" when none are.
         asked: the quantisation that is asked for; only together with `quantised`.
@@ -42,6 +43,7 @@ class ModelRequest:
     every_file: bool = False
     quantised: str = ""
     asked: Callable[[], QuantisedRequest] | None = None
+    admit: Callable[[Checkpoint], None] = lambda _: None
 
     def __post_init__(self) -> None:
         """ProtocolError for what cannot be."""
@@ -55,6 +57,7 @@ def model_request(
     fingerprint: str,
     select: Callable[[Checkpoint], Sequence[str]],
     asked: Callable[[], QuantisedRequest] | None = None,
+    admit: Callable[[Checkpoint], None] = lambda _: None,
 ) -> ModelRequest:
     """What a role says is to be opened. ProtocolError."""
     if len(weights.peers) > MAX_SOURCES:
@@ -69,6 +72,7 @@ def model_request(
         select=select,
         quantised=weights.quantised,
         asked=asked,
+        admit=admit,
     )
 
 

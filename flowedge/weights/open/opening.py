@@ -54,7 +54,7 @@ class ModelOpener:
         self._run, self._tell = run, tell
 
     async def open(self, wish: ModelRequest) -> OpenedModel:
-        """The checkpoint. CapacityError, CheckpointError, DeviceLostError, or what `wish.select` raises."""
+        """The checkpoint. CapacityError, CheckpointError, DeviceLostError, or what `wish.admit` raises."""
         known = {source.address for source in wish.sources}
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
         wish = replace(wish, sources=(*wish.sources, *others))
@@ -159,6 +159,7 @@ class ModelOpener:
 
         directory = self._library.shelf.put(manifest, wish.name)
         checkpoint = open_kept(self._store, manifest, directory)
+        wish.admit(checkpoint)
         names, given = set(wish.select(checkpoint)), {}
         sizes: dict[str, int] = {}
         if listed is not None and wish.asked is not None:
@@ -192,7 +193,7 @@ class ModelOpener:
         if found != wish.fingerprint:
             _log.warning("%s is another model here than on the draft node; it is not used", wish.model)
             return None
-        wish.select(checkpoint)
+        wish.admit(checkpoint)
         return checkpoint
 
     async def _give(self, wish: ModelRequest, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
@@ -213,6 +214,7 @@ class ModelOpener:
         checkpoint = Checkpoint.open(wish.model)
         if checkpoint.fingerprint != wish.fingerprint:
             raise CheckpointError(f"{wish.model} is another model on the hub than on the draft node")
+        wish.admit(checkpoint)
         return checkpoint
 
     async def _fetch_manifest(self, wish: ModelRequest) -> Manifest:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowedge.agent.roles.draft_models import PREFILL_ROWS
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
+from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
 from flowedge_testbed.profiles import library

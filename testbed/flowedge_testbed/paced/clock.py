@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flowedge.agent.roles.draft_models import PREFILL_ROWS
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.request import run_live
 from flowedge_testbed.model_set import ModelSet

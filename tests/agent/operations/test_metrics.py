@@ -12,7 +12,7 @@ import pytest
 from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
-from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.temperature import temperatures
@@ -24,9 +24,9 @@ SUFFIX = {"counter": "_total", "info": "_info"}
 
 @pytest.fixture
 def readings() -> MetricsReadings:
-    lane = ComputeThread("here")
-    lane.stop(1.0)
-    return MetricsReadings("here", RoleHolder("here"), lane)
+    compute = ComputeThread("here")
+    compute.stop(1.0)
+    return MetricsReadings("here", RoleHolder("here"), compute)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,8 @@ class Models:
 
 
 def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing: Any = None
-    role = DraftNodeRole(
-        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing, nothing
-    )
+    agent: Any = SimpleNamespace(name="kitchen", settings=AgentSettings())
+    role = DraftNodeRole(agent, pb.DraftNodeRole())
     models: Any = Models(NGramDrafter())
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes

@@ -1,4 +1,4 @@
-"""Limits on the calls that go on at once."""
+"""Interceptors in front of all services: limits on calls, and requests that cannot be read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from flowedge.agent.limits import AgentLimits
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import abort
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 class CallLimits(grpc.aio.ServerInterceptor):
@@ -32,11 +34,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
         self._streams: Counter[str] = Counter()
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """See grpc.aio.ServerInterceptor."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -75,3 +74,37 @@ class CallLimits(grpc.aio.ServerInterceptor):
             self._streams[peer] -= streaming
             if not self._streams[peer]:
                 del self._streams[peer]
+
+
+class UnreadableRequests(grpc.aio.ServerInterceptor):
+    """Ends a call whose one request cannot be read with a ProtocolError, and without a traceback in the log.
+
+    Calls whose requests are a stream are left alone.
+    """
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming or handler.request_deserializer is None:
+            return handler
+        if handler.response_streaming:
+            serve, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
+        else:
+            serve, make = handler.unary_unary, grpc.unary_unary_rpc_method_handler
+
+        async def answer(data: bytes, context: Any) -> Any:
+            try:
+                request = handler.request_deserializer(data)
+            except DecodeError as error:
+                method = handler_call_details.method
+                await abort(context, ProtocolError(f"{len(data)} bytes are no request of {method}: {error}"))
+            result = serve(request, context)
+            if inspect.isawaitable(result):
+                return await result
+            async for reply in result:
+                await context.write(reply)
+            return None
+
+        # Without a deserialiser the request comes as bytes.
+        return make(answer, response_serializer=handler.response_serializer)

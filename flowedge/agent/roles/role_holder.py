@@ -6,63 +6,13 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
+from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.log_fields import about
-from flowedge.live.timeline import Timeline
 from flowedge.live.transport.server import StreamOwner
-from flowedge.v1 import agent_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-
-class PipelineRole(Protocol):
-    """A part in one pipeline, from the moment it is claimed, before anything is loaded."""
-
-    pipeline: str
-
-    @property
-    def in_use(self) -> bool:
-        """Whether the pipeline is being set up or alive, so that no other may take the device."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it is loaded and its pipeline is whole."""
-
-    @property
-    def num_sessions(self) -> int:
-        """Sessions that are open here."""
-
-    @property
-    def queue_length(self) -> int:
-        """Segments that wait for the compute lane; 0 on a draft node."""
-
-    @property
-    def cache_budget(self) -> int:
-        """Bytes that KV caches may take; 0 on a draft node, and before the role is loaded."""
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing is under way that a stop would cut off, but loading."""
-
-    def begin_drain(self, error: DrainingError) -> None:
-        """Refuse what is new with an error; what is running goes on."""
-
-    def fail_sessions(self, error: DrainingError) -> None:
-        """End what is running with an error; `is_drained` when that has been told."""
-
-    def streams(self) -> StreamOwner:
-        """What takes the pipeline's streams; DeviceError while it is still being loaded."""
-
-    def timeline(self) -> Timeline:
-        """What the device did in this role; DeviceError while it is still being loaded."""
-
-    def describe(self, device: pb.Device) -> None:
-        """Fill in what the device does."""
-
-    async def stop(self, reason: str) -> None:
-        """Give the role up: end sessions and links, and let go of the model."""
 
 
 class RoleHolder:
@@ -77,7 +27,7 @@ class RoleHolder:
 
     @property
     def role(self) -> PipelineRole | None:
-        """The role now, None when idle."""
+        """The role of the device; None when it is idle."""
         return self._role
 
     @property
@@ -86,27 +36,32 @@ class RoleHolder:
         return self._draining is not None
 
     def check_open(self) -> None:
-        """DrainingError while the device is being stopped: it takes nothing new then."""
+        """Raise a DrainingError if the device is being stopped: it takes nothing new then."""
         if self._draining is not None:
             raise self._draining
 
     def begin_drain(self, error: DrainingError) -> None:
-        """Refuse new roles, requests, sessions and measurements from now on, for good."""
+        """Refuse new roles, requests, sessions and measurements from now on."""
         self._draining = error
         if self._role is not None:
             self._role.begin_drain(error)
 
     def streams_of(self, pipeline: str) -> StreamOwner:
-        """What takes the streams of a pipeline. DeviceError when this device has no part in it."""
+        """Return the owner of a pipeline's streams.
+
+        Raises:
+            DeviceError: when the device has no part in the pipeline, or is still loading.
+        """
         if self._role is None or self._role.pipeline != pipeline:
             raise DeviceError(self._device, f"it has no part in pipeline {pipeline!r}")
         return self._role.streams()
 
     async def take(self, role: PipelineRole) -> None:
-        """Give the device a new role; the one it has is stopped.
+        """Give the device a new role. The role that it has is stopped.
 
-        DeviceError when that one's pipeline is another and alive, or the device is kept idle; DrainingError
-        while it is being stopped.
+        Raises:
+            DeviceError: when that role is in use for another pipeline, or the device is kept idle.
+            DrainingError: while the device is being stopped.
         """
         self.check_open()
         if self._kept_for is not None:
@@ -122,10 +77,14 @@ class RoleHolder:
 
     @contextmanager
     def kept_idle(self, purpose: str) -> Iterator[None]:
-        """Keep roles off for something that they would disturb, and that would disturb them.
+        """Refuse roles as long as the context is open.
 
-        purpose: what the device is doing, such as "being measured". DeviceError when it holds a role or is
-        kept idle already; DrainingError while it is being stopped.
+        Args:
+            purpose: what the device is doing, such as "being measured".
+
+        Raises:
+            DeviceError: when the device holds a role, or is kept idle already.
+            DrainingError: while the device is being stopped.
         """
         self.check_open()
         if self._role is not None:
@@ -143,18 +102,18 @@ class RoleHolder:
             self._kept_for = None
 
     async def drop(self, role: PipelineRole, reason: str) -> None:
-        """Stop a role and be idle again, unless another role has been taken meanwhile."""
+        """Stop a role. The device is idle then, unless it has taken another role meanwhile."""
         if self._role is role:
             self._role = None
         await _stop(role, reason)
 
     def drop_soon(self, role: PipelineRole, reason: str) -> None:
-        """The same for a role whose pipeline has ended, from inside it."""
+        """Have a role stopped whose pipeline has ended; for a caller inside the role."""
         if self._role is role:
             self._dropping = asyncio.ensure_future(self.drop(role, reason))
 
     async def release(self, pipeline: str, reason: str = "the role was released") -> None:
-        """Give up the role in a pipeline, in whichever there is with ""; nothing happens without one."""
+        """Give up the role in a pipeline, if the device has it; any role if `pipeline` is ""."""
         role = self._role
         if role is not None and pipeline in ("", role.pipeline):
             await self.drop(role, reason)
