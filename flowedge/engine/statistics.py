@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from flowedge.core.messages import StageReport
-from flowedge.core.request import DecodeCounters
+from flowedge.core.request import DecodeCounters, Finished, Request
 
 
 @dataclass(frozen=True)
@@ -67,45 +66,32 @@ class RequestClock:
         self._times.extend([now] * tokens)
 
     def statistics(
-        self,
-        now: float,
-        *,
-        session: str,
-        strategy: str,
-        seed: int,
-        finish_reason: str,
-        prompt_tokens: int,
-        counters: DecodeCounters,
-        reports: Sequence[StageReport],
-        express_bytes: int,
-        side_reports: Sequence[StageReport] = (),
+        self, now: float, request: Request, finished: Finished, express_bytes: int
     ) -> RequestStatistics:
-        """Return the statistics of the request, which has ended.
-
-        reports: the draft node's, then those of the stages; side_reports: those of other routes.
-        """
+        """Return the statistics of the request, whose last output is `finished`."""
         times = self._times
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0
-        every = [*reports, *side_reports]
+        reports = [*finished.reports, *finished.side_reports]
         use = tuple(
-            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in every
+            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in reports
         )
+        num_stages = len(finished.reports) - 1
         return RequestStatistics(
-            session=session,
-            strategy=strategy,
-            seed=seed,
-            finish_reason=finish_reason,
-            prompt_tokens=prompt_tokens,
+            session=request.session,
+            strategy=request.strategy,
+            seed=request.sampling.seed,
+            finish_reason=finished.reason,
+            prompt_tokens=len(request.prompt),
             new_tokens=len(times),
             ttft_s=times[0] - self._started if times else total_s,
             decode_s=decode_s,
             total_s=total_s,
             tokens_per_s=(len(times) - 1) / decode_s if decode_s > 0 else 0.0,
             itl_s=tuple(after - before for before, after in pairwise(times)),
-            counters=counters,
+            counters=finished.counters,
             draft_node=use[0],
-            stages=use[1 : len(reports)],
-            link_bytes={report.device: report.bytes_sent for report in every} | {"express": express_bytes},
-            middles=use[len(reports) :],
+            stages=use[1 : 1 + num_stages],
+            link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
+            middles=use[1 + num_stages :],
         )

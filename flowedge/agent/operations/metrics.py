@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
+from flowedge.live.observer import LiveObserver
 
 # 1 ms to 10 s: a layer block of a small model up to a long prompt's chunk on a slow board.
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -15,8 +16,8 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": "wasted"}
 
 
-class AgentMetrics:
-    """The counters and histograms of one agent; a LiveObserver."""
+class AgentMetrics(LiveObserver):
+    """The counters and histograms of one agent."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -47,9 +47,14 @@ class EmbeddedDraftNode:
         self._role: DraftNodeRole | None = None
 
     @property
+    def progress_s(self) -> float:
+        """The seconds without any progress after which a request is ended."""
+        return self._settings.progress_s
+
+    @property
     def models(self) -> DraftModels:
         """Tokenizer, LM head and drafter. Raises DeviceError when the pipeline is not set up."""
-        return self._taken_role().serving()[1]
+        return self.taken_role().serving()[1]
 
     def start(self, role: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         """Set the pipeline up; `taps` are its own (see models/layers/taps.py).
@@ -58,12 +63,12 @@ class EmbeddedDraftNode:
         """
         self._thread.start()
         seconds = self._settings.load_s + MARGIN_S
-        self._wait(self._start(role, taps, report), seconds, "the pipeline was not set up")
+        self.wait(self._start(role, taps, report), seconds, "the pipeline was not set up")
 
     def stop(self) -> None:
         """Release the stages and end all threads."""
         try:
-            self._wait(self._stop(), self._settings.stop_s + MARGIN_S, "the pipeline was not released")
+            self.wait(self._stop(), self._settings.stop_s + MARGIN_S, "the pipeline was not released")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(MARGIN_S)
@@ -77,44 +82,40 @@ class EmbeddedDraftNode:
         """
 
         async def begin() -> RunningRequest:
-            role = self._taken_role()
+            role = self.taken_role()
             live, _ = role.serving()
             session = live.prepare(request)
             role.check_memory(session.capacity)
             return live.start(session)
 
-        return EmbeddedRequest(self, self._wait(begin(), MARGIN_S, "the request was not taken"))
+        return EmbeddedRequest(self, self.wait(begin(), MARGIN_S, "the request was not taken"))
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter; see DraftNodeRole.draft_with."""
 
         async def draft_with() -> None:
-            self._taken_role().draft_with(drafter)
+            self.taken_role().draft_with(drafter)
 
-        self._wait(draft_with(), MARGIN_S, "the drafter was not taken")
+        self.wait(draft_with(), MARGIN_S, "the drafter was not taken")
 
-    def next_output(self, running: RunningRequest) -> Output:
-        """Return the next output of a request; the error that it ends with is raised."""
-        # The pipeline has a deadline of its own, which ends the request with an error.
-        seconds = self._settings.progress_s + MARGIN_S
-        output = self._wait(running.next_output(seconds), seconds + MARGIN_S, "the pipeline gave nothing")
-        if output is None:
-            raise DeadlineError(f"the pipeline gave nothing within {seconds:g} s")
-        if isinstance(output, Failed):
-            raise output.error
-        return output
-
-    def end(self, running: RunningRequest) -> None:
-        """Forget a request; it is cancelled if it has not ended."""
-
-        async def end() -> None:
-            self._taken_role().serving()[0].end(running)
-
-        self._wait(end(), MARGIN_S, "the request was not ended")
-
-    def _taken_role(self) -> DraftNodeRole:
+    def taken_role(self) -> DraftNodeRole:
+        """Return the role, once the pipeline was started."""
         assert self._role is not None, "started"
         return self._role
+
+    def wait(self, awaited: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
+        """Return the result of a coroutine on the event loop.
+
+        Raises:
+            DeadlineError: when it takes longer than `seconds`; `what` begins its text.
+        """
+        future = asyncio.run_coroutine_threadsafe(awaited, self._loop)
+        try:
+            return future.result(seconds)
+        except concurrent.futures.TimeoutError as error:
+            raise DeadlineError(f"{what} within {seconds:g} s") from error
+        finally:
+            future.cancel()  # has an effect only when the wait was interrupted
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
@@ -138,15 +139,6 @@ class EmbeddedDraftNode:
         if self._agent is not None:
             self._agent.compute.stop(self._settings.stop_s)
 
-    def _wait(self, awaited: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
-        future = asyncio.run_coroutine_threadsafe(awaited, self._loop)
-        try:
-            return future.result(seconds)
-        except concurrent.futures.TimeoutError as error:
-            raise DeadlineError(f"{what} within {seconds:g} s") from error
-        finally:
-            future.cancel()  # has an effect only when the wait was interrupted
-
 
 @dataclass(frozen=True)
 class EmbeddedRequest:
@@ -156,19 +148,29 @@ class EmbeddedRequest:
     _running: RunningRequest
 
     def outputs(self) -> Iterator[Output]:
-        """Yield all outputs, the last of which is a Finished; the error that the request ends with is raised.
+        """Yield all outputs, the last of which is a Finished.
 
-        A DeviceLostError names the device that was lost.
+        The error that the request ends with is raised; a DeviceLostError names the device that was lost.
         """
-        finished = False
-        while not finished:
-            output = self._node.next_output(self._running)
-            finished = isinstance(output, Finished)
+        # The pipeline has a deadline of its own, which ends the request with an error.
+        seconds = self._node.progress_s + MARGIN_S
+        what = "the pipeline gave nothing"
+        output: Output | None = None
+        while not isinstance(output, Finished):
+            output = self._node.wait(self._running.next_output(seconds), seconds + MARGIN_S, what)
+            if output is None:
+                raise DeadlineError(f"{what} within {seconds:g} s")
+            if isinstance(output, Failed):
+                raise output.error
             yield output
 
     def end(self) -> None:
         """Forget the request; it is cancelled if it has not ended. To be called once."""
-        self._node.end(self._running)
+
+        async def end() -> None:
+            self._node.taken_role().serving()[0].end(self._running)
+
+        self._node.wait(end(), MARGIN_S, "the request was not ended")
 
 
 @contextmanager

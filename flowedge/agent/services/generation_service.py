@@ -97,18 +97,7 @@ class GenerationService(rpc.GenerationServicer):
                     break
         if output.text:
             await context.write(_chunk((), output.text))
-        statistics = clock.statistics(
-            time.monotonic(),
-            session=request.session,
-            strategy=request.strategy,
-            seed=request.sampling.seed,
-            finish_reason=output.reason,
-            prompt_tokens=len(request.prompt),
-            counters=output.counters,
-            reports=output.reports,
-            express_bytes=running.express_bytes,
-            side_reports=output.side_reports,
-        )
+        statistics = clock.statistics(time.monotonic(), request, output, running.express_bytes)
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)
         await context.write(pb.GenerateEvent(finished=finished))

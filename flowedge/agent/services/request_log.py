@@ -1,4 +1,4 @@
-"""What the draft node logs of each request: that it was refused, or its session's opening and end."""
+"""The log lines of a draft node about a request: its refusal, or the opening and end of its session."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """The log of one request, from its arrival on."""
+    """The log of one request, beginning at its arrival."""
 
     def __init__(self, request_id: str, peer: str) -> None:
-        """`peer`: address of the client."""
+        """peer: address of the client."""
         self._request_id = request_id
         self._peer = peer
         self._arrived = time.monotonic()
@@ -29,17 +29,17 @@ class RequestLog:
         self._finish_reason = ""
 
     def count(self, tokens: int) -> None:
-        """Tokens have been put out."""
+        """Count tokens that were put out."""
         if self._first_token_s is None:
             self._first_token_s = time.monotonic() - self._arrived
         self._new_tokens += tokens
 
     def finished(self, reason: str) -> None:
-        """The answer is complete: "eos", "stop" or "length"."""
+        """Record why the answer is complete: "eos", "stop" or "length"."""
         self._finish_reason = reason
 
     def failed(self, error: FlowEdgeError) -> None:
-        """The request ends with an error; where a session was opened, its end has told that already."""
+        """Log a refusal; if a session was opened, its end has been logged already."""
         if not self._opened:
             fields = about(
                 event="request_refused", request=self._request_id, peer=self._peer, code=error.code
@@ -48,7 +48,7 @@ class RequestLog:
 
     @contextmanager
     def session(self, request: Request, pipeline: str) -> Iterator[None]:
-        """While the session is open."""
+        """Log the opening of a session, and its end when the context is left."""
         self._opened = True
         fields = about(
             event="session_opened",
@@ -64,7 +64,7 @@ class RequestLog:
             yield
             level, reason = logging.INFO, self._finish_reason
         except asyncio.CancelledError:
-            # A client that has the last event may hang up before its being sent is over.
+            # A client that has the last event may hang up before this side knows that it was sent.
             level, reason = logging.INFO, self._finish_reason or "the client went away"
             raise
         except BaseException as error:

@@ -24,9 +24,9 @@ from flowedge.protocol import wire
 from flowedge.security.tls.channels import open_channel
 
 SERVICE = "flowedge.v1.Pipeline"
-PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: which pipeline the stream belongs to
-DEVICE_KEY = "flowedge-device-bin"  # metadata both ways: the name of the device, UTF-8
-ROUTE_KEY = "flowedge-route"  # metadata of the caller towards the draft node: the route it is the end of
+PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: id of the pipeline of the stream
+DEVICE_KEY = "flowedge-device-bin"  # metadata of both sides: the name of the device, UTF-8
+ROUTE_KEY = "flowedge-route"  # metadata of a last stage, towards the draft node: the number of its route
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
@@ -60,7 +60,8 @@ class LinkEvents:
 class OutLink:
     """An open stream to a device, on a connection of its own.
 
-    `peer` is the device's name, as it gave it when the stream was accepted.
+    Attributes:
+        peer: the name that the device gave when it accepted the stream.
     """
 
     def __init__(
@@ -101,10 +102,13 @@ class OutLink:
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
 
-        route: towards the draft node, 0 from the target's last stage, the number of a middle model from that.
+        Args:
+            pipeline: id of the pipeline that the stream is for.
+            route: the route whose last stage this device is; only the draft node reads it.
 
-        Raises DeviceLostError when nobody answers within `connect_s`, or the FlowEdgeError that the other
-        side refuses the stream with.
+        Raises:
+            DeviceLostError: when nobody answers within `connect_s`.
+            FlowEdgeError: the error by which the other side refuses the stream.
         """
         channel = await open_channel(address, settings.channel_options)
         metadata = grpc.aio.Metadata(
@@ -129,11 +133,13 @@ class OutLink:
         return cls(channel, call, peer, events, settings, kind, observer)
 
     async def send(self, message: Message, departed: float = 0.0) -> int:
-        """Send a message; returns its bytes when the transport has taken it.
+        """Send a message; return its size in bytes when the transport has taken it.
 
-        departed: when it was due to have left, for a receiver that emulates a device (see wire.encode).
+        Args:
+            departed: when it was due to leave, for a receiver that emulates a device (see wire.encode).
 
-        Raises DeviceLostError when the link is lost, or closed, before that.
+        Raises:
+            DeviceLostError: when the link is lost or closed before that.
         """
         data = wire.encode(message, departed)
         async with self._writing:
@@ -143,7 +149,7 @@ class OutLink:
                     raise self._ended
                 await self._call.write(data)
             except asyncio.CancelledError:
-                # gRPC also raises this when it was the call that was cancelled, and not this task.
+                # gRPC raises it also when the call was cancelled, and not this task.
                 if self._ended is None:
                     raise
                 raise self._ended from None
@@ -156,7 +162,7 @@ class OutLink:
         return len(data)
 
     async def close(self) -> None:
-        """End the stream and the connection; the owner hears nothing of it."""
+        """End the stream and the connection. The owner is not told."""
         if self._ended is None:
             self._ended = DeviceLostError(self.peer, "the link was closed by this side")
         for task in self._tasks:
@@ -190,7 +196,7 @@ class OutLink:
             self._events.on_message(message)
 
     async def _beat(self) -> None:
-        """Sends heartbeats, and watches that the peer is heard and takes what it is sent."""
+        """Send heartbeats, and lose the link when the peer is silent or takes no data."""
         settings = self._settings
         sequence = 0
         while self._ended is None:
@@ -206,12 +212,12 @@ class OutLink:
                 await self._send_heartbeat(sequence)
 
     async def _send_heartbeat(self, sequence: int) -> None:
-        # With a deadline, so that a peer that stopped reading does not stop the watch as well.
+        # With a deadline, because a peer that stopped reading must not block `_beat`.
         sending = asyncio.ensure_future(self.send(Heartbeat(sequence)))
         try:
             done, _ = await asyncio.wait({sending}, timeout=self._settings.silence_s)
         except asyncio.CancelledError:
-            # The link is being closed: what the sending ends with is nobody's any more.
+            # The link is being closed: the outcome of the sending is of no use any more.
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             raise
@@ -233,7 +239,7 @@ OpenLink: TypeAlias = Callable[[LinkEvents], Awaitable[OutLink]]
 
 
 async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exception:
-    """Why a call without the agent's metadata has ended."""
+    """Return the error of a call that ended without the agent's metadata."""
     try:
         await within(settings.connect_s, call.read(), "no status")
     except grpc.aio.AioRpcError as error:

@@ -32,9 +32,13 @@ _log = logging.getLogger(__name__)
 
 
 class InStream:
-    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode).
+    """One stream from a peer.
 
-    `route` is what the peer says that it is the end of (see OutLink.open).
+    Attributes:
+        route: the route whose last stage the peer says it is (see OutLink.open).
+        replies: messages that wait to be sent back.
+        ended: why this side ends the stream; None while it does not.
+        departed: when the latest message was due to leave its sender (see wire.encode).
     """
 
     def __init__(self, kind: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
@@ -46,11 +50,11 @@ class InStream:
         self.departed = 0.0
 
     def end(self, reason: str) -> None:
-        """Have the stream ended soon, after what waits to be sent."""
+        """Have the stream ended when the waiting replies have been sent."""
         self.ended = self.ended or reason
 
     def reply(self, message: Message) -> None:
-        """Have a message sent back on the stream; never waits. A peer that reads no replies is dropped."""
+        """Have a message sent back, without waiting. The stream of a peer that reads no replies is ended."""
         try:
             self.replies.put_nowait(message)
         except asyncio.QueueFull:
@@ -58,25 +62,25 @@ class InStream:
 
 
 class StreamOwner(Protocol):
-    """What takes the streams of one pipeline; called on the event loop."""
+    """Takes the streams of one pipeline. Its methods are called on the event loop."""
 
     def opened(self, stream: InStream) -> None:
-        """A peer asks for a stream; raise a FlowEdgeError to refuse it."""
+        """Accept a stream that a peer asks for, or refuse it by a FlowEdgeError."""
 
     def received(self, stream: InStream, message: Message) -> None:
-        """A message has come; nothing may be raised."""
+        """Take in a message. Must not raise."""
 
     def malformed(self, stream: InStream, error: wire.FrameError) -> None:
-        """A frame has come that cannot be read; the peer has been sent a Fault already."""
+        """Take note of a frame that cannot be read; the peer has been sent a Fault already."""
 
     def closed(self, stream: InStream, reason: str) -> None:
-        """The stream is over."""
+        """Take note of the end of a stream."""
 
 
 class StreamServer:
-    """Serves the Pipeline service of one device.
+    """The Pipeline service of one device.
 
-    A frame that cannot be read is answered with a Fault for the session it names; it never ends the stream.
+    A frame that cannot be read is answered with a Fault for the session it names. It does not end the stream.
     """
 
     def __init__(
@@ -86,14 +90,14 @@ class StreamServer:
         settings: LinkSettings,
         observer: LiveObserver = UNOBSERVED,
     ) -> None:
-        """`find` gives the owner of a pipeline's streams, or raises a FlowEdgeError."""
+        """find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError."""
         self._device = device
         self._find = find
         self._settings = settings
         self._observer = observer
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
+        """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
         methods: dict[str, Any] = {
             kind.value: grpc.stream_stream_rpc_method_handler(self._serve(kind)) for kind in STREAM_METHODS
         }
@@ -114,7 +118,7 @@ class StreamServer:
                 fields = about(
                     event="stream_refused", pipeline=pipeline, peer=peer, lane=kind.value, code=error.code
                 )
-                # A device whose next one is still loading asks again and again.
+                # A stage asks again and again while the next device is still loading.
                 _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)
             await self._run(stream, owner, context)
@@ -144,7 +148,7 @@ class StreamServer:
 
 
 class _Serving:
-    """The three things that go on while a stream is open; each returns why it has ended."""
+    """The three tasks of an open stream. Each returns the reason for which the stream has ended."""
 
     def __init__(
         self,
@@ -182,7 +186,7 @@ class _Serving:
                 self._owner.received(self._stream, message)
 
     def _log_unreadable(self, error: wire.FrameError) -> None:
-        """The 1st, 10th, 100th and so on: a peer must not fill the log."""
+        """Log the 1st, 10th, 100th frame and so on: a peer must not fill the log."""
         self._unreadable += 1
         if str(self._unreadable).strip("0") == "1":
             fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
@@ -208,5 +212,5 @@ class _Serving:
             if self._stream.replies.empty():
                 sequence += 1
                 self._stream.reply(Heartbeat(sequence))
-        await asyncio.sleep(settings.heartbeat_s)  # for the replies that are on their way
+        await asyncio.sleep(settings.heartbeat_s)  # so that the waiting replies are sent
         return self._stream.ended
