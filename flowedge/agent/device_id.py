@@ -55,8 +55,8 @@ class DeviceId:
             )
         except (OSError, DeviceError) as error:
             _log.warning(
-                "the id cannot be stored (%s): this agent has a new id at every start; set FLOWEDGE_STATE_DIR "
-                "to a directory for it",
+                "the id cannot be stored (%s): this agent has a new id at every start; "
+                "set FLOWEDGE_STATE_DIR to a directory for it",
                 error,
                 extra=about(event="device_id_not_kept", reason=str(error)),
             )

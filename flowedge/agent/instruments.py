@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.express import ExpressFault
+from flowedge.live.route_links import ExpressFault
 from flowedge.live.work_timing import RealTime, WorkTiming
 
 

@@ -61,9 +61,23 @@ class RequestClock:
         self._started = started
         self._times: list[float] = []
 
-    def count(self, tokens: int, now: float) -> None:
-        """Record that `tokens` tokens were put out."""
+    @property
+    def num_tokens(self) -> int:
+        return len(self._times)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The seconds from the request's arrival to its first token; None before that."""
+        return self._times[0] - self._started if self._times else None
+
+    def count(self, tokens: int, now: float) -> float:
+        """Record that `tokens` tokens were put out.
+
+        Returns the seconds since the tokens before them, or since the request's arrival.
+        """
+        latest = self._times[-1] if self._times else self._started
         self._times.extend([now] * tokens)
+        return now - latest
 
     def statistics(
         self, now: float, request: Request, finished: Finished, express_bytes: int
@@ -84,7 +98,7 @@ class RequestClock:
             finish_reason=finished.reason,
             prompt_tokens=len(request.prompt),
             new_tokens=len(times),
-            ttft_s=times[0] - self._started if times else total_s,
+            ttft_s=total_s if self.ttft_s is None else self.ttft_s,
             decode_s=decode_s,
             total_s=total_s,
             tokens_per_s=(len(times) - 1) / decode_s if decode_s > 0 else 0.0,

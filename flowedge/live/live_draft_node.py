@@ -27,12 +27,11 @@ from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
 from flowedge.live.compute_thread import Span
-from flowedge.live.express import ExpressFault
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.pump import Pump
-from flowedge.live.route_links import RouteLinks, RouteOpener
-from flowedge.live.transport.link import LinkKind
+from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
+from flowedge.live.transport.link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
@@ -95,9 +94,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self.lost: DeviceLostError | None = None
         self._progress_s = progress_s
         self._running: dict[str, RunningRequest] = {}
-        self._express_fault = express_fault
         self._refusing: DrainingError | None = None
-        self._links = {route: RouteLinks() for route in machine.routes}
+        self._links = {route: RouteLinks(express_fault) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
         self._pumps = [Pump("send", partial(self._send, route), self._on_bug) for route in machine.routes]
         self._watch: asyncio.Task[None] | None = None
@@ -118,18 +116,17 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             self._machine.fail_session(session, error)
         self._changed()
 
-    async def connect(self, openers: Sequence[RouteOpener]) -> None:
-        """Open the links of every route and begin to work.
+    async def connect(self, routes: Sequence[Sequence[str]], open_to: OpenTo) -> None:
+        """Open the links of every route, given by the addresses of its stages, and begin to work.
 
-        Raises what the openers raise, and DeviceLostError when a device was lost meanwhile.
+        Raises what `open_to` raises, and DeviceLostError when a device was lost meanwhile.
         """
-        for (route, links), opener in zip(self._links.items(), openers, strict=True):
-            take, replied = partial(self._take, route=route), partial(self._replied, route=route)
-            await links.open(opener, take, replied, self._on_lost)
+        for (route, links), stages in zip(self._links.items(), routes, strict=True):
+            express = LinkEvents(partial(self._take, route=route), self._on_lost)
+            in_band = LinkEvents(partial(self._replied, route=route), self._on_lost)
+            await links.open(open_to, stages, express, in_band)
         if self.lost is not None:
             raise self.lost
-        for links in self._links.values():
-            links.start_express(self._express_fault)
         self._start()
         self._watch = asyncio.create_task(self._watch_progress())
 

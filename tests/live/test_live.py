@@ -22,10 +22,9 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.express import ExpressFault
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.live.live_stage import LiveStage
-from flowedge.live.route_links import RouteOpener
+from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamOwner, StreamServer
 from flowedge.live.work_timing import RealTime
@@ -109,8 +108,7 @@ async def live_pipeline(
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
             await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
-        express = [partial(open_link, "d0", address, LinkKind.EXPRESS) for address in addresses[:-1]]
-        await node.connect([RouteOpener(partial(open_link, "d0", addresses[0], LinkKind.IN_BAND), express)])
+        await node.connect([addresses[:-1]], partial(open_link, "d0"))
         try:
             yield node, stages
         finally:

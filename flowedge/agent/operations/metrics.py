@@ -105,18 +105,3 @@ class AgentMetrics(LiveObserver):
         (self._ttft if first else self._itl).observe(seconds)
         for _ in range(number - 1):
             self._itl.observe(0.0)
-
-
-class TokenTimes:
-    """The times of one request's tokens, in seconds of one monotonic clock, for the metrics."""
-
-    def __init__(self, metrics: AgentMetrics, arrived: float) -> None:
-        self._metrics = metrics
-        self._latest = arrived
-        self._first = True
-
-    def count(self, number: int, now: float) -> None:
-        """Count tokens that have come out."""
-        if number:
-            self._metrics.tokens(number, now - self._latest, first=self._first)
-            self._latest, self._first = now, False

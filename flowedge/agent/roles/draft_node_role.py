@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, ReportProgress, release_stages
@@ -10,7 +9,6 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.live_draft_node import LiveDraftNode
-from flowedge.live.route_links import RouteOpener
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.base import TARGET
@@ -155,7 +153,8 @@ class DraftNodeRole(PipelineRole):
             await running.wait()
         finally:
             await running.cancel()
-        await self._live.connect([self._opener(route) for route in routes])
+        addresses = [[stage.address for stage in route.stages] for route in routes]
+        await self._live.connect(addresses, self._open)
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
@@ -177,13 +176,6 @@ class DraftNodeRole(PipelineRole):
             progress_s=agent.settings.progress_s,
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
-        )
-
-    def _opener(self, route: PlannedRoute) -> RouteOpener:
-        in_band, *_ = express = [stage.address for stage in route.stages]
-        return RouteOpener(
-            partial(self._open, in_band, LinkKind.IN_BAND),
-            [partial(self._open, address, LinkKind.EXPRESS) for address in express],
         )
 
     async def _open(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.limits import AgentLimits
-from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
+from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.services.request_log import RequestLog
@@ -63,9 +63,9 @@ class GenerationService(rpc.GenerationServicer):
         role.check_memory(session.capacity)
         running = live.start(session, arrived)
         try:
-            with log.session(request, role.pipeline):
-                clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
-                await self._stream(running, request, clock, times, context, log)
+            clock = RequestClock(arrived)
+            with log.session(request, role.pipeline, clock):
+                await self._stream(running, request, clock, context, log)
         finally:
             live.end(running)
 
@@ -74,7 +74,6 @@ class GenerationService(rpc.GenerationServicer):
         running: RunningRequest,
         request: Request,
         clock: RequestClock,
-        times: TokenTimes,
         context: Any,
         log: RequestLog,
     ) -> None:
@@ -86,10 +85,10 @@ class GenerationService(rpc.GenerationServicer):
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
                 case Tokens():
-                    now = time.monotonic()
-                    clock.count(len(output.token_ids), now)
-                    times.count(len(output.token_ids), now)
-                    log.count(len(output.token_ids))
+                    number, first = len(output.token_ids), clock.num_tokens == 0
+                    seconds = clock.count(number, time.monotonic())
+                    if number:
+                        self._metrics.tokens(number, seconds, first=first)
                     await context.write(_chunk(output.token_ids, output.text))
                 case Failed():
                     raise output.error

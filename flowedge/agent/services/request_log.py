@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.request import Request
+from flowedge.engine.statistics import RequestClock
 
 _log = logging.getLogger(__name__)
 
@@ -24,15 +25,7 @@ class RequestLog:
         self._peer = peer
         self._arrived = time.monotonic()
         self._opened = False
-        self._new_tokens = 0
-        self._first_token_s: float | None = None
         self._finish_reason = ""
-
-    def count(self, tokens: int) -> None:
-        """Count tokens that were put out."""
-        if self._first_token_s is None:
-            self._first_token_s = time.monotonic() - self._arrived
-        self._new_tokens += tokens
 
     def finished(self, reason: str) -> None:
         """Record why the answer is complete: "eos", "stop" or "length"."""
@@ -47,7 +40,7 @@ class RequestLog:
             _log.warning("the request was refused: %s", error, extra=fields)
 
     @contextmanager
-    def session(self, request: Request, pipeline: str) -> Iterator[None]:
+    def session(self, request: Request, pipeline: str, clock: RequestClock) -> Iterator[None]:
         """Log the opening of a session, and its end when the context is left."""
         self._opened = True
         fields = about(
@@ -71,16 +64,13 @@ class RequestLog:
             reason = str(error) or type(error).__name__
             raise
         finally:
-            self._closed(level, reason, request.session, pipeline)
-
-    def _closed(self, level: int, reason: str, session: str, pipeline: str) -> None:
-        fields = about(
-            event="session_closed",
-            pipeline=pipeline,
-            session=session,
-            reason=reason,
-            new_tokens=self._new_tokens,
-            first_token_s=self._first_token_s,
-            seconds=time.monotonic() - self._arrived,
-        )
-        _log.log(level, "a session has ended", extra=fields)
+            fields = about(
+                event="session_closed",
+                pipeline=pipeline,
+                session=request.session,
+                reason=reason,
+                new_tokens=clock.num_tokens,
+                first_token_s=clock.ttft_s,
+                seconds=time.monotonic() - self._arrived,
+            )
+            _log.log(level, "a session has ended", extra=fields)

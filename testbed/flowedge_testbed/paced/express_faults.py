@@ -1,4 +1,4 @@
-"""Faults of express messages (see flowedge/live/express.py), by which the in-band copies are tested."""
+"""Faults of express messages (see flowedge/live/route_links.py), by which the in-band copies are tested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
-from flowedge.live.express import ExpressFault
+from flowedge.live.route_links import ExpressFault
 
 MAX_DELAY_S = 60.0
 
