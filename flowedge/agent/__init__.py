@@ -1,1 +1,1 @@
-"""The agent: the process of a device, its settings, and what it is made of."""
+"""The agent, one process a device: its settings, roles, services and operation."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.drafter_memory import drafter_size
 from flowedge.drafting.loading import Target, load_drafter
 from flowedge.engine.draft_node import DraftNode
@@ -88,17 +89,14 @@ class DraftModels:
         max_sessions: int = DraftNodeSpec.max_sessions,
     ) -> DraftNode:
         """Return the state machine of a draft node with these models, in front of stages with these taps."""
-        drafter = self.executor.drafter
-        spec = DraftNodeSpec(
-            width=row_width(int(self.config.hidden_size), taps, int(self.config.num_hidden_layers)),
-            dtype=self.dtype,
-            max_positions=max_positions(self.config),
+        spec = draft_node_spec(
+            self.config,
+            self.executor.drafter,
+            taps,
+            self.dtype,
             prefill_rows=PREFILL_ROWS,
-            has_drafter=drafter is not None,
-            needs_features=drafter is not None and drafter.needs_features,
             num_stages=num_stages,
             num_routes=num_routes,
-            vocab_size=self.vocab_size,
             max_sessions=max_sessions,
         )
         return DraftNode(
@@ -107,6 +105,26 @@ class DraftModels:
             lambda request: make_strategy(request.strategy, request.strategy_options),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
         )
+
+
+def draft_node_spec(
+    config: Any, drafter: Drafter | None, taps: Taps, dtype: str, **limits: int
+) -> DraftNodeSpec:
+    """Return the spec of a draft node in front of stages with these taps.
+
+    Args:
+        config: the model's, from transformers; dtype: numpy name of the hidden states on the wire.
+        limits: further fields of DraftNodeSpec.
+    """
+    return DraftNodeSpec(
+        width=row_width(int(config.hidden_size), taps, int(config.num_hidden_layers)),
+        dtype=dtype,
+        max_positions=max_positions(config),
+        has_drafter=drafter is not None,
+        needs_features=drafter is not None and drafter.needs_features,
+        vocab_size=int(config.vocab_size),
+        **limits,
+    )
 
 
 def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tuple[int, int]:

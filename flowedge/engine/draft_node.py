@@ -118,7 +118,7 @@ class DraftNode:
         return self.routes[1:][max(self.spec.num_routes - 1 - strategy.max_side_routes, 0) :]
 
     def tell_time(self, now: float) -> None:
-        """Set the time, in seconds of any steady clock, of what the driver does next."""
+        """Set the time, in seconds of a steady clock, of the calls that follow."""
         self._now = now
         for session in self._sessions.values():
             session.tell_time(now)

@@ -20,13 +20,14 @@ from flowedge.engine.jobs import (
     StageJob,
     Verify,
 )
+from flowedge.engine.stage import StageSpec
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.sampler import TokenSampler
 from flowedge.models.layers.taps import Taps, row_width, taps_within
-from flowedge.models.layers.tensors import to_payload, to_tensor
+from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
 
 
 class BlockExecutor:
@@ -52,6 +53,18 @@ class BlockExecutor:
     def weight_bytes(self) -> int:
         """The bytes of all weights it holds."""
         return self.block.weight_bytes if self.model is None else self.model.weight_bytes
+
+    def stage_spec(self, **limits: int) -> StageSpec:
+        """Return what a stage with this executor accepts and hands on; `limits` are fields of StageSpec."""
+        return StageSpec(
+            is_first=self.block.is_first,
+            width=self.row_width,
+            vocab_size=self.block.vocab_size if self.model is None else self.model.vocab_size,
+            dtype=payload_dtype(self.block.dtype),
+            added_width=self.added_width,
+            returns_tokens=self.model is not None,
+            **limits,
+        )
 
     @property
     def cache_row_bytes(self) -> int:

@@ -21,7 +21,6 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.features import max_positions
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.taps import Taps
-from flowedge.models.layers.tensors import payload_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
@@ -76,18 +75,12 @@ class ComputeSide:
 
         padded_row_bytes: to which each row of hidden states that it sends is padded; 0 for no padding.
         """
-        block, model, limits = executor.block, executor.model, self._settings.limits
-        sent_row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
+        limits = self._settings.limits
+        sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
         rows = session_rows(executor.cache_row_bytes, self._settings.memory)
-        return StageSpec(
-            is_first=block.is_first,
-            width=executor.row_width,
-            added_width=executor.added_width,
-            vocab_size=block.vocab_size if model is None else model.vocab_size,
-            dtype=payload_dtype(block.dtype),
+        return executor.stage_spec(
             max_capacity=min(MAX_CAPACITY, rows),
-            padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if model is None else 0,
-            returns_tokens=model is not None,
+            padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
             max_rows=limits.segment_rows,
             max_sessions=limits.sessions,
             max_queue=limits.queued_segments,
