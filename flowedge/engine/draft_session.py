@@ -233,30 +233,19 @@ class DraftSession:
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
             self._add_true_rows(segment.payload[: len(known)], known)
-            if len(known) == segment.num_rows:
-                continue
-            return Verify(
-                session=self.name,
-                sampling=self.request.sampling,
-                hidden=segment.payload[-1:],
-                tokens=np.zeros(1, dtype=np.int64),
-                parents=np.array([-1]),
-                positions=segment.positions[-1:],
-            )
+            if len(known) < segment.num_rows:
+                last, no_token = segment.take(np.array([segment.num_rows - 1])), np.zeros(1, dtype=np.int64)
+                return self._verify(last, no_token, np.array([-1]))
         return None
 
     def _verify_draft(self, segment: Segment) -> Verify:
         parents = np.where(segment.parents == CONTEXT, -1, segment.parents - segment.first_row)
         if segment.first_row != self._sequence.context or parents[0] != -1 or bool(np.any(parents[1:] < 0)):
             raise ProtocolError(f"segment {segment.number} is not a tree under the root")
-        return Verify(
-            session=self.name,
-            sampling=self.request.sampling,
-            hidden=segment.payload,
-            tokens=self._sequence.tokens[: segment.num_rows],
-            parents=parents,
-            positions=segment.positions,
-        )
+        return self._verify(segment, self._sequence.tokens[: segment.num_rows], parents)
+
+    def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
+        return Verify(self.name, self.request.sampling, rows.payload, tokens, parents, rows.positions)
 
     def verified(self, job: Verify, result: Walk) -> base.Prefilled | base.Verified:
         """Return the event that tells the strategy of a verification."""
