@@ -44,7 +44,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PruneMark:
-    """A prune arrived at a stage on the express lane, at `time` seconds."""
+    """A prune arrived at a stage on an express link, at `time` seconds."""
 
     stage: int
     time: float

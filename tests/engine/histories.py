@@ -116,7 +116,7 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
 
 
 def express_fault(rng: np.random.Generator):
-    """None, or a lane that loses, delays and so reorders messages."""
+    """None, or a fault that loses, delays and so reorders express messages."""
     kind = rng.choice(["fine", "cut", "late", "mixed"])
     if kind == "fine":
         return None

@@ -60,7 +60,7 @@ class Loop:
     """A draft node and one stage, with nothing between them but what a test does to messages.
 
     Attributes:
-        back: what the node got from the stage; sent: what it sent in-band; jobs: what its lane ran.
+        back: what the node got from the stage; sent: what it sent in-band; jobs: what it computed.
     """
 
     def __init__(self, **spec) -> None:
@@ -483,7 +483,7 @@ def test_drafting_strategies_need_a_drafter():
     assert not any(isinstance(job, OpenDraft | DropCache) for job in loop.jobs), "it has no use for a drafter"
 
 
-# ------------------------------------------------------------------------------------------ lane and credits
+# ------------------------------------------------------------------------------------------ jobs and credits
 
 
 def test_verifying_goes_before_drafting():

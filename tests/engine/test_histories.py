@@ -292,7 +292,7 @@ BUGS: dict[str, Bug] = {
         replaced(stage, "map_segment", restamped_only), replaced(stage_session, "map_segment", restamped_only)
     ),
     "inbox not trimmed": wrapped(Stage, "_apply", inbox_untrimmed),
-    "the segment in the lane not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
+    "the segment being computed not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
     "a computation with live rows aborted": wrapped(Stage, "_apply", always_aborting),
     "a prune aborts another session": wrapped(Stage, "_apply", other_sessions_pruned),
     "express taken for the fence": wrapped(Stage, "_receive_prune", fence_at_express),

@@ -74,7 +74,7 @@ async def live_pipeline(
     progress_s: float = 60.0,
     at_forward: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[LiveDraftNode, list[LiveStage]]]:
-    """The draft node and its stages, each with a server and a compute lane of its own."""
+    """The draft node and its stages, each with a server and a compute thread of its own."""
     async with contextlib.AsyncExitStack() as stack:
         addresses: list[str] = []
 
@@ -203,7 +203,7 @@ def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
 
 
 def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
-    """The stage is alive, its heartbeats come, but its lane does not end a job."""
+    """The stage is alive, its heartbeats come, but its compute thread does not end a job."""
 
     async def test() -> None:
         release = threading.Event()

@@ -41,8 +41,8 @@ def test_slots_have_their_length_and_never_meet(jobs: list[tuple[float, float]])
 def test_a_job_that_is_looked_at_late_begins_when_it_was_ready() -> None:
     schedule = Schedule()
     assert schedule.slot(1.0, 0.5) == (1.0, 1.5)
-    assert schedule.slot(1.2, 0.5) == (1.5, 2.0), "it waited for the lane"
-    assert schedule.slot(4.0, 0.5) == (4.0, 4.5), "the lane waited for it"
+    assert schedule.slot(1.2, 0.5) == (1.5, 2.0), "it waited for the resource"
+    assert schedule.slot(4.0, 0.5) == (4.0, 4.5), "the resource waited for it"
 
 
 def test_a_slot_that_ends_early_makes_room() -> None:

@@ -1,4 +1,4 @@
-"""A device measured in the compute lane of its agent, or of a command. Imports torch when it is run."""
+"""A device measured in the compute thread of its agent, or of a command. Imports torch when it is run."""
 
 from __future__ import annotations
 
