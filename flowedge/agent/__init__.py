@@ -1,1 +1,1 @@
-"""The agent, one process a device: its settings, roles, services and operation."""
+"""The agent, one process a device: its config, roles, services and operation."""

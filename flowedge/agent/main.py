@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import sys
-from dataclasses import replace
+from pathlib import Path
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_id import DeviceId
 from flowedge.agent.device_info import device_name
 from flowedge.agent.instruments import Instruments
@@ -21,50 +22,50 @@ from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
 from flowedge.agent.services.interceptors import CallLimits, UnreadableRequests
 from flowedge.agent.services.measure_service import MeasureService
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeadlineError
 from flowedge.core.log_fields import about
 from flowedge.discovery.discovery import Advertiser
 from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
+from flowedge.security.tls.credential_renewal import renewing_credentials
 from flowedge.security.tls.serving import new_server
-from flowedge.security.tls.upkeep import kept_current
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
-
-__all__ = ["AgentSettings", "Instruments", "run_agent", "serve"]
 
 _log = logging.getLogger(__name__)
 
 
-def serve(settings: AgentSettings, instruments: Instruments | None = None) -> None:
+def serve(config: AgentConfig, instruments: Instruments | None = None, *, file: Path | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, upon which it drains; a second signal ends it at once.
 
     Args:
         instruments: those of a bench or a test; without them the agent works in real time.
+        file: where the configuration was read, for the log.
 
     Raises:
-        DeviceError: when it cannot listen where the settings say, or cannot be advertised.
+        DeviceError: when it cannot listen where the configuration says, or cannot be advertised.
     """
-    set_up_logs(settings.log, device_name(settings))
-    if not settings.weights.hub:
+    set_up_logs(config.log, device_name(config))
+    if not config.weights.hub:
         # The hub's library reads it when it is imported.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    asyncio.run(run_agent(settings, instruments))
+    asyncio.run(run_agent(config, instruments, file=file))
 
 
-async def run_agent(settings: AgentSettings, instruments: Instruments | None = None) -> None:
+async def run_agent(
+    config: AgentConfig, instruments: Instruments | None = None, *, file: Path | None = None
+) -> None:
     """Do what `serve` does, on a running event loop."""
     signals = Signals()
-    security = process.use(Security.load(settings.security))
-    settings = _secured(settings, security)
-    limiting = (CallLimits(settings.limits), UnreadableRequests())
-    server, guard = new_server(settings.link.channel_options, security, limiting)
+    security = process.use(Security.load(config.security))
+    config = _secured(config, security)
+    limiting = (CallLimits(config.limits), UnreadableRequests())
+    server, guard = new_server(config.link.channel_options, security, limiting)
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
-        server, settings, security, device_id=device_id.value, observer=metrics, instruments=instruments
+        server, config, security, device_id=device_id.value, observer=metrics, instruments=instruments
     )
     service = AgentService(agent)
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)
@@ -75,32 +76,32 @@ async def run_agent(settings: AgentSettings, instruments: Instruments | None = N
     await server.start()
     try:
         async with (
-            kept_current(security, guard, settings.security.refresh_s),
+            renewing_credentials(security, guard, config.security.refresh_s),
             operations,
             kept_pipeline(agent, service.lead),
         ):
-            await _serve_until(signals, agent, operations)
+            await _serve_until(signals, agent, operations, file)
     finally:
         _log.info("the agent stops", extra=about(event="stopping"))
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             releasing = agent.roles.release("", "the device has drained")
-            await within(settings.stop_s, releasing, "the role was not given up")
+            await within(config.deadlines.stop_s, releasing, "the role was not given up")
         await server.stop(STOP_GRACE_S)
-        agent.compute.stop(settings.stop_s)
+        agent.compute.stop(config.deadlines.stop_s)
         device_id.release()
 
 
-async def _serve_until(signals: Signals, agent: Agent, operations: Operations) -> None:
+async def _serve_until(signals: Signals, agent: Agent, operations: Operations, file: Path | None) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        if agent.settings.advertise:
-            await stack.enter_async_context(Advertiser(agent.info.record(), agent.settings.discovery))
-        _announce(agent)
+        if agent.config.agent.advertise:
+            await stack.enter_async_context(Advertiser(agent.info.record(), agent.config.discovery))
+        _announce(agent, file)
         operations.ready()
         await signals.stop.wait()
         await operations.begin_drain()  # before the goodbye, which others may be slow to hear
 
 
-def _announce(agent: Agent) -> None:
+def _announce(agent: Agent, file: Path | None) -> None:
     """Tell the log, and the person or process that started the agent, that it serves and where."""
     info = agent.info
     fields = about(
@@ -109,14 +110,15 @@ def _announce(agent: Agent) -> None:
         kind=info.kind,
         version=VERSION,
         protocol=PROTOCOL_VERSION,
-        config=agent.settings.config or "none",
+        config=str(file or "none"),
     )
     _log.info("the agent serves", extra=fields)
     if not goes_to_journal(sys.stdout.fileno()):
         print(f"{info.name} ({info.kind}) listening on {info.address}", flush=True)
 
 
-def _secured(settings: AgentSettings, security: Security) -> AgentSettings:
-    """Return the settings with the host and the name that the device's certificate asks for."""
-    host, name = security.listen_host(settings.host), security.device_name(settings.name)
-    return replace(settings, host=host, name=name)
+def _secured(config: AgentConfig, security: Security) -> AgentConfig:
+    """Return the configuration with the host and the name that the device's certificate asks for."""
+    host, name = security.listen_host(config.agent.host), security.device_name(config.agent.name)
+    device = config.agent.model_copy(update={"host": host, "name": name})
+    return config.model_copy(update={"agent": device})

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowedge.agent.config.loading import load_config
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.discovery_options import discovery_settings
 from flowedge.client import Client, Device
 from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
@@ -134,7 +134,7 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
 
     DeadlineError when none answers, ProtocolError for one of another version.
     """
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     records = asyncio.run(discover(discover_s, settings=settings))
     if not records and not settings.peers:
         raise DeadlineError(

@@ -18,14 +18,14 @@ def choose_identity(cluster_dir: Path | None, insecure: bool) -> None:
     import datetime  # noqa: PLC0415
 
     from flowedge.security import process  # noqa: PLC0415
-    from flowedge.security.credentials.freshening import freshen  # noqa: PLC0415
+    from flowedge.security.credentials.enrolment import refresh_credentials  # noqa: PLC0415
     from flowedge.security.settings import SecuritySettings  # noqa: PLC0415
 
     directory = None if cluster_dir is None else str(cluster_dir)
     settings = SecuritySettings(cluster_dir=directory, insecure=insecure)
     security = process.use(process.Security.load(settings))
     if security.store is not None:
-        freshen(security.store, datetime.datetime.now(datetime.timezone.utc))
+        refresh_credentials(security.store, datetime.datetime.now(datetime.timezone.utc))
 
 
 ClusterDir = Annotated[Path | None, typer.Option(help=_DIR_HELP)]

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.drafter_memory import drafter_size
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps, row_width
@@ -51,7 +51,7 @@ class DraftModels:
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, dtype))
+        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, dtype))
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
@@ -134,5 +134,5 @@ def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tu
     """
     dtype = torch_dtype(dtype_name)
     head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_size(drafter, checkpoint, dtype)
+    size = drafter_memory(drafter, checkpoint, dtype)
     return head + size.weights, size.row

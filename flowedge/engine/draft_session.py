@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import CONTEXT, Payload, Prune, Segment, StageReport
+from flowedge.core.messages import CONTEXT, Prune, Segment, StageReport
 from flowedge.core.request import DecodeCounters, Request
-from flowedge.core.sampling import IntArray, Walk
+from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
@@ -20,8 +21,9 @@ from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
-from flowedge.strategies import base
-from flowedge.strategies.base import TARGET, Strategy
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import AcceptPath, Grow, Send
+from flowedge.strategies.events import TARGET, Layer, Prefilled, Verified
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class DraftSession:
         self.finish_reason: str | None = None
         self.job_s = 0.0
         self._spec = spec
-        self._growth: base.Grow | None = None  # the layer to be drafted next
+        self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._ledger = PipelineLedger(self.name, request.prompt)
         self._sequence = self._ledger.sequence
@@ -156,7 +158,7 @@ class DraftSession:
         self._meter.send(segment.number, len(tokens), self._ledger.now, committed=True)
         return segment
 
-    def draft_segment(self, send: base.Send) -> Segment:
+    def draft_segment(self, send: Send) -> Segment:
         """Append draft rows; return the segment that carries them."""
         if send.more:
             self._to_be_joined.add(self._ledger.sent)
@@ -169,7 +171,7 @@ class DraftSession:
         self._meter.send(segment.number, len(send.tokens), self._ledger.now, committed=False)
         return segment
 
-    def prune(self, command: base.AcceptPath) -> Prune:
+    def prune(self, command: AcceptPath) -> Prune:
         """Change the sequence; results that wait to be verified are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._ledger.prune(prune)
@@ -217,7 +219,7 @@ class DraftSession:
         if not self.strategy.takes_results:
             return False
         number = self._results.popleft().number
-        self._ledger.take_crossings(number)
+        self._ledger.take_trips(number)
         self._meter.settle(number, self._ledger.now)
         self._counts["empty_segments"] += 1
         return True
@@ -247,7 +249,7 @@ class DraftSession:
     def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
         return Verify(self.name, self.request.sampling, rows.payload, tokens, parents, rows.positions)
 
-    def verified(self, job: Verify, result: Walk) -> base.Prefilled | base.Verified:
+    def verified(self, job: Verify, result: Walk) -> Prefilled | Verified:
         """Return the event that tells the strategy of a verification."""
         self._verifying = False
         self._meter.settle(self._verified_number, self._ledger.now)
@@ -256,17 +258,17 @@ class DraftSession:
         self._add_true_rows(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
-            return base.Prefilled(
+            return Prefilled(
                 context=len(self.request.prompt),
                 token=result.token,
                 credits=self._ledger.take_grants(),
                 stages=self._spec.num_stages,
                 routes=tuple(self.side_routes),
-                crossings=self._ledger.take_crossings(self._ledger.sent),
+                trips=self._ledger.take_trips(self._ledger.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        *_, crossing = self._ledger.take_crossings(self._verified_number)
-        return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
+        *_, crossing = self._ledger.take_trips(self._verified_number)
+        return Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
@@ -295,7 +297,7 @@ class DraftSession:
             next_tokens=extend[1],
         )
 
-    def grow(self, command: base.Grow | None) -> None:
+    def grow(self, command: Grow | None) -> None:
         """Ask for a layer in place of any layer asked for before; None takes the demand back."""
         self._growth = command
         self._wanted_growth = None if command is None else command.growth
@@ -306,12 +308,12 @@ class DraftSession:
         self._true_rows.clear()
         return np.concatenate(features) if features else None, tokens
 
-    def grown(self, job: GrowDraft, result: DraftLayer) -> base.Layer | None:
+    def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
         """Return the event of a drafted layer; None when the strategy has dropped its growth."""
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
 
     def count_emitted(self, count: int) -> None:
         """Count the tokens emitted after a returned segment; the prefill's token belongs to no segment."""

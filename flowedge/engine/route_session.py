@@ -5,7 +5,8 @@ from __future__ import annotations
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
-from flowedge.strategies import base
+from flowedge.strategies.commands import Keep, SendTo
+from flowedge.strategies.events import Predicted
 
 TOKEN_DTYPE = "int32"  # numpy name of the token ids that come back
 
@@ -34,7 +35,7 @@ class RouteSession:
     def ready(self) -> bool:
         return self._returned >= self._prompt_rows
 
-    def segment(self, command: base.SendTo) -> Segment:
+    def segment(self, command: SendTo) -> Segment:
         """Append tokens to the chain and return the segment that carries them.
 
         Raises:
@@ -51,7 +52,7 @@ class RouteSession:
         parents = tuple(row - 1 if row > sequence.context else CONTEXT for row in rows)
         return self.ledger.append(command.tokens, parents)
 
-    def keep(self, command: base.Keep) -> Prune | None:
+    def keep(self, command: Keep) -> Prune | None:
         """Shorten the chain, and make its certain rows context; None if nothing changes."""
         sequence = self.ledger.sequence
         end = min(command.end, sequence.length)
@@ -63,7 +64,7 @@ class RouteSession:
         self.ledger.prune(prune)
         return prune
 
-    def take_result(self, segment: Segment) -> base.Predicted | None:
+    def take_result(self, segment: Segment) -> Predicted | None:
         """Take in a returned segment. Return its predictions; None if no draft row of it lives.
 
         Raises:
@@ -80,4 +81,4 @@ class RouteSession:
         self._returned = segment.first_row + segment.num_rows
         if segment.committed:
             return None
-        return base.Predicted(self._route, segment.first_row, tuple(tokens.tolist()))
+        return Predicted(self._route, segment.first_row, tuple(tokens.tolist()))

@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.log_fields import about
-from flowedge.core.messages import Close, Fault, Message, Open, Payload, Prune
+from flowedge.core.messages import Close, Fault, Message, Open, Prune
 from flowedge.engine.activity import PRUNE
 from flowedge.engine.jobs import StageExecutor, StageJob
 from flowedge.engine.stage import Stage

@@ -18,7 +18,7 @@ from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
 from flowedge.engine.stage import Stage
-from flowedge.strategies.base import TARGET
+from flowedge.strategies.events import TARGET
 
 DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
 

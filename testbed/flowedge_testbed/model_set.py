@@ -11,9 +11,9 @@ import torch
 from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
@@ -46,7 +46,7 @@ class ModelSet:
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
-        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
+        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
         between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)

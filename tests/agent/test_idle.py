@@ -30,11 +30,12 @@ def test_idle_agent_is_small_and_serves_soon() -> None:
 
 IDLE = """
 import asyncio, sys, grpc.aio
-from flowedge.agent.main import AgentSettings, run_agent
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.main import run_agent
 from flowedge.v1 import agent_pb2 as pb, agent_pb2_grpc as rpc
 
 async def main(port):
-    running = asyncio.create_task(run_agent(AgentSettings(port=port, name="idle")))
+    running = asyncio.create_task(run_agent(AgentConfig(agent=DeviceSettings(port=port, name="idle"))))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         device = await rpc.AgentStub(channel).Describe(pb.DescribeRequest(), timeout=60, wait_for_ready=True)
     assert device.name == "idle" and not device.role

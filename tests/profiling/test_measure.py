@@ -12,12 +12,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
-from flowedge.agent.settings import AgentSettings
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
@@ -29,7 +29,7 @@ from flowedge.profiling.measurement import LinkMeasurement, measure_options, rea
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.library import Library
+from flowedge.weights.local_weights import LocalWeights
 
 SMALL = measure_options(model="bundled", drafter="none", repeats=1, stack_mib=4)
 MIB = 1 << 20
@@ -164,12 +164,12 @@ def test_what_is_no_measurement_is_refused() -> None:
 @asynccontextmanager
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
-    settings, compute = AgentSettings(), ComputeThread("here")
+    config, compute = AgentConfig(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
-    identity = DeviceInfo.of(settings, port)
-    library = Library.configured(None, 0)
-    agent = Agent(identity, settings, compute, RoleHolder("here"), library)
+    identity = DeviceInfo.of(config, port)
+    library = LocalWeights.configured(None, 0)
+    agent = Agent(identity, config, compute, RoleHolder("here"), library)
     service = MeasureService(agent, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()

@@ -54,30 +54,30 @@ class Operations:
         self._server: MetricsServer | None = None
         self._notifier = Notifier()
         self._health = Health()
-        settings = agent.settings
-        self._drain = Drain(agent.name, agent.roles, settings.operations.drain_s, settings.stop_s)
+        deadlines = agent.config.deadlines
+        self._drain = Drain(agent.name, agent.roles, deadlines.drain_s, deadlines.stop_s)
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Have a server, before it is started, serve health, and reflection if the settings say so."""
         self._health.add_to(server)
-        if self._agent.settings.operations.reflection:
+        if self._agent.config.agent.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
 
     async def __aenter__(self) -> Operations:
-        """Begin to serve metrics. Raises DeviceError when that is not possible where the settings say."""
-        operations = self._agent.settings.operations
-        if operations.metrics_port is not None:
+        """Begin to serve metrics. Raises DeviceError when that is not possible at the configured address."""
+        metrics = self._agent.config.metrics
+        if metrics.enabled:
             self._metrics.registry.register(
                 MetricsReadings(self._agent.name, self._agent.roles, self._agent.compute)
             )
             self._server = MetricsServer(
                 self._agent.name,
                 self._metrics.registry,
-                operations.metrics_host,
-                operations.metrics_port,
+                metrics.host,
+                metrics.port,
             )
         await self._report_state()
         return self

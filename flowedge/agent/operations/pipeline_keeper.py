@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 @asynccontextmanager
 async def kept_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
     """Keep the pipeline of the settings up as long as the context is open; do nothing if there is none."""
-    if not agent.settings.pipeline.model:
+    if not agent.config.pipeline.model:
         yield
         return
     task = asyncio.create_task(PipelineKeeper(agent, lead).run())
@@ -57,10 +57,10 @@ class PipelineKeeper:
             if role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
                 with contextlib.suppress(FlowEdgeError):  # which is in the log
                     await self._assemble()
-            await asyncio.sleep(self._agent.settings.pipeline.look_s)
+            await asyncio.sleep(self._agent.config.pipeline.look_s)
 
     async def _assemble(self) -> None:
-        wanted = self._agent.settings.pipeline
+        wanted = self._agent.config.pipeline
         try:
             current().check_leads()
             stages = list(wanted.stages) or choose_stages(
@@ -83,7 +83,7 @@ class PipelineKeeper:
 
     async def _idle_agents(self) -> list[tuple[str, str]]:
         """Return name and address of every idle agent on the network that answers."""
-        records = await discover(DISCOVER_S, settings=self._agent.settings.discovery)
+        records = await discover(DISCOVER_S, settings=self._agent.config.discovery)
         idle = []
         for record in records:
             if record.id == self._agent.info.id or record.mismatch or is_loopback(record.address):
@@ -91,7 +91,7 @@ class PipelineKeeper:
             if current().foreign(record.name, record.cluster) is not None:
                 continue
             try:
-                device = await describe(record.address, self._agent.settings.link)
+                device = await describe(record.address, self._agent.config.link)
             except FlowEdgeError as error:
                 _log.info("%s is left out of the pipeline: %s", record.name, error)
                 continue

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.instruments import Instruments
 from flowedge.agent.roles.role_holder import RoleHolder
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -21,7 +21,7 @@ from flowedge.net.address import join_address
 from flowedge.security.process import Security
 from flowedge.security.tls.serving import add_port
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.library import Library
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import WeightsService
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class Agent:
     Attributes:
         info: name and addresses of the device.
         compute: the thread in which everything runs that uses torch.
-        roles: holds the device's role; library: the weights that it can give to others.
+        roles: holds the device's role; local_weights: the weights that the device can give to others.
         observer: is told of the work of live drivers.
     """
 
     info: DeviceInfo
-    settings: AgentSettings
+    config: AgentConfig
     compute: ComputeThread
     roles: RoleHolder
-    library: Library
+    local_weights: LocalWeights
     observer: LiveObserver = UNOBSERVED
     instruments: Instruments = field(default_factory=Instruments)
     _compute_side: ComputeSide | None = None
@@ -55,7 +55,7 @@ class Agent:
     def listening(
         cls,
         server: grpc.aio.Server,
-        settings: AgentSettings,
+        config: AgentConfig,
         security: Security,
         *,
         device_id: str | None = None,
@@ -68,19 +68,19 @@ class Agent:
             BadRequestError: when the cache cannot be used as the settings say.
             DeviceError: when the server cannot listen there.
         """
-        info = DeviceInfo.of(settings, _bind(server, settings, security), device_id)
+        info = DeviceInfo.of(config, _bind(server, config, security), device_id)
         agent = cls(
             info,
-            settings,
-            ComputeThread(info.name, settings.progress_s),
+            config,
+            ComputeThread(info.name, config.deadlines.progress_s),
             RoleHolder(info.name),
-            Library.configured(settings.cache_dir, settings.cache_gib),
+            LocalWeights.configured(config.cache.dir, config.cache.gib),
             observer,
             instruments or Instruments(),
         )
-        weights = WeightsService(info.name, agent.library, settings.weights)
+        weights = WeightsService(info.name, agent.local_weights, config.weights)
         rpc.add_WeightsServicer_to_server(weights, server)
-        streams = StreamServer(info.name, agent.roles.streams_of, settings.link, observer)
+        streams = StreamServer(info.name, agent.roles.streams_of, config.link, observer)
         server.add_generic_rpc_handlers((streams.handler(),))
         return agent
 
@@ -91,7 +91,7 @@ class Agent:
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in the compute thread within the time for loading; see ComputeThread.run."""
-        result, _ = await self.compute.run(function, self.settings.load_s)
+        result, _ = await self.compute.run(function, self.config.deadlines.load_s)
         return result
 
     async def compute_side(self) -> ComputeSide:
@@ -104,16 +104,16 @@ class Agent:
         import_libraries()
         from flowedge.agent.roles.compute_side import ComputeSide  # noqa: PLC0415 (an idle agent has no torch)
 
-        return ComputeSide(self.name, self.settings)
+        return ComputeSide(self.name, self.config)
 
 
-def _bind(server: grpc.aio.Server, settings: AgentSettings, security: Security) -> int:
+def _bind(server: grpc.aio.Server, config: AgentConfig, security: Security) -> int:
     """Have a server listen where the settings say; return the port."""
-    address = join_address(security.listen_host(settings.host), settings.port)
+    address = join_address(security.listen_host(config.agent.host), config.agent.port)
     try:
         port = add_port(server, address, security)
     except RuntimeError as error:
-        raise DeviceError(settings.name or "this one", f"cannot listen on {address}: {error}") from error
+        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}: {error}") from error
     if port == 0:
-        raise DeviceError(settings.name or "this one", f"cannot listen on {address}")
+        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}")
     return port

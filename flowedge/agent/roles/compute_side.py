@@ -9,29 +9,29 @@ from collections.abc import Sequence
 
 import torch
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
-from flowedge.strategies.base import TARGET
+from flowedge.strategies.events import TARGET
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import DescribedModel, OnBytes, describe
 from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.manifest.needed import head_tensors
 from flowedge.weights.open.model_request import OpenedModel
-from flowedge.weights.open.quantised import keys_of, list_quantised
+from flowedge.weights.open.needed_tensors import head_tensors
+from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
 
@@ -39,11 +39,11 @@ MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there i
 class ComputeSide:
     """Opens, admits and loads models for the roles of one agent. Its methods block the calling thread."""
 
-    def __init__(self, device: str, settings: AgentSettings) -> None:
+    def __init__(self, device: str, config: AgentConfig) -> None:
         """To be made in the compute thread, whose number of threads in torch is set."""
-        torch.set_num_threads(settings.threads)
+        torch.set_num_threads(config.agent.threads)
         self._device = device
-        self._settings = settings
+        self._config = config
 
     def content_of(self, request: pb.StageRole) -> StageContent:
         """Return the content that a stage is asked to hold."""
@@ -58,11 +58,11 @@ class ComputeSide:
         """
         if fingerprint and checkpoint.fingerprint != fingerprint:
             raise BadRequestError(f"{content.model} is another model here than on the draft node")
-        content.admit(self._device, checkpoint, self._settings.memory)
+        content.admit(self._device, checkpoint, self._config.memory)
 
     def open_here(self, content: StageContent, fingerprint: str) -> OpenedModel:
         """Open a model by its name and admit the content. Raises what StageContent.open and `admit` raise."""
-        checkpoint = content.open(hub=self._settings.weights.hub)
+        checkpoint = content.open(hub=self._config.weights.hub)
         self.admit(content, fingerprint, checkpoint)
         return OpenedModel(checkpoint)
 
@@ -75,9 +75,9 @@ class ComputeSide:
 
         padded_row_bytes: to which each row of hidden states that it sends is padded; 0 for no padding.
         """
-        limits = self._settings.limits
+        limits = self._config.limits
         sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
-        rows = session_rows(executor.cache_row_bytes, self._settings.memory)
+        rows = session_rows(executor.cache_row_bytes, self._config.memory)
         return executor.stage_spec(
             max_capacity=min(MAX_CAPACITY, rows),
             padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
@@ -99,7 +99,7 @@ class ComputeSide:
             BadRequestError: when the drafter, the split or another model does not fit the target.
             CheckpointError: when the files of a model cannot be found or read.
         """
-        target = checkpoint or Checkpoint.open(request.model, hub=self._settings.weights.hub)
+        target = checkpoint or Checkpoint.open(request.model, hub=self._config.weights.hub)
         layers, count = int(target.config.num_hidden_layers), len(request.stages)
         taps = drafter_taps(request.drafter, layers) if taps is None else taps
         split = list(request.split)
@@ -116,7 +116,7 @@ class ComputeSide:
                 tokenizer,
                 dtype=request.dtype,
                 vocab_size=int(target.config.vocab_size),
-                hub=self._settings.weights.hub,
+                hub=self._config.weights.hub,
             )
             routes.append(_planned(number, own, [content], [asked.address]))
         return routes
@@ -133,7 +133,7 @@ class ComputeSide:
             weights=weights,
             row_bytes=row_bytes,
             max_rows=max_positions(checkpoint.config),
-            settings=self._settings.memory,
+            settings=self._config.memory,
         )
         return DraftModels.load(checkpoint, request.drafter, request.dtype)
 
@@ -141,29 +141,31 @@ class ComputeSide:
         """Return the stored names of the tensors that a draft node reads."""
         return head_tensors(checkpoint)
 
-    def describe(self, checkpoint: Checkpoint, library: Library, on_bytes: OnBytes) -> DescribedModel:
+    def describe(
+        self, checkpoint: Checkpoint, local_weights: LocalWeights, on_bytes: OnBytes
+    ) -> DescribedModel:
         """Return the manifest of a checkpoint, whose files are read; may be called in any thread."""
-        return describe(checkpoint, library.store.limits.root, on_bytes)
+        return describe(checkpoint, local_weights.store.limits.root, on_bytes)
 
-    def share_quantised(self, route: PlannedRoute, manifest: Manifest, library: Library) -> str:
-        """Have the library give the quantised weights of a route that this device's cache has.
+    def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
+        """Give the quantised weights of a route that this device's cache has.
 
         May be called in any thread. Returns the id of their list, "" if there are none.
         """
         keys = [
             key
             for stage in route.stages
-            for key in keys_of(route.checkpoint, manifest, stage.content.quantised).values()
+            for key in quantised_keys(route.checkpoint, manifest, stage.content.quantised).values()
         ]
-        listed, locations = list_quantised(keys, self._quant_cache())
+        listed, ranges = list_quantised(keys, self._quant_cache())
         if not listed.entries:
             return ""
-        library.give(listed.content, locations)
+        local_weights.give(listed.content, ranges)
         return listed.id
 
     def _quant_cache(self, opened: OpenedModel | None = None) -> QuantCache:
-        given = opened.given if opened is not None else {}
-        return QuantCache.configured(self._settings.cache_dir, self._settings.cache_gib, given)
+        given = opened.quantised_paths if opened is not None else {}
+        return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
 def _planned(

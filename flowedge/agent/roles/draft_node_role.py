@@ -11,11 +11,11 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
-from flowedge.strategies.base import TARGET
+from flowedge.strategies.events import TARGET
 from flowedge.system.memory_room import read_available_memory
 from flowedge.system.memory_sums import gib, require_memory
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.manifest.reference import is_reference
+from flowedge.weights.known_models import is_reference
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
@@ -33,7 +33,8 @@ class DraftNodeRole(PipelineRole):
 
     def __init__(self, agent: Agent, request: pb.DraftNodeRole, taps: Taps | None = None) -> None:
         """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for."""
-        super().__init__(agent, request.pipeline)
+        super().__init__(agent.name, agent.compute, request.pipeline)
+        self._agent = agent
         self._request = request
         self._taps = taps
         self._routes: list[PlannedRoute] = []
@@ -44,7 +45,7 @@ class DraftNodeRole(PipelineRole):
 
         Raises the FlowEdgeError of the device that fails; all devices have been released then.
         """
-        deadline = ProgressDeadline(self._agent.settings.load_s)
+        deadline = ProgressDeadline(self._agent.config.deadlines.load_s)
 
         async def extend_and_report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             deadline.extend()  # weights take as long as they take, while they come
@@ -108,7 +109,7 @@ class DraftNodeRole(PipelineRole):
         """
         if self._models is None:
             return
-        memory = self._agent.settings.memory
+        memory = self._agent.config.memory
         room = read_available_memory(memory)
         require_memory(
             f"a context of {rows} rows does not fit the drafter's cache on device {self._agent.name}",
@@ -138,7 +139,7 @@ class DraftNodeRole(PipelineRole):
             self._opened = await sharing.open_head(request.model, list(request.stages))
             checkpoint = self._opened.checkpoint
         planned = await agent.run(lambda: side.plan_routes(request, self._taps, checkpoint))
-        routes = [await route.meet(agent.settings.link) for route in planned]
+        routes = [await route.meet(agent.config.link) for route in planned]
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
@@ -169,11 +170,11 @@ class DraftNodeRole(PipelineRole):
                 len(self._routes[TARGET].stages),
                 self._taps or (),
                 num_routes=len(self._routes),
-                max_sessions=agent.settings.limits.sessions,
+                max_sessions=agent.config.limits.sessions,
             ),
             models.executor,
             agent.instruments.make_timing(agent.compute),
-            progress_s=agent.settings.progress_s,
+            progress_s=agent.config.deadlines.progress_s,
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
         )
@@ -185,6 +186,6 @@ class DraftNodeRole(PipelineRole):
             pipeline=self.pipeline,
             device=self._agent.name,
             events=events,
-            settings=self._agent.settings.link,
+            settings=self._agent.config.link,
             observer=self._agent.observer,
         )

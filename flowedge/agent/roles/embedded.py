@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.live.live_draft_node import RunningRequest
@@ -38,8 +38,8 @@ class EmbeddedDraftNode:
     Its methods block, and are called from one thread. `embedded_draft_node` makes one.
     """
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
         self._server: grpc.aio.Server | None = None
@@ -49,7 +49,7 @@ class EmbeddedDraftNode:
     @property
     def progress_s(self) -> float:
         """The seconds without any progress after which a request is ended."""
-        return self._settings.progress_s
+        return self._config.deadlines.progress_s
 
     @property
     def models(self) -> DraftModels:
@@ -62,13 +62,13 @@ class EmbeddedDraftNode:
         Raises the error of the device that fails, or DeadlineError when loading takes too long.
         """
         self._thread.start()
-        seconds = self._settings.load_s + MARGIN_S
+        seconds = self._config.deadlines.load_s + MARGIN_S
         self.wait(self._start(role, taps, report), seconds, "the pipeline was not set up")
 
     def stop(self) -> None:
         """Release the stages and end all threads."""
         try:
-            self.wait(self._stop(), self._settings.stop_s + MARGIN_S, "the pipeline was not released")
+            self.wait(self._stop(), self._config.deadlines.stop_s + MARGIN_S, "the pipeline was not released")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(MARGIN_S)
@@ -119,8 +119,8 @@ class EmbeddedDraftNode:
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
-        self._server, _ = new_server(self._settings.link.channel_options, security)
-        self._agent = Agent.listening(self._server, self._settings, security)
+        self._server, _ = new_server(self._config.link.channel_options, security)
+        self._agent = Agent.listening(self._server, self._config, security)
         await self._server.start()
 
         async def report_text(device: str, text: str, transfer: pb.Transfer | None = None) -> None:  # noqa: ARG001
@@ -137,7 +137,7 @@ class EmbeddedDraftNode:
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         if self._agent is not None:
-            self._agent.compute.stop(self._settings.stop_s)
+            self._agent.compute.stop(self._config.deadlines.stop_s)
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class EmbeddedRequest:
 
 @contextmanager
 def embedded_draft_node(
-    role: pb.DraftNodeRole, settings: AgentSettings, *, taps: Taps, report: OnProgress
+    role: pb.DraftNodeRole, config: AgentConfig, *, taps: Taps, report: OnProgress
 ) -> Iterator[EmbeddedDraftNode]:
     """Yield a draft node whose pipeline is ready; the stages are released when the context is left.
 
     Raises what EmbeddedDraftNode.start raises.
     """
-    node = EmbeddedDraftNode(settings)
+    node = EmbeddedDraftNode(config)
     try:
         node.start(role, taps, report)
         yield node

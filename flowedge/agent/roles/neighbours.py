@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from flowedge.agent.settings import AgentSettings
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import DeviceError
 from flowedge.discovery.device_record import AdvertisedDevice
 from flowedge.discovery.discovery import discover
@@ -17,7 +17,7 @@ MOST = 16  # neighbours; more are left out
 _log = logging.getLogger(__name__)
 
 
-async def find_neighbours(device: str, pipeline: Collection[str], settings: AgentSettings) -> list[str]:
+async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:
     """Return the addresses of other agents: those of the configuration, and those that zeroconf finds.
 
     An agent that does not advertise itself does not look for others by zeroconf either.
@@ -26,11 +26,11 @@ async def find_neighbours(device: str, pipeline: Collection[str], settings: Agen
         device: the name of this one.
         pipeline: addresses of the devices of the pipeline, one or more.
     """
-    named = list(settings.discovery.peers)
-    if not settings.advertise:
+    named = list(config.discovery.peers)
+    if not config.agent.advertise:
         return _others(named, pipeline)
     try:
-        records = await discover(LOOK_S, settings=settings.discovery)
+        records = await discover(LOOK_S, settings=config.discovery)
     except DeviceError as error:
         _log.info("no other devices are asked for weights: %s", error)
         records = []

@@ -10,7 +10,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
@@ -21,7 +21,7 @@ from flowedge.models.quant.quantize import check_quant
 from flowedge.placement.admission import admit
 from flowedge.system.memory_room import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.manifest.needed import block_tensors, whole_tensors
+from flowedge.weights.open.needed_tensors import block_tensors, whole_tensors
 from flowedge.weights.open.quantised import QuantisedRequest
 
 

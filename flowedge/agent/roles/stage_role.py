@@ -13,8 +13,8 @@ from flowedge.live.live_stage import LiveStage
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import within
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.model_request import OpenedModel, model_request
-from flowedge.weights.open.opening import ModelOpener, ReportFetch
+from flowedge.weights.open.model_opener import ModelOpener, ReportFetch
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
@@ -32,7 +32,8 @@ class StageRole(PipelineRole):
     _executor: BlockExecutor | None
 
     def __init__(self, agent: Agent, request: pb.StageRole) -> None:
-        super().__init__(agent, request.pipeline)
+        super().__init__(agent.name, agent.compute, request.pipeline)
+        self._agent = agent
         self._request = request
         self._ready_at = 0.0
 
@@ -40,7 +41,7 @@ class StageRole(PipelineRole):
     def in_use(self) -> bool:
         if self._stopped or self._live is None or not self._loaded:
             return not self._stopped
-        waiting = time.monotonic() - self._ready_at < self._agent.settings.claim_s
+        waiting = time.monotonic() - self._ready_at < self._agent.config.deadlines.claim_s
         return self._live.in_use or (waiting and self._live.alive)
 
     async def load(self, report: ReportFetch) -> None:
@@ -51,7 +52,7 @@ class StageRole(PipelineRole):
         content = side.content_of(request)
         opened = await self._open(side, content, report)
         loading = agent.run(lambda: side.load_stage(content, opened))
-        executor = await within(agent.settings.load_s, loading, f"device {agent.name} did not load")
+        executor = await within(agent.config.deadlines.load_s, loading, f"device {agent.name} did not load")
         self._check_not_stopped()
         self._executor = executor
         timing = agent.instruments.make_timing(agent.compute)
@@ -86,10 +87,10 @@ class StageRole(PipelineRole):
         agent, request = self._agent, self._request
         if not request.HasField("weights"):
             opening = agent.run(lambda: side.open_here(content, request.fingerprint))
-            return await within(agent.settings.load_s, opening, f"device {agent.name} did not load")
-        opener = ModelOpener(agent.name, agent.library, agent.settings.weights, agent.run, report)
+            return await within(agent.config.deadlines.load_s, opening, f"device {agent.name} did not load")
+        opener = ModelOpener(agent.name, agent.local_weights, agent.config.weights, agent.run, report)
         self._opened = await opener.open(
-            model_request(
+            ModelRequest.from_proto(
                 request.weights,
                 request.model,
                 request.fingerprint,
@@ -104,7 +105,7 @@ class StageRole(PipelineRole):
     async def _open_downstream(self, events: LinkEvents) -> OutLink:
         """Try until the next device, which is set up at the same time, takes the stream."""
         agent, request = self._agent, self._request
-        deadline = time.monotonic() + agent.settings.load_s
+        deadline = time.monotonic() + agent.config.deadlines.load_s
         while True:
             self._check_not_stopped()
             try:
@@ -114,7 +115,7 @@ class StageRole(PipelineRole):
                     pipeline=self.pipeline,
                     device=agent.name,
                     events=events,
-                    settings=agent.settings.link,
+                    settings=agent.config.link,
                     route=request.route,
                     observer=agent.observer,
                 )

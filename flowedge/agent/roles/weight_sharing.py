@@ -12,14 +12,14 @@ from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportP
 from flowedge.agent.roles.neighbours import find_neighbours
 from flowedge.core.errors import CheckpointError
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.fetch.fetcher import SourceAddress
-from flowedge.weights.fetch.peer import Peer
 from flowedge.weights.fetch.progress import mib
-from flowedge.weights.known_models import name_of, shown
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import WeightsClient
+from flowedge.weights.known_models import printable_name
 from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.manifest.reference import resolve
+from flowedge.weights.model_directory import model_name
+from flowedge.weights.open.model_opener import ModelOpener
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
-from flowedge.weights.open.opening import ModelOpener
 from flowedge.weights.threads import finish_in_thread
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class WeightSharing:
         if not lacking:
             return {}
         devices = [stage.address for route in routes for stage in route.stages]
-        devices += await find_neighbours(self.agent.name, devices, self.agent.settings)
+        devices += await find_neighbours(self.agent.name, devices, self.agent.config)
         found: dict[str, pb.WeightSources] = {}
         for route in lacking:
             name, manifest = await self._share(route)
-            share = partial(self.side.share_quantised, route, manifest, self.agent.library)
+            share = partial(self.side.share_quantised, route, manifest, self.agent.local_weights)
             quantised = await finish_in_thread(share)
             for stage in route.stages:
                 found[stage.address] = pb.WeightSources(
@@ -70,31 +70,31 @@ class WeightSharing:
         Raises BadRequestError for an unknown hash, and what ModelOpener.open raises.
         """
         agent = self.agent
-        others = await find_neighbours(agent.name, stages, agent.settings)
+        others = await find_neighbours(agent.name, stages, agent.config)
         report = partial(self.report, agent.name)
-        opener = ModelOpener(agent.name, agent.library, agent.settings.weights, agent.run, report)
+        opener = ModelOpener(agent.name, agent.local_weights, agent.config.weights, agent.run, report)
         return await opener.open(
             ModelRequest(
                 model=model,
-                name=shown(model),
-                manifest=resolve(model, agent.library.shelf),
+                name=printable_name(model),
+                manifest=agent.local_weights.known_models.resolve(model),
                 fingerprint="",
                 sources=tuple(map(SourceAddress, [*stages, *others])),
                 select=self.side.head_tensors,
-                every_file=True,
+                with_tokenizer=True,
             )
         )
 
     async def _has_model(self, route: PlannedRoute) -> bool:
         """Return whether every device of a route has its model."""
-        return all(await asyncio.gather(*(self._looks(stage, route.model) for stage in route.stages)))
+        return all(await asyncio.gather(*(self._stage_has(stage, route.model) for stage in route.stages)))
 
-    async def _looks(self, stage: PlannedStage, model: str) -> bool:
-        peer = Peer(stage.address, self.agent.settings.weights)
+    async def _stage_has(self, stage: PlannedStage, model: str) -> bool:
+        client = WeightsClient(stage.address, self.agent.config.weights)
         try:
-            return await peer.looks(model)
+            return await client.has_model(model)
         finally:
-            await peer.close()
+            await client.close()
 
     async def _share(self, route: PlannedRoute) -> tuple[str, Manifest]:
         """Have the library give a route's model, which is hashed once; return its name and its manifest."""
@@ -109,7 +109,7 @@ class WeightSharing:
             read[:] = done, total
 
         await self.report(agent.name, f"making the manifest of {checkpoint.directory}")
-        describing = asyncio.to_thread(self.side.describe, checkpoint, agent.library, on_bytes)
+        describing = asyncio.to_thread(self.side.describe, checkpoint, agent.local_weights, on_bytes)
         described = asyncio.ensure_future(describing)
         try:
             while not (await asyncio.wait({described}, timeout=REPORT_S))[0]:
@@ -117,12 +117,12 @@ class WeightSharing:
         finally:
             called_off.set()  # a thread cannot be stopped in another way
         manifest = described.result().manifest
-        name = name_of(route.model)
-        agent.library.share(name, manifest, described.result().locations)
+        name = model_name(route.model)
+        agent.local_weights.share(name, manifest, described.result().ranges)
         return name, manifest
 
     def _known(self, model: str) -> tuple[str, Manifest]:
-        for known in self.agent.library.shelf.models():
+        for known in self.agent.local_weights.known_models.models():
             if known.manifest.id == model:
                 return known.name, known.manifest
         raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")

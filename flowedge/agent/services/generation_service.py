@@ -8,7 +8,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.limits import AgentLimits
+from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
@@ -58,7 +58,7 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models, self._agent.settings.limits)
+        request = _to_request(message, models, self._agent.config.limits)
         session = live.prepare(request)
         role.check_memory(session.capacity)
         running = live.start(session, arrived)
@@ -80,7 +80,7 @@ class GenerationService(rpc.GenerationServicer):
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await context.write(pb.GenerateEvent(started=started))
         while True:
-            output = await running.next_output(self._agent.settings.keep_alive_s)
+            output = await running.next_output(self._agent.config.deadlines.keep_alive_s)
             match output:
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from flowedge.agent.limits import AgentLimits
+from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import abort

@@ -93,7 +93,7 @@ class MeasureService(rpc.MeasureServicer):
         async def measure() -> pb.MeasureLinkReply:
             _check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)
-            sender = LinkSender(request.peer, request.peer_id, self._agent.settings.link, self._limits)
+            sender = LinkSender(request.peer, request.peer_id, self._agent.config.link, self._limits)
             measuring = sender.measure(request.bytes, request.round_trips)
             return await within(
                 2 * self._limits.total_s, measuring, f"the link to {request.peer} was not measured"
@@ -131,9 +131,9 @@ class MeasureService(rpc.MeasureServicer):
             dtype=request.dtype or "float32",
             repeats=request.repeats,
             stack_mib=request.stack_mib,
-            threads=self._agent.settings.threads,
+            threads=self._agent.config.agent.threads,
         )
-        info, load_s = self._agent.info, self._agent.settings.load_s
+        info, load_s = self._agent.info, self._agent.config.deadlines.load_s
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
             self._agent.compute.run(

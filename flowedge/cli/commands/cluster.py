@@ -100,7 +100,7 @@ def token(
     import datetime  # noqa: PLC0415
 
     from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.security.authority.own_addresses import service_addresses  # noqa: PLC0415
+    from flowedge.security.authority.enrolment_service import service_addresses  # noqa: PLC0415
     from flowedge.system.state_dir import state_dir  # noqa: PLC0415
 
     authority = Authority.open(directory or state_dir())

@@ -59,20 +59,20 @@ def devices(
 def _find(timeout: float, peers: str | None) -> list[Surveyed]:
     import asyncio  # noqa: PLC0415
 
-    from flowedge.cli.discovery_options import discovery_settings  # noqa: PLC0415
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
     from flowedge.cli.options import split_peers  # noqa: PLC0415
     from flowedge.client.survey import survey  # noqa: PLC0415
     from flowedge.discovery.discovery import discover  # noqa: PLC0415
 
     if peers is not None:
         return survey([], split_peers(peers))
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     return survey(asyncio.run(discover(timeout, settings=settings)), settings.peers)
 
 
 def _watch(as_json: bool) -> None:
-    from flowedge.cli.discovery_options import discovery_settings  # noqa: PLC0415
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
     from flowedge.cli.screens.device_watch import watch  # noqa: PLC0415
 
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     watch(settings, settings.peers, as_json=as_json)

@@ -64,11 +64,11 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     from flowedge.doctor.examination import Examination  # noqa: PLC0415
     from flowedge.net.address import WILDCARDS, join_address  # noqa: PLC0415
 
-    config = load_config({}).config
+    config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
     return Examination(
-        config.discovery.settings(),
+        config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
         join_address(host, config.agent.port) if config.agent.port else None,
         discover_s=timeout,
@@ -88,7 +88,7 @@ def _validity() -> Validity | None:
     store = current().store
     if store is None:
         return None
-    holder = store.identity.holder
+    holder = store.credentials.holder
     return Validity(holder.not_before, holder.not_after)
 
 

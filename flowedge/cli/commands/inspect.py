@@ -10,7 +10,7 @@ import typer
 from flowedge.cli.options import Dtype, Quant
 
 if TYPE_CHECKING:
-    from flowedge.models.checkpoint.inspection import ModelSizes
+    from flowedge.models.inspection import ModelSizes
 
 _PIPED_WIDTH = 120  # columns
 
@@ -38,7 +38,7 @@ def inspect(
 
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.checkpoint.inspection import inspect_checkpoint  # noqa: PLC0415
+    from flowedge.models.inspection import inspect_checkpoint  # noqa: PLC0415
 
     if devices is not None and memory is None:
         raise BadRequestError("--devices needs --memory, the GiB that each of them has")

@@ -26,13 +26,13 @@ def join(
     import sys  # noqa: PLC0415
 
     from flowedge.security.credentials.enrolment import join as join_cluster  # noqa: PLC0415
-    from flowedge.security.credentials.token import JoinToken  # noqa: PLC0415
+    from flowedge.security.credentials.join_token import JoinToken  # noqa: PLC0415
     from flowedge.system.state_dir import state_dir  # noqa: PLC0415
 
     parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
     state = directory or state_dir()
     store = join_cluster(parsed, name or "", platform.node(), state, replace=replace)
-    holder, cluster_info = store.identity.holder, store.identity.cluster
+    holder, cluster_info = store.credentials.holder, store.credentials.cluster
     print(
         f"{holder.member} is a member of cluster {cluster_info.name} ({holder.member.cluster}) until "
         f"{holder.not_after:%Y-%m-%d}, renewed before that; its identity is in {state}"

@@ -11,6 +11,7 @@ from flowedge.cli.options import Quant
 from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 if TYPE_CHECKING:
+    from flowedge.weights.fetch.progress import FetchProgress
     from flowedge.weights.inventory import HeldModel
 
 _PIPED_WIDTH = 160  # columns
@@ -51,12 +52,12 @@ def list_models(
     import json  # noqa: PLC0415
 
     from flowedge.weights.inventory import ask_all, own_models  # noqa: PLC0415
-    from flowedge.weights.library import Library  # noqa: PLC0415
+    from flowedge.weights.local_weights import LocalWeights  # noqa: PLC0415
 
     choose_identity(cluster_dir, insecure)
     addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
-    held = [*own_models(Library.configured(cache_dir, None)), *held]
+    held = [*own_models(LocalWeights.configured(cache_dir, None)), *held]
     for problem in problems:
         typer.echo(f"flowedge: {problem}", err=True)
     if as_json:
@@ -90,29 +91,38 @@ def pull(
     import asyncio  # noqa: PLC0415
 
     from flowedge.cli.screens.transfers import transfer_bars  # noqa: PLC0415
-    from flowedge.weights.library import Library  # noqa: PLC0415
-    from flowedge.weights.manifest.reference import is_reference  # noqa: PLC0415
-    from flowedge.weights.pulling import import_model, pull_model, quantise_model  # noqa: PLC0415
+    from flowedge.client.transfer import Transfer  # noqa: PLC0415
+    from flowedge.weights.known_models import is_reference  # noqa: PLC0415
+    from flowedge.weights.local_weights import LocalWeights  # noqa: PLC0415
+    from flowedge.weights.pulling import pull_model  # noqa: PLC0415
 
     choose_identity(cluster_dir, insecure)
-    library = Library.configured(cache_dir, cache_gib)
-    with transfer_bars() as show:
+    local_weights = LocalWeights.configured(cache_dir, cache_gib)
+    with transfer_bars() as show_transfer:
+
+        def show(name: str, progress: FetchProgress) -> None:
+            show_transfer(name, Transfer(progress.done, progress.total, progress.rate, progress.left_s))
+
         if is_reference(model):
-            identity = asyncio.run(pull_model(library, model, _agents(peers, timeout), show))
+            model_id = asyncio.run(pull_model(local_weights, model, _agents(peers, timeout), show))
         else:
-            identity = import_model(library, model, hub=hub, on_transfer=show)
+            from flowedge.weights.importing import import_model  # noqa: PLC0415 (imports torch)
+
+            model_id = import_model(local_weights, model, hub=hub, on_transfer=show)
         if quant != Quant.NONE:
-            quantise_model(library, identity, quant.value, show)
-    print(f"sha256:{identity}")
+            from flowedge.weights.importing import quantise_model  # noqa: PLC0415 (imports torch)
+
+            quantise_model(local_weights, model_id, quant.value, show)
+    print(f"sha256:{model_id}")
 
 
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
     """Drop a model from the cache; what another model shares with it, or is in use, stays."""
     from flowedge.weights.inventory import remove_model  # noqa: PLC0415
-    from flowedge.weights.library import Library  # noqa: PLC0415
+    from flowedge.weights.local_weights import LocalWeights  # noqa: PLC0415
 
-    freed = remove_model(Library.configured(cache_dir, None), model)
+    freed = remove_model(LocalWeights.configured(cache_dir, None), model)
     typer.echo(f"{freed / 2**20:.1f} MiB were freed", err=True)
 
 
@@ -126,9 +136,9 @@ def verify(
     """Read what is in the cache and drop what is damaged; it is fetched again when it is needed."""
     from flowedge.core.errors import CheckpointError  # noqa: PLC0415
     from flowedge.weights.inventory import verify_models  # noqa: PLC0415
-    from flowedge.weights.library import Library  # noqa: PLC0415
+    from flowedge.weights.local_weights import LocalWeights  # noqa: PLC0415
 
-    good, damaged = verify_models(Library.configured(cache_dir, None), model)
+    good, damaged = verify_models(LocalWeights.configured(cache_dir, None), model)
     if damaged:
         raise CheckpointError(
             f"{damaged} of {good + damaged} objects were damaged and were dropped; they are fetched again "
@@ -141,13 +151,13 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
     """The addresses of the agents to ask: those named, or those that are found."""
     import asyncio  # noqa: PLC0415
 
-    from flowedge.cli.discovery_options import discovery_settings  # noqa: PLC0415
+    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
     from flowedge.cli.options import split_peers  # noqa: PLC0415
     from flowedge.discovery.discovery import discover  # noqa: PLC0415
 
     if peers is not None:
         return list(split_peers(peers))
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     records = asyncio.run(discover(timeout, settings=settings))
     found = [record.address for record in records if not record.mismatch]
     return list(dict.fromkeys([*settings.peers, *found]))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.instruments import Instruments
-from flowedge.agent.main import AgentSettings, serve
+from flowedge.agent.main import serve
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.address import is_loopback, join_address
@@ -39,8 +40,9 @@ def main() -> None:
 
     # A namespace of its own is a network that only this run's agents are on.
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
+    device = DeviceSettings(host=arguments.host, name=arguments.name, advertise=False)
     serve(
-        AgentSettings(host=arguments.host, name=arguments.name, advertise=False, security=security),
+        AgentConfig(agent=device, security=security),
         Instruments(make_timing, parse_express_fault(arguments.express_fault)),
     )
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.system.memory_room import AvailableMemory, MemorySettings
@@ -27,7 +27,7 @@ class Models:
 
 
 def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent: Any = SimpleNamespace(name="kitchen", settings=AgentSettings())
+    agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None)
     role = DraftNodeRole(agent, pb.DraftNodeRole())
     models: Any = Models(NGramDrafter())
     role._models = models
