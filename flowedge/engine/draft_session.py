@@ -267,8 +267,8 @@ class DraftSession:
                 trips=self._ledger.take_trips(self._ledger.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        *_, crossing = self._ledger.take_trips(self._verified_number)
-        return Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
+        *_, trip = self._ledger.take_trips(self._verified_number)
+        return Verified(tuple((root_row + accepted).tolist()), result.token, trip)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
