@@ -1,4 +1,4 @@
-"""The real pair of target and drafter that supplies the tokens, loaded once a process."""
+"""The real models that supply the tokens of a benchmark, loaded once a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_name: what they were loaded by; middles: of a hierarchy, the smallest first.
+        model, drafter_name: the names that the target and the drafter were loaded by.
+        middles: the middle models of a PipeSpec hierarchy, the smallest first.
     """
 
     checkpoint: Checkpoint
@@ -41,20 +42,30 @@ class ModelSet:
 
     @classmethod
     def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
-        """Reads all, as --model, --drafter and --middle name them; CheckpointError or BadRequestError."""
+        """Load the models that `--model`, `--drafter` and `--middle` name.
+
+        Raises:
+            CheckpointError: when a checkpoint cannot be used.
+            BadRequestError: when `drafter` is `none`, or a name is wrong.
+        """
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
         loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
-            raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
+            raise BadRequestError(f"--drafter is {drafter}, but a benchmark needs a drafter: name one")
         between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
 
-    @property
-    def middle_fingerprints(self) -> list[str]:
-        return [middle.fingerprint for middle in self.middles]
+    def fingerprints(self) -> dict[str, Any]:
+        """Return digests of the models' weights, by the role of the model."""
+        middles = [middle.fingerprint for middle in self.middles]
+        return {
+            "model": self.checkpoint.fingerprint,
+            "drafter": self.drafter_fingerprint,
+            **({"middles": middles} if middles else {}),
+        }
 
     @property
     def drafter_fingerprint(self) -> str:
@@ -65,11 +76,11 @@ class ModelSet:
         return max_positions(self.checkpoint.config)
 
     def encode(self, message: str) -> tuple[int, ...]:
-        """The tokens of a user message, ready for the answer."""
+        """Return the tokens of a chat with this user message, up to the start of the answer."""
         return tuple(encode_chat(self.tokenizer, message))
 
     def blocks(self, split: tuple[int, ...]) -> list[LayerBlock]:
-        """The target's layers in these portions, loaded once."""
+        """Return the target's layers in blocks of these sizes. Each split is loaded once."""
         if split not in self._blocks:
             self._blocks[split] = load_blocks(self.checkpoint, split)
         return self._blocks[split]

@@ -16,10 +16,10 @@ from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
 from flowedge.profiling.documents.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.costs import LOOKUP_S, ProfileCosts
+from flowedge_testbed.costs.profile_costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
+from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario

@@ -17,9 +17,10 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.profiling.documents.model import LayerSize, SmallModelSize
 from flowedge.simulate.virtual_pipeline import place_of
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
-from flowedge_testbed.emulation.emulation import EmulatedMiddle
-from flowedge_testbed.emulation.memory import require_fit
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.costs.roofline import LOGIT_BYTES
+from flowedge_testbed.emulation.memory_fit import require_fit
+from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario

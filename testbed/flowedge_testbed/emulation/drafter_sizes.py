@@ -1,4 +1,4 @@
-"""Which sizes the drafter of a pair is priced by."""
+"""The sizes that a real drafter is priced by."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ T = TypeVar("T", Eagle3Size, SmallModelSize)
 def emulated_drafter(
     model: ModelProfile, named: str | None, choice: str
 ) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
-    """The `drafter` and the `drafting` of an Emulation (which see).
+    """Return the `drafter` and the `drafting` of an Emulation.
 
-    A small language model and an EAGLE-3 head are each priced as the one that is named, or else the profile's
-    first; an EAGLE-1/2 head as whatever is named, or else the profile's first drafter.
+    An EAGLE-1/2 head is priced as the named drafter, or as the profile's first if none is named. A small
+    language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the first.
 
     Args:
-        named: a drafter of the profile; choice: the real drafter, as --drafter says it.
+        named: a drafter of the profile, by name.
+        choice: the real drafter, as in `--drafter`.
 
-    Raises BadRequestError for a name that the profile does not have, or a kind of which it has none.
+    Raises:
+        BadRequestError: when the profile has no drafter of that name, or none of the kind.
     """
     if named is not None and named not in model.drafters:
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
@@ -63,7 +65,7 @@ def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> Draft
 
 
 def _of_kind(model: ModelProfile, default: DrafterSize, kind: type[T], missing: str) -> T:
-    """The default where it is of this kind, or else the profile's first that is."""
+    """Return the default if it is of this kind, or else the profile's first of the kind."""
     for size in (default, *model.drafters.values()):
         if isinstance(size, kind):
             return size

@@ -12,7 +12,7 @@ from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, OpenCache, StageJob
 from flowedge.live.transport.link import LinkKind
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.timings import JobTiming, TimingLog
 

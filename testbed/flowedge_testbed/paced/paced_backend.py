@@ -1,4 +1,4 @@
-"""The paced clock: agents do the work, in the time of the devices and links they emulate."""
+"""The backend of the paced clock: agents do the work in the time of the devices that they emulate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.live.request import run_live
+from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def why_loopback() -> str | None:
-    """Why agents cannot have networks of their own here; None when they can."""
+    """Return why agents cannot have networks of their own here; None if they can."""
     reason = namespaces.why_not()
     if reason is None:
         try:
@@ -41,10 +41,10 @@ def why_loopback() -> str | None:
 
 
 class PacedBackend:
-    """Runs on agents of its own, one at a time; a pipeline is assembled whenever the emulation changes."""
+    """Runs on agents that it starts, one at a time. Each emulation has a pipeline assembled for it."""
 
-    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
-        self._pair = pair
+    def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
+        self._models = models
         self._cluster: PacedCluster | None = None
         self._assembled: tuple[Emulation, int] | None = None
         self._spec: PipelineSpec | None = None
@@ -52,7 +52,11 @@ class PacedBackend:
         self._timings: dict[str, list[JobTiming]] = {}  # by method
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
-        """Every run of a task with what it took. Raises the FlowEdgeError of the agent that fails."""
+        """Carry out the runs of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when an agent fails; it names the agent.
+        """
         for run in task.runs:
             cluster, spec = self._prepare(task, run)
             record, trace = run_live(spec.draft_node, spec.stages, task, run)
@@ -60,7 +64,7 @@ class PacedBackend:
             yield run, record, trace
 
     def facts(self) -> dict[str, Any]:
-        """See Clock."""
+        """Return the kind of network, and how well the agents kept the schedule."""
         reason = why_loopback()
         network = {"kind": "namespaces"} if reason is None else {"kind": "loopback", "because": reason}
         every = [timing for timings in self._timings.values() for timing in timings]
@@ -92,8 +96,8 @@ class PacedBackend:
         spec = PipelineSpec(
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
-            model=self._pair.model,
-            drafter=self._pair.drafter_name,
+            model=self._models.model,
+            drafter=self._models.drafter_name,
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted
@@ -103,7 +107,7 @@ class PacedBackend:
         return cluster, spec
 
     def _agents(self, stages: int) -> PacedCluster:
-        """Agents for so many stages: those that run, when they are enough."""
+        """Return agents for a number of stages: the running ones if they are enough."""
         if self._cluster is not None and len(self._cluster.stages) < stages:
             self.close()
         if self._cluster is None:
@@ -113,7 +117,7 @@ class PacedBackend:
         return self._cluster
 
     def _check(self, run: Run) -> None:
-        layers, stages = self._pair.checkpoint.config.num_hidden_layers, len(run.emulation.stages)
+        layers, stages = self._models.checkpoint.config.num_hidden_layers, len(run.emulation.stages)
         if stages > layers:
             raise BadRequestError(
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"

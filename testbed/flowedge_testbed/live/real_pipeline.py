@@ -1,4 +1,4 @@
-"""A pipeline of agents on a network, as a scenario's `hosts` name them."""
+"""A pipeline of the agents that a scenario names under `hosts`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flowedge_testbed.scenario import OPTION, Devices, Scenario
 
 @dataclass(frozen=True)
 class RealPipeline:
-    """Agents and what they are to serve.
+    """Agents and the models that they serve.
 
     Attributes:
-        devices: what the draft node and each stage are, in words, with their addresses.
-        watts: their power, the draft node's first, None where no profile says.
+        devices: titles of the draft node and of each stage, with their addresses.
+        watts: power of the same devices; None if a device has no profile.
     """
 
     spec: PipelineSpec
@@ -31,12 +31,12 @@ class RealPipeline:
 
     @property
     def title(self) -> str:
-        """The model."""
+        """The model's name."""
         return self.spec.model.rstrip("/").rsplit("/", 1)[-1]
 
     @property
     def name(self) -> str:
-        """The model in the precision of its layers."""
+        """The model's name with the format of its layers."""
         return f"{self.title}-{'fp32' if self.quant == 'none' else self.quant}"
 
     @property
@@ -45,11 +45,11 @@ class RealPipeline:
 
     @property
     def mbps(self) -> float | None:
-        """The rate of the slowest link: nobody says."""
+        """The rate of the slowest link: unknown."""
         return None
 
     def sizes(self) -> dict[str, Any]:
-        """Everything that a run on it depends on, as far as this side knows."""
+        """Return everything known here that a run on the pipeline depends on."""
         return {
             "hosts": [self.spec.draft_node, *self.spec.stages],
             "model": self.spec.model,
@@ -61,9 +61,10 @@ class RealPipeline:
 
 
 def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
-    """The pipeline of a scenario for the real clock; `beside` is what .yaml profiles are relative to.
+    """Return the pipeline of a scenario; `beside` is the directory that .yaml profiles are relative to.
 
-    Raises BadRequestError for a scenario that real hosts cannot carry out.
+    Raises:
+        BadRequestError: when real hosts cannot carry out the scenario.
     """
     hosts = scenario.hosts
     if hosts is None:
@@ -105,7 +106,7 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
 def _profiled(
     devices: Devices | None, spec: PipelineSpec, beside: Path
 ) -> tuple[tuple[str, ...], tuple[Watts | None, ...]]:
-    """What profiles say of the hosts, where there are profiles: titles and power."""
+    """Return the title and the power of each host: its address and None if it has no profile."""
     addresses = (spec.draft_node, *spec.stages)
     if devices is None:
         return addresses, tuple(None for _ in addresses)

@@ -1,4 +1,4 @@
-"""The reach of a drafter along a true path: trees from true features at places spread over the answer."""
+"""The coverage of a true path by a drafter's trees, grown at places spread over the answer."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ TREES = 32  # of one path, at most
 
 
 class LayerSource(Protocol):
-    """What layers of trees come from; a PathDrafter is one."""
+    """A source of draft layers, such as a PathDrafter."""
 
     def layer(self, history: History, job: GrowDraft) -> DraftLayer:
-        """The layer that a job asks for, as the next of its growth."""
+        """Return the layer that a job asks for, which is the next of its growth."""
 
 
-def path_reach(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -> TreeCoverage:
-    """The reach of trees at TREES places of a path or fewer; `noise` as in Drafter.open.
+def path_coverage(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -> TreeCoverage:
+    """Return the coverage by trees at up to TREES places of a path; `noise` as in Drafter.open.
 
-    A place near the end counts only where there is no other: less of the path than a tree is deep follows it.
+    Places near the end are left out, unless there is no other: too little of the path follows them.
     """
-    drafting = PathDrafter(drafter, path, "reach", noise)
+    drafting = PathDrafter(drafter, path, "trees", noise)
     try:
         return TreeCoverage.of([tree_sizes(drafting, path, root) for root in roots(path)])
     finally:
@@ -49,14 +49,14 @@ def path_reach(drafter: Drafter, path: TruePath, noise: SamplingParams | None) -
 
 
 def roots(path: TruePath) -> range:
-    """Positions of the tokens that trees are drafted below: evenly spread drawn ones."""
+    """Return the positions of the drawn tokens that trees are grown below, evenly spread."""
     first = path.prompt_tokens
     stop = max(len(path.tokens) - DEPTH, first + 1)
     return range(first, stop, -(-(stop - first) // TREES))
 
 
 def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
-    """Sizes of the smallest best-first parts of the tree below a position that hold depth 1, 2 and so on."""
+    """Return the sizes of the smallest best-first parts of a tree that hold the path to depth 1, 2, ..."""
     history = History(root)
     nodes, parents, tokens = np.array([ROOT]), np.array([-1]), path.tokens[root : root + 1]
     above: FloatArray = np.zeros(1)  # scores of `nodes`
@@ -65,7 +65,7 @@ def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
     on_path = [ROOT]
     lowest = 0.0  # score of the deepest node on the path
     for depth in range(1, DEPTH + 1):
-        found = drafting.layer(history, GrowDraft("reach", 1, nodes, parents, tokens, CHILDREN, None, None))
+        found = drafting.layer(history, GrowDraft("trees", 1, nodes, parents, tokens, CHILDREN, None, None))
         real = found.tokens != NO_TOKEN
         # A child never comes before its parent.
         scores = np.minimum(above[:, None] + found.log_probs, above[:, None])[real]
@@ -80,7 +80,7 @@ def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
         known += len(scores)
         followed = bool(len(hits)) and on_path[-1] in nodes
         if not len(nodes) or (not followed and float(above.max()) <= lowest):
-            break  # what is below comes after all that is on the path
+            break  # deeper nodes rank behind every node on the path
     ranking = np.argsort(-np.concatenate(layers), kind="stable")
     places = np.empty(len(ranking), dtype=np.int64)
     places[ranking] = np.arange(1, len(ranking) + 1)
@@ -88,37 +88,37 @@ def tree_sizes(drafting: LayerSource, path: TruePath, root: int) -> list[int]:
 
 
 class CoverageStore:
-    """Reaches on disk beside the true paths, by the content of what determines them."""
+    """Tree coverages on disk, by a digest of everything that determines them."""
 
-    def __init__(self, pair: ModelSet, directory: Path) -> None:
-        """directory: as of a ReplayClock, whose paths are used."""
-        self._pair = pair
-        self._directory = directory / "reach"
-        self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head, pair.drafter.taps)
+    def __init__(self, models: ModelSet, directory: Path) -> None:
+        """`directory` is that of a ReplayBackend, whose true paths are used."""
+        self._models = models
+        self._directory = directory / "coverage"
+        self._paths = PathStore(directory / "paths", models.checkpoint, models.head, models.drafter.taps)
 
-    def reach(
+    def coverage(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, noise: Noise
     ) -> TreeCoverage:
-        """The reach along the path of a request by this kind of drafting, computed when it is not here."""
-        pair, ranked_by = self._pair, draft_noise(sampling, noise)
-        key = self._key(self._paths.key(prompt, sampling, max_new_tokens, pair.eos), ranked_by)
+        """Return the coverage of a request's true path by a kind of drafting; compute it if not stored."""
+        models, ranked_by = self._models, draft_noise(sampling, noise)
+        key = self._key(self._paths.key(prompt, sampling, max_new_tokens, models.eos), ranked_by)
         file = self._directory / f"{key}.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
             return TreeCoverage(tuple(content["sizes"]), content["trees"])
-        path = self._paths.path(prompt, sampling, max_new_tokens, pair.eos)
-        reach = path_reach(pair.drafter, path, ranked_by)
+        path = self._paths.path(prompt, sampling, max_new_tokens, models.eos)
+        coverage = path_coverage(models.drafter, path, ranked_by)
         self._directory.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(asdict(reach)), encoding="utf-8")
+        part.write_text(json.dumps(asdict(coverage)), encoding="utf-8")
         part.replace(file)
-        return reach
+        return coverage
 
     def _key(self, path: str, noise: SamplingParams | None) -> str:
         content = {
             "format": FORMAT,
             "path": path,
-            "drafter": self._pair.drafter_fingerprint,
+            "drafter": self._models.drafter_fingerprint,
             "noise": None if noise is None else asdict(noise),
             "tree": [BEAM, CHILDREN, DEPTH, TREES],
         }

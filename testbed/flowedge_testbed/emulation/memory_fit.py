@@ -1,4 +1,4 @@
-"""Whether an emulated pipeline fits its devices; one that does not is refused with the sums."""
+"""Whether an emulated pipeline fits the memory of its devices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize, weight_bytes
 from flowedge.system.memory_sums import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
-from flowedge_testbed.emulation.emulation import EmulatedMiddle, Emulation
+from flowedge_testbed.emulation.emulation import Emulation
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
 
 
 def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, float]:
-    """Bytes a stage holds, by part; `capacity` is the cache rows of one session."""
+    """Return the bytes that a stage holds, by part; `capacity` is the rows of a session's KV cache."""
     model, layer, count = emulation.model, LayerSize.of(emulation.model), emulation.split[stage]
     stored = model.stored_bytes
     parts = {
@@ -32,7 +32,7 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
 
 
 def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
-    """Bytes the draft node holds, by part; what several drafters share is counted once."""
+    """Return the bytes that the draft node holds, by part. What joined drafters share is counted once."""
     model, stored = emulation.model, emulation.model.stored_bytes
     parts = {"LM head": float(model.vocab * model.hidden * stored)}
     for number, size in enumerate(emulation.drafters, start=1):
@@ -52,30 +52,23 @@ def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
 
 
 def _activations(emulation: Emulation, row_width: int) -> float:
-    """Bytes of the rows held at once, by the widest of what is computed and of what is sent."""
+    """Return the bytes of the rows held at once, at the width of the widest activation or sent row."""
     model = emulation.model
     return float(ACTIVATION_ROWS * max(model.intermediate, row_width) * model.stored_bytes)
 
 
-def middle_parts(emulation: Emulation, middle: EmulatedMiddle, capacity: int) -> dict[str, float]:
-    """Bytes the device of a middle model holds, by part."""
-    size, stored = middle.size, emulation.model.stored_bytes
-    layer = LayerSize.of(size, stored)
-    return {
-        f"{size.layers} layers": float(size.layers * layer.weights * stored),
-        "embedding and LM head": float(2 * size.vocab * size.hidden * stored),
-        f"KV of {capacity} rows": float(size.layers * layer.kv_bytes_per_row * capacity),
-        "activations": float(ACTIVATION_ROWS * size.intermediate * stored),
-    }
-
-
 def require_fit(emulation: Emulation, capacity: int) -> None:
-    """Raises CapacityError, with the sums, for the first device that `capacity` rows overfill."""
+    """Check that each device holds its part of the pipeline, with a KV cache of `capacity` rows.
+
+    Raises:
+        CapacityError: for the first device that is too small, with the sums.
+    """
     _require("the draft node", emulation.draft_node, draft_node_parts(emulation, capacity))
     for stage, device in enumerate(emulation.stages):
         _require(f"stage {stage + 1}", device, stage_parts(emulation, stage, capacity))
     for number, middle in enumerate(emulation.middles, start=1):
-        _require(f"middle model {number}", middle.device, middle_parts(emulation, middle, capacity))
+        parts = middle.memory_parts(emulation.model.stored_bytes, capacity, ACTIVATION_ROWS)
+        _require(f"middle model {number}", middle.device, parts)
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:

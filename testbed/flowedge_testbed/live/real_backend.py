@@ -1,4 +1,4 @@
-"""The real clock: agents on a network do the work, and time is what they measure."""
+"""The backend of the real clock: agents on a network do the work and measure the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
-from flowedge_testbed.live.request import run_live
+from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
@@ -24,27 +24,30 @@ _log = logging.getLogger(__name__)
 class RealBackend:
     """Runs on the agents that a scenario names, one at a time.
 
-    The pipeline is set up for the first run, unless the agents serve it already, and given up by `close`
-    when it was set up here.
+    The pipeline is assembled for the first run, unless the agents serve it already. `close` releases a
+    pipeline that was assembled here.
     """
 
-    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
+    def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._spec: PipelineSpec | None = None
         self._assembled: str | None = None
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
-        """Every run of a task with what it took. Raises the FlowEdgeError of the device that fails."""
+        """Carry out the runs of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when a device fails; it names the device.
+        """
         for run in task.runs:
             spec = run.real.spec
             self._prepare(spec, task, run)
             yield run, *run_live(spec.draft_node, spec.stages, task, run)
 
     def facts(self) -> dict[str, Any]:
-        """See Clock."""
         return {}
 
     def close(self) -> None:
-        """Give the pipeline up if it was set up here; an agent that is gone by now is only logged."""
+        """Release the pipeline if it was assembled here. An agent that is gone is logged."""
         if self._spec is not None and self._assembled is not None:
             try:
                 release([self._spec.draft_node], self._assembled)

@@ -1,4 +1,4 @@
-"""One run on agents: the request through the client, what the devices measured, and their timelines."""
+"""One run on agents: the request, the draft node's statistics and the timelines of all devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ ANSWER_S = 3600.0  # a whole answer; a device that falls silent is noticed withi
 
 
 def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tuple[RunRecord, Trace]:
-    """Carry out a run on the pipeline of these agents, which is ready.
+    """Carry out a run on a ready pipeline of these agents.
 
-    Times are those of the draft node, from the request's arrival there: the caller's link is not in them.
-    Raises the FlowEdgeError that the request ended with, CapacityError for one of which the devices do not
-    remember everything.
+    Times are those of the draft node, from the request's arrival there, without the caller's link.
+
+    Raises:
+        FlowEdgeError: when the request fails.
+        CapacityError: when a device has forgotten a part of the request.
     """
     with Client(draft_node, timeout_s=ANSWER_S) as client:
         generation = client.generate(
@@ -40,20 +42,24 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
     tokens = generation.token_ids
     if len(statistics.stages) != len(stages) or statistics.new_tokens != len(tokens):
         raise ProtocolError(
-            f"device {draft_node} tells of {len(statistics.stages)} stages and {statistics.new_tokens} "
+            f"device {draft_node} reports {len(statistics.stages)} stages and {statistics.new_tokens} "
             f"tokens, but there are {len(stages)} and {len(tokens)}"
         )
     timelines = fetch_timelines([draft_node, *stages], generation.transcript.session)
     trace = trace_of(timelines, statistics.link_bytes.get("express", 0))
-    # On the virtual clock, too, a request is over for its client with the last token.
+    # On the virtual clock too a request ends for its client with the last token.
     latency_s = statistics.ttft_s + statistics.decode_s
     return record_from(statistics, tokens, latency_s, trace, run.setup.watts), trace
 
 
 def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
-    """The timelines of the draft node and of the stages, in this order, from the request's arrival on.
+    """Turn the timelines of the draft node and of the stages, in this order, into a trace.
 
-    Raises CapacityError when a device has forgotten a part, ProtocolError when no arrival is told of.
+    Time 0 of the trace is the request's arrival.
+
+    Raises:
+        CapacityError: when a device has forgotten a part of the request.
+        ProtocolError: when the draft node reports no arrival, or several.
     """
     for timeline in timelines:
         if timeline.dropped:
@@ -64,7 +70,7 @@ def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
     arrivals = [event.start for event in timelines[0].events if event.kind == REQUEST]
     if len(arrivals) != 1:
         raise ProtocolError(
-            f"device {timelines[0].address} tells of {len(arrivals)} arrivals of the request, not of one"
+            f"device {timelines[0].address} reports {len(arrivals)} arrivals of the request instead of one"
         )
     began = arrivals[0]
     trace = Trace(express_bytes=express_bytes)
@@ -76,5 +82,5 @@ def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
                 start, end = event.start - began, event.end - began
                 trace.intervals.append(Interval(place, event.kind, start, end, event.rows))
     widest = sorted((timeline.offset.uncertainty for timeline in timelines), reverse=True)
-    trace.uncertainty_s = sum(widest[:2])  # between the two devices of which least is known
+    trace.uncertainty_s = sum(widest[:2])  # between the two devices with the least certain clocks
     return trace

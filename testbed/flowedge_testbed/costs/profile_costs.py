@@ -1,7 +1,8 @@
-"""What an emulated pipeline takes, in seconds of virtual time: a roofline for each device, and its links.
+"""What an emulated pipeline takes, in seconds of virtual time.
 
-A layer takes the longer of reading its weights and KV rows and of its arithmetic, then its overhead. Where a
-device's profile has measurements of the emulated model, those go before the roofline (measured_costs.py).
+A layer takes the longer of reading its weights and KV rows and of its arithmetic, then its overhead
+(roofline.py). Where a device's profile has measurements of the emulated model, the measurements are used
+instead (measured_costs.py).
 """
 
 from __future__ import annotations
@@ -13,93 +14,34 @@ from functools import partial
 from flowedge.core.messages import Message, Prune, Segment
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
-from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import (
-    STORED_BYTES,
-    UNPACKED,
-    LayerSize,
-    NGramSize,
-    Quantisation,
-    RecallSize,
-    weight_bytes,
-)
+from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, route_of
-from flowedge_testbed.costs.interpolation import read_off
 from flowedge_testbed.costs.measured_costs import (
     draft_measurement,
     head_measurement,
     measured_draft_s,
     measured_layer_s,
+    read_off,
     stage_measurements,
 )
+from flowedge_testbed.costs.middle_costs import MiddleCosts
+from flowedge_testbed.costs.roofline import attention_s, head_s, layer_s, product_s
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
-from flowedge_testbed.emulation.emulation import EmulatedMiddle, Emulation
+from flowedge_testbed.emulation.emulation import Emulation
 
-HEADER_BYTES = 64  # what a message takes apart from its rows, about: ids, numbers, framing
+HEADER_BYTES = 64  # of a message apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
-LOGIT_BYTES = 4
-LEARNT_ROWS = 64  # true rows of a draft job that lookup's weight may be learnt from; the prompt has more
+LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
-def product_s(
-    device: DeviceProfile,
-    weights: float,
-    rows: int,
-    quant: Quantisation = "none",
-    extra_bytes: float = 0.0,
-    stored_bytes: int = STORED_BYTES,
-) -> float:
-    """Seconds that `rows` rows take through matrices of `weights` weights in all.
-
-    bitsandbytes unpacks every 4-bit weight: for one row inside the product; for more it writes whole matrices
-    out as they were stored before and reads them back. An int4 product reads packed weights, whatever the
-    number of rows.
-
-    Args:
-        extra_bytes: further memory traffic, such as the KV rows that attention reads.
-        stored_bytes: of a weight that is not quantised.
-    """
-    traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
-    unpacking = 0.0
-    if quant in UNPACKED:
-        unpacking = weights / (_dequantise_rate(device) * 1e9)
-        if rows > 1:
-            traffic += 2 * weights * stored_bytes
-    compute = 2 * rows * weights / device.flops
-    return max(traffic / device.bytes_per_s, compute) + unpacking
-
-
-def _dequantise_rate(device: DeviceProfile) -> float:
-    if device.dequantise_gweights_s is None:
-        raise ValueError(f"{device.title} runs no quantised weights")
-    return device.dequantise_gweights_s
-
-
-def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant: Quantisation) -> float:
-    """Seconds of one decoder layer over `rows` rows, each of which sees at most `seen` cached rows."""
-    kv = seen * layer.kv_bytes_per_row
-    products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
-    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
-
-
-def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
-    """Seconds of an LM head over `rows` rows: its weights are read once, its logits are written and read."""
-    logits = 2 * LOGIT_BYTES * vocab * rows
-    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_s
-
-
-def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
-    """Seconds of the arithmetic of attention, two products for each row and row seen."""
-    return 4 * rows * seen * layer.hidden / device.flops
-
-
 class ProfileCosts:
-    """The Costs of an emulation; `seed` is added to the seed of each link's jitter."""
+    """The costs of an emulation, for a virtual pipeline."""
 
     def __init__(self, emulation: Emulation, seed: int = 0) -> None:
+        """`seed` is added to the seed of each link's jitter."""
         self.emulation = emulation
         self._layer = LayerSize.of(emulation.model)
         self._stored = emulation.model.stored_bytes
@@ -110,22 +52,23 @@ class ProfileCosts:
         self._measured_head = head_measurement(emulation)
         self._measured_draft = draft_measurement(emulation)
         self._jitter = [random.Random(link.seed + seed + i) for i, link in enumerate(emulation.links)]
-        self._middle_jitter = [
-            random.Random(middle.link.seed + seed - i) for i, middle in enumerate(emulation.middles, start=1)
+        self._middles = [
+            MiddleCosts(middle, self._stored, middle.link.seed + seed - i)
+            for i, middle in enumerate(emulation.middles, start=1)
         ]
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        """All layers of the stage over the job's rows; caches are allocated for nothing."""
+        """Return the time of all layers of a stage over the job's rows. Allocating a cache takes none."""
+        if stage < DRAFT_NODE:
+            return self._middle(stage).job(job)
         if not isinstance(job, Forward):
             return 0.0
-        if stage < DRAFT_NODE:
-            return self._middle_forward(self._middle(stage), job)
         return self.emulation.split[stage] * self.layer(stage, job)
 
     def layer(self, stage: int, job: Forward) -> float:
-        """One layer of the stage over the job's rows."""
+        """Return the time of one layer of a stage over the job's rows."""
         if stage < DRAFT_NODE:
-            return self._middle_layer(self._middle(stage), job)
+            return self._middle(stage).layer(job)
         device, measured = self.emulation.stages[stage], self._measured[stage]
 
         def roofline(rows: int) -> float:
@@ -139,7 +82,10 @@ class ProfileCosts:
         return measured_layer_s(measured, job.num_rows, job.cached, roofline, attention)
 
     def draft_job(self, job: DraftJob) -> float:
-        """A forward of the drafter, with its LM head where tokens are drafted, or the target's LM head."""
+        """Return the time of a job of the draft node.
+
+        A draft layer is a forward of the drafter and its LM head; a verification is the target's LM head.
+        """
         if self.emulation.drafting and isinstance(job, ExtendDraft | GrowDraft):
             return self._draft_together(job)
         match job:
@@ -151,22 +97,22 @@ class ProfileCosts:
                 return 0.0
 
     def transfer(self, sender: int, message: Message) -> float:
-        """How long the message occupies the link out of `sender`."""
+        """Return how long a message occupies the link out of `sender`."""
         return self.message_bytes(sender, message) / self._link(sender).bytes_per_s
 
     def latency(self, sender: int) -> float:
-        """The link's latency, with jitter where it has some."""
+        """Return the latency of the link out of `sender`, with the next jitter if the link has any."""
         link = self._link(sender)
-        drawn = self._jitter[sender] if sender >= DRAFT_NODE else self._middle_jitter[route_of(sender) - 1]
+        drawn = self._jitter[sender] if sender >= DRAFT_NODE else self._middle(sender).jitter
         jitter = drawn.random() * link.jitter_ms if link.jitter_ms else 0.0
         return (link.latency_ms + jitter) / 1e3
 
     def row_bytes(self, sender: int) -> int:
-        """Bytes of a row of hidden states out of `sender`, of the emulated width; 0 if it sends none."""
+        """Return the bytes of a row of hidden states out of `sender`, which are 0 if it sends none."""
         return self._row_bytes.get(sender, 0)
 
     def message_bytes(self, sender: int, message: Message) -> int:
-        """Bytes on the link out of `sender`."""
+        """Return the bytes of a message on the link out of `sender`."""
         match message:
             case Segment():
                 per_row = self._row_bytes[sender] if message.payload.ndim > 1 else TOKEN_BYTES
@@ -176,24 +122,14 @@ class ProfileCosts:
             case _:
                 return HEADER_BYTES
 
-    def _middle(self, place: int) -> EmulatedMiddle:
-        return self.emulation.middles[route_of(place) - 1]
+    def _middle(self, place: int) -> MiddleCosts:
+        return self._middles[route_of(place) - 1]
 
     def _link(self, sender: int) -> LinkProfile:
         return self._middle(sender).link if sender < DRAFT_NODE else self.emulation.links[sender]
 
-    def _middle_layer(self, middle: EmulatedMiddle, job: Forward) -> float:
-        layer = LayerSize.of(middle.size, self._stored)
-        return layer_s(middle.device, layer, job.num_rows, job.cached + job.num_rows, "none")
-
-    def _middle_forward(self, middle: EmulatedMiddle, job: Forward) -> float:
-        """All layers of a middle model, and its LM head, which answers every row."""
-        size = middle.size
-        head = head_s(middle.device, size.vocab * size.hidden, size.vocab, job.num_rows, self._stored)
-        return middle.size.layers * self._middle_layer(middle, job) + head
-
     def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
-        """Several drafters take their times one after the other."""
+        """Return the time of joined drafters, which run one after the other."""
         total, learns = 0.0, any(isinstance(size, NGramSize) for size in self.emulation.drafting)
         for size in self.emulation.drafting:
             match size:
@@ -207,7 +143,7 @@ class ProfileCosts:
         return total
 
     def _draft_alone(self, job: ExtendDraft | GrowDraft, learns: bool) -> float:
-        """One model's time; `learns`: true rows of the answer pass through its LM head as well."""
+        """Return the time of one drafter. If `learns`, true rows pass through its LM head as well."""
         if isinstance(job, ExtendDraft):
             return self._draft(len(job.next_tokens), 0, 0)
         extended = 0 if job.next_tokens is None else len(job.next_tokens)
@@ -217,12 +153,17 @@ class ProfileCosts:
         return self._draft(extended, grown, len(job.nodes) + learnt)
 
     def _recall(self) -> float:
-        """Reading the directions and the errors of a full window, for however many rows."""
+        """Return the time of reading the directions and errors of a full window, for any number of rows."""
         model = self.emulation.model
         return 2 * WINDOW * model.hidden * self._stored / self.emulation.draft_node.bytes_per_s
 
     def _draft(self, extended: int, grown: int, nodes: int) -> float:
-        """A forward over `extended` true and `grown` draft rows, then the choice of `nodes`' children."""
+        """Return the time of a draft layer.
+
+        Args:
+            extended: true rows of its forward; grown: draft rows of it.
+            nodes: nodes whose children are chosen.
+        """
         if self._measured_draft is not None:
             forward_of_true = partial(self._draft_forward, grown=0)
             return measured_draft_s(self._measured_draft, extended, grown, nodes, forward_of_true)
@@ -239,12 +180,12 @@ class ProfileCosts:
         return read_off(self._measured_head.verify_ms, rows, roofline) / 1e3
 
     def _draft_forward(self, extended: int, grown: int) -> float:
-        """The drafter's fc and layers over `extended` true and `grown` draft rows."""
+        """Return the time of the drafter's fc and layers over true rows (`extended`) and draft rows."""
         drafter, device = self._drafter, self.emulation.draft_node
         through_fc = extended + (grown if drafter.fc_for_draft_rows else 0)
         fc = product_s(device, drafter.fc, through_fc, stored_bytes=self._stored) if through_fc else 0.0
         return fc + drafter.layers * layer_s(device, drafter.layer, extended + grown, 0, "none")
 
     def _head(self, weights: int, vocab: int, rows: int) -> float:
-        """An LM head of the draft node over `rows` rows."""
+        """Return the time of an LM head of the draft node over `rows` rows."""
         return head_s(self.emulation.draft_node, weights, vocab, rows, self._stored)

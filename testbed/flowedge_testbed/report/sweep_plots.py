@@ -1,4 +1,4 @@
-"""Tokens/s along an axis that was swept."""
+"""Plots of tokens/s along the axes of a sweep."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from flowedge_testbed.report.entries import Entry, Variant, mean_of, unique, variants
+from flowedge_testbed.report.paper import counterpart
 from flowedge_testbed.report.style import colour, new_figure, save, tidy
-from flowedge_testbed.report.tables import Entry, counterpart, mean_of, unique
-from flowedge_testbed.report.variants import Variant, variants
 
 
 def plot_lines(
@@ -19,7 +19,7 @@ def plot_lines(
     path: Path,
     published: Mapping[str, Sequence[float]] | None = None,
 ) -> Path:
-    """One panel for each model; a line for each method, the paper's dashed; means over datasets."""
+    """Draw a panel for each model: means over datasets by method, and published figures dashed."""
     profiles = unique(entry["profile"] for entry in entries)
     values = unique(entry["point"][axis] for entry in entries)
     figure, axes = new_figure(6.4 * len(profiles), 3.6, 1, len(profiles))
@@ -32,7 +32,7 @@ def plot_lines(
             panel.plot(values, speeds, color=ink, marker=marker, markersize=4, label=variant.label)
             theirs = (published or {}).get(counterpart(variant))
             if theirs is not None and len(theirs) == len(values):
-                panel.plot(values, theirs, color=ink, linestyle="--", label=f"{variant.method}, paper")
+                panel.plot(values, theirs, color=ink, linestyle="--", label=f"{variant.method}, published")
         panel.set_title(profile, fontsize=10)
         panel.set_xlabel(label)
         panel.set_ylabel("tokens/s")
@@ -51,7 +51,7 @@ def plot_lines(
 
 
 def plot_depth(entries: Sequence[Entry], variant: Variant, path: Path) -> Path:
-    """A map of tokens/s: depth of the first tree by depth of the trees merged into it."""
+    """Draw a map of tokens/s by the depth of a round's first tree and of the trees merged into it."""
     mine = variant.of(entries)
     first = unique(entry["point"]["option.depth"] for entry in mine)
     merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
