@@ -13,7 +13,7 @@ class PipelineSettings:
     """What to assemble; nothing without a model. BadRequestError for values that cannot be used."""
 
     model: str = ""  # directory or hub id that all its devices can read, or "bundled"
-    drafter: str = "bundled"  # the same of its drafter; "ngram" and "none" need no weights
+    drafter: tuple[str, ...] = ("bundled",)  # names of the drafters to join; empty for none
     quant: str = "none"  # of the layers
     stages: tuple[str, ...] = ()  # host:port in the order of the layers; empty: idle agents that are found
     count: int = 0  # of stages, where none are named; 0 takes all that are found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
+from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import split_address
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
@@ -56,17 +58,28 @@ def split_peers(text: str) -> list[str]:
     return addresses
 
 
-def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
-    """The drafter that was asked for, or the model's own; BadRequestError when one is needed and unknown."""
-    if drafter is not None:
-        return drafter
+DRAFTER_HELP = (
+    "EAGLE head or small language model (a directory or hub id), ngram, or none; the bundled model has "
+    "bundled, bundled-small and bundled-eagle3. Repeat the option to join several, the best first: "
+    "--drafter bundled --drafter recall --drafter ngram."
+)
+
+
+def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tuple[str, ...]:
+    """Return the names of --drafter with local paths made absolute; without the option, the model's own.
+
+    Raises:
+        BadRequestError: when the names cannot be joined, or the strategy needs a drafter and none is known.
+    """
+    if given:
+        return tuple(map(local_path, drafter_names(given)))
     if model == BUNDLED:
-        return BUNDLED
+        return (BUNDLED,)
     if strategy == "autoregressive":
-        return choice.NO_DRAFTER
+        return ()
     raise BadRequestError(
-        f"--strategy {strategy} needs a drafter for {model}: give --drafter, and {choice.NGRAM} needs no "
-        "weights, or use --strategy autoregressive"
+        f"--strategy {strategy} needs a drafter for {model}: give --drafter ({choice.NGRAM} needs no "
+        "weights), or use --strategy autoregressive"
     )
 
 
@@ -86,8 +99,3 @@ def local_path(source: str) -> str:
     """A model's source with a path of this machine made absolute; anything else as it is."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
-
-
-def local_drafter(drafter: str) -> str:
-    """A drafter with paths of this machine made absolute. BadRequestError for one that cannot be read."""
-    return choice.map_sources(drafter, local_path)

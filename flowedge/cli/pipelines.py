@@ -38,7 +38,7 @@ class PipelineRequest:
     """
 
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     quant: str = "none"
     split: str | None = None
     stages: int | None = None

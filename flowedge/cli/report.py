@@ -15,6 +15,7 @@ from flowedge.cli.pipelines import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.version import VERSION
 
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")
@@ -61,6 +62,7 @@ class JsonReport:
         return {
             "settings": {
                 **asdict(self.request),
+                "drafter": drafter_label(self.request.drafter),
                 **asdict(self._options),
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),

@@ -14,6 +14,7 @@ from flowedge.client.failure import ended_early
 from flowedge.client.stubs import agent_stub
 from flowedge.client.transfer import OnTransfer, Transfer
 from flowedge.core.errors import BadRequestError, DeadlineError
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.grpc_status import from_status
 from flowedge.net.watchdog import Watchdog
 from flowedge.security.tls.channels import open_sync_channel
@@ -30,16 +31,17 @@ class PipelineSpec:
 
     Attributes:
         stages: addresses in the order of the layers.
-        model, drafter: a directory or hub id that the devices can read, or "bundled"; drafter may be "none".
+        model: a directory or hub id that the devices can read, or "bundled".
+        drafter: names of the drafters to join (see drafter_names); empty for none.
         split: layers per stage; empty for as even as possible.
-        middles: middle models of a hierarchy, smallest first: each a model, named as a drafter is, and the
-            address of its agent.
+        middles: middle models of a hierarchy, smallest first: each the name of a model, and the address of
+            its agent.
     """
 
     draft_node: str
     stages: tuple[str, ...]
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     quant: str = "none"
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
@@ -59,7 +61,8 @@ class PipelineSpec:
         """Whether the device is the draft node of just this pipeline, of any split where none is given."""
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.drafter, device.quant) == (self.model, self.drafter, self.quant)
+            and (device.model, device.quant) == (self.model, self.quant)
+            and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
         )
 
@@ -79,7 +82,8 @@ def assemble(
     role = pb.DraftNodeRole(
         pipeline=pipeline,
         model=spec.model,
-        drafter=spec.drafter,
+        drafter=drafter_label(spec.drafter),
+        drafters=spec.drafter,
         quant=spec.quant,
         stages=spec.stages,
         split=spec.split,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from flowedge.core.errors import CheckpointError
-from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
+from flowedge.drafting.choice import NGRAM, RECALL
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
@@ -39,14 +40,13 @@ class DrafterSize:
         return DrafterSize(self.weights + other.weights, self.row + other.row)
 
 
-def drafter_size(choice: str, target: Checkpoint, dtype: torch.dtype) -> DrafterSize:
-    """Of all sources of a --drafter option (see parse_drafter) with weights and caches in `dtype`.
+def drafter_size(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterSize:
+    """Of all drafters of these names (see drafter_names) together, with weights and caches in `dtype`.
 
-    BadRequestError for a choice that cannot be met, CheckpointError for files that cannot be read.
+    BadRequestError for a name that means nothing here, CheckpointError for files that cannot be read.
     """
-    sources = parse_drafter(choice)
-    recalls = RECALL in sources
-    sizes = (_size(source, target, dtype, recalls) for source in sources if source != RECALL)
+    recalls = RECALL in names
+    sizes = (_size(source, target, dtype, recalls) for source in names if source != RECALL)
     return sum(sizes, DrafterSize())
 
 

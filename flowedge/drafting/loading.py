@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from flowedge.drafting.choice import (
     NGRAM,
     RECALL,
     WORDS,
-    parse_drafter,
+    drafter_label,
 )
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle import EagleDrafter
@@ -56,19 +57,18 @@ class Target:
         return int(self.checkpoint.config.vocab_size)
 
 
-def load_drafter(choice: str, target: Target) -> Drafter | None:
-    """The drafter of a --drafter option (see parse_drafter); None where there is to be none.
+def load_drafter(names: Sequence[str], target: Target) -> Drafter | None:
+    """The drafter that joins these names (see drafter_names); None where there are none.
 
-    BadRequestError for a choice that cannot be met, CheckpointError for files that cannot be read, or that
+    BadRequestError for a name that means nothing here, CheckpointError for files that cannot be read, or that
     belong to another model.
     """
-    sources = parse_drafter(choice)
-    recalls = RECALL in sources
-    if recalls and "eagle" not in drafter_kinds(choice):
+    recalls = RECALL in names
+    if recalls and "eagle" not in drafter_kinds(names):
         raise BadRequestError(
-            f"drafter {choice}: {RECALL} corrects an EAGLE head, and there is none beside it"
+            f"drafter {drafter_label(names)}: {RECALL} corrects an EAGLE head, and there is none beside it"
         )
-    parts = [_load(source, target, recalls) for source in sources if source != RECALL]
+    parts = [_load(source, target, recalls) for source in names if source != RECALL]
     if len(parts) < 2:
         return parts[0] if parts else None
     models = [part for part in parts if isinstance(part, Predictor)]
@@ -76,14 +76,14 @@ def load_drafter(choice: str, target: Target) -> Drafter | None:
     return HybridDrafter(models, lookup, target.vocab_size)
 
 
-def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
-    """The kind of each source of a --drafter option, from configs alone. Errors as in load_drafter."""
-    return tuple(_kind(source) for source in parse_drafter(choice) if source != RECALL)
+def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
+    """The kind of each name but "recall", from configs alone. Errors as in load_drafter."""
+    return tuple(_kind(source) for source in names if source != RECALL)
 
 
-def drafter_taps(choice: str, num_layers: int) -> Taps:
+def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     """The taps of the drafter that load_drafter would give for a model of so many layers. Errors as there."""
-    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(choice) else ()
+    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
 
 
 def _kind(source: str) -> DrafterKind:

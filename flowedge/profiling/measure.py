@@ -9,6 +9,7 @@ import grpc
 from flowedge.client.channel import CHANNEL_OPTIONS, check_address
 from flowedge.client.failure import ended_early
 from flowedge.client.stubs import measure_stub
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
@@ -36,7 +37,8 @@ def measure_device(
     """
     request = pb.MeasureDeviceRequest(
         model=options.model,
-        drafter=options.drafter,
+        drafter=drafter_label(options.drafters),
+        drafters=options.drafters,
         quant=options.quant,
         dtype=options.dtype,
         repeats=options.repeats,

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.drafting.choice import MOST_NAMES
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
@@ -14,6 +15,7 @@ MIN_STACK_MIB = 4
 MAX_JSON = 1 << 20  # characters
 
 Text = Annotated[str, Field(max_length=255)]
+Name = Annotated[str, Field(min_length=1, max_length=4096)]  # of a model: a path, a hub id or a word
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Seconds = Annotated[float, Field(gt=0, lt=3600)]
 Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
@@ -29,14 +31,14 @@ class MeasureOptions(StrictModel):
     """What is to be measured, and how carefully.
 
     Attributes:
-        drafter: as a draft node takes it; "none" measures none.
+        drafters: names of the drafters to join (see drafter_names); empty measures none.
         dtype: of weights and hidden states; agents compute in float32.
         repeats: timings of which the median counts; stack_mib: see profiler.generic_layers.
         compute: torch device.
     """
 
-    model: Annotated[str, Field(min_length=1, max_length=4096)]
-    drafter: Annotated[str, Field(max_length=4096)] = "none"
+    model: Name
+    drafters: Annotated[tuple[Name, ...], Field(max_length=MOST_NAMES)] = ()
     quant: Text = "none"
     dtype: Text = "float32"
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15

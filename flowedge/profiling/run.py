@@ -36,7 +36,6 @@ from flowedge_testbed.scenario import Scenario
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
 ASSUMED_LINK = "gigabit"  # between such devices
 BUNDLED = "bundled"
-NO_DRAFTER = "none"
 
 
 @dataclass(frozen=True)
@@ -139,14 +138,13 @@ def _scenario(
     options: ProfileOptions, files: ProfileFiles, model: ModelProfile, quant: str
 ) -> dict[str, Any]:
     measure = options.measure
-    has_drafter = measure.drafter != NO_DRAFTER
     devices, links = files.devices, files.links
     if not links:
         stages = min(LOCAL_STAGES, model.layers)
         devices, links = (devices[0],) * (1 + stages), (ASSUMED_LINK,) * (1 + stages)
     content = scenario_content(
         # Without a drafter of its own, the model is emulated on the tokens of the bundled pair.
-        pair=(measure.model, measure.drafter) if has_drafter else (BUNDLED, BUNDLED),
+        pair=(measure.model, measure.drafters) if measure.drafters else (BUNDLED, (BUNDLED,)),
         model_file=files.model,
         quant=quant,
         split=even_split(model.layers, len(devices) - 1),

@@ -33,7 +33,10 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
-    drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="The real drafter, as in generate; repeated to join several, the best first."),
+    ] = None,
     middle: Annotated[
         str | None, typer.Option(help="Middle models of pipespec, DIR,..., smallest first.")
     ] = None,
@@ -46,6 +49,7 @@ def bench(
     """
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
+    from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
 
@@ -70,7 +74,7 @@ def bench(
         noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
         samples=samples,
         model=model,
-        drafter=drafter,
+        drafter=None if not drafter else drafter_names(drafter),
         middles=words(middle),
         data=data,
         processes=processes,

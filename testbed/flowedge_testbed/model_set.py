@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import Target, load_drafter
 from flowedge.drafting.middles import check_middle
@@ -26,7 +27,7 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_name: what they were loaded by; middles: of a hierarchy, the smallest first.
+        model, drafter_names: what they were loaded by; middles: of a hierarchy, the smallest first.
     """
 
     checkpoint: Checkpoint
@@ -35,12 +36,12 @@ class ModelSet:
     tokenizer: Any
     eos: frozenset[int]
     model: str
-    drafter_name: str
+    drafter_names: tuple[str, ...]
     middles: tuple[MiddleModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
+    def load(cls, model: str, drafter: tuple[str, ...], middles: Sequence[str] = ()) -> ModelSet:
         """Reads all, as --model, --drafter and --middle name them; CheckpointError or BadRequestError."""
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)
@@ -48,7 +49,7 @@ class ModelSet:
         eos = eos_token_ids(checkpoint, tokenizer)
         loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
-            raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
+            raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter_label(drafter)}")
         between = tuple(
             MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
             for middle in middles

@@ -140,7 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        pair = ModelSet.load("bundled", "bundled")
+        pair = ModelSet.load("bundled", ("bundled",))
         directory = arguments.out or Path(scratch)
         runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
         if runs.dataset == OWN:

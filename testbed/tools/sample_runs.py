@@ -29,7 +29,7 @@ class SampleRuns:
 
     def __init__(self, pair: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
         """data: directory of the dataset's file; directory: receives the true paths."""
-        own = ModelSetNames(model=pair.model, drafter=pair.drafter_name)
+        own = ModelSetNames(model=pair.model, drafter=pair.drafter_names)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
         self._clock = make_run_backend("replay", pair, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)

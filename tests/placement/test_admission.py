@@ -117,9 +117,9 @@ def test_a_session_always_has_a_row_and_never_the_reserve() -> None:
 
 
 @pytest.mark.parametrize(
-    "drafter", ["bundled", "bundled-small+ngram", "bundled-eagle3", "bundled+recall", "none"]
+    "drafter", [("bundled",), ("bundled-small", "ngram"), ("bundled-eagle3",), ("bundled", "recall"), ()]
 )
-def test_a_draft_node_takes_what_its_files_say(drafter: str) -> None:
+def test_a_draft_node_takes_what_its_files_say(drafter: tuple[str, ...]) -> None:
     checkpoint = Checkpoint.open("bundled")
     weights, row = required_memory(checkpoint, drafter, "float32")
     models = DraftModels.load(checkpoint, drafter, "float32")

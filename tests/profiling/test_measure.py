@@ -29,7 +29,7 @@ from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 
-SMALL = measure_options(model="bundled", drafter="none", repeats=1, stack_mib=4)
+SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
 
 
@@ -119,7 +119,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
         with pytest.raises(DeviceError, match="being measured already"):
             link(second, first)
         with pytest.raises(DeviceError, match="it is being measured"):
-            assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+            assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
         call.cancel()
     deadline = time.monotonic() + 60
     while True:  # the timing that was going on ends first
@@ -134,7 +134,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
 @pytest.mark.slow
 def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
     try:
         for address in (first, second):
             with pytest.raises(DeviceError, match="flowedge release"):

@@ -182,7 +182,7 @@ def test_an_agent_may_not_lead(cluster: Cluster, kitchen: Process, monkeypatch: 
     """Its certificate would not let it give roles to others."""
     monkeypatch.setattr(process, "_current", cluster.security("boss", CertificateRole.ADMIN))
     with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
-        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", "none"), lambda *_: None)
+        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(

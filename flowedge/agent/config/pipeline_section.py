@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from flowedge.agent.config.section import Section
 from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_names, drafter_value
 
 _PIPELINE = PipelineSettings()
 
@@ -19,9 +20,10 @@ class PipelineSection(Section):
         description="Keep a pipeline of this model up, with this device as its draft node: a directory or "
         'hub id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
     )
-    drafter: str = Field(
-        default=_PIPELINE.drafter,
-        description='Its drafter: a directory or hub id, "bundled", "ngram" or "none".',
+    drafter: str | list[str] = Field(
+        default=drafter_value(_PIPELINE.drafter),
+        description='Its drafter: a directory or hub id, "bundled", "ngram" or "none". Several to join are a '
+        'list: ["bundled", "ngram"].',
     )
     quant: str = Field(default=_PIPELINE.quant, description="Quantisation of the layers.")
     stages: list[str] = Field(
@@ -42,7 +44,7 @@ class PipelineSection(Section):
         """What the agent is run with."""
         return PipelineSettings(
             model=self.model,
-            drafter=self.drafter,
+            drafter=drafter_names(self.drafter),
             quant=self.quant,
             stages=tuple(self.stages),
             count=self.count,

@@ -16,6 +16,7 @@ from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import is_loopback
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -78,7 +79,8 @@ class PipelineKeeper:
         request = pb.DraftNodeRole(
             pipeline=uuid.uuid4().hex,
             model=wanted.model,
-            drafter=wanted.drafter,
+            drafter=drafter_label(wanted.drafter),
+            drafters=wanted.drafter,
             quant=wanted.quant,
             stages=stages,
             split=wanted.split,

@@ -37,14 +37,18 @@ class OpenedCheckpoint:
 
     @classmethod
     def open(
-        cls, checkpoint: Checkpoint, drafter: str, middles: Sequence[str] = (), dtype_name: str = ""
+        cls,
+        checkpoint: Checkpoint,
+        drafters: Sequence[str],
+        middles: Sequence[str] = (),
+        dtype_name: str = "",
     ) -> OpenedCheckpoint:
         """CheckpointError or BadRequestError when the model, or another's config, cannot be opened.
 
         middles: the middle models, as they are named; dtype_name: what they are to be held in.
         """
         num_layers = int(checkpoint.config.num_hidden_layers)
-        taps = drafter_taps(drafter, num_layers)
+        taps = drafter_taps(drafters, num_layers)
         setups = tuple(open_middles(checkpoint, middles, dtype_name))
         return cls(checkpoint, num_layers, checkpoint.fingerprint, taps, setups)
 
@@ -66,12 +70,12 @@ class DraftModels:
     weight_bytes: int
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, drafter: str, dtype_name: str) -> DraftModels:
-        """`drafter` is what --drafter says (see parse_drafter). Raises CheckpointError, BadRequestError."""
+    def load(cls, checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> DraftModels:
+        """drafters: names (see drafter_names). Raises CheckpointError, BadRequestError."""
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, dtype))
+        loaded = load_drafter(drafters, Target(checkpoint, head, tokenizer, dtype))
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
@@ -97,14 +101,14 @@ class DraftModels:
         return drafter.session_bytes(rows) if drafter is not None else 0
 
 
-def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tuple[int, int]:
+def required_memory(checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> tuple[int, int]:
     """Bytes of weights of head and drafter, and of the drafter's cache for one token; no tensor is read.
 
     Errors as DraftModels.load.
     """
     dtype = torch_dtype(dtype_name)
     head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_size(drafter, checkpoint, dtype)
+    size = drafter_size(drafters, checkpoint, dtype)
     return head + size.weights, size.row
 
 

@@ -21,6 +21,7 @@ from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, DrainingError
 from flowedge.core.messages import Message
+from flowedge.drafting.choice import drafters_of
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.express import ExpressFault
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -331,7 +332,7 @@ def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: C
     torch.set_num_threads(settings.threads)
     checkpoint = kept or Checkpoint.open(request.model, hub=settings.weights.hub)
     middles = [middle.model for middle in request.middles]
-    return OpenedCheckpoint.open(checkpoint, request.drafter, middles, request.dtype)
+    return OpenedCheckpoint.open(checkpoint, drafters_of(request), middles, request.dtype)
 
 
 def _load_models(
@@ -341,7 +342,7 @@ def _load_models(
     from flowedge.agent.roles.draft_models import DraftModels, required_memory  # noqa: PLC0415
     from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
 
-    weights, row_bytes = required_memory(checkpoint, request.drafter, request.dtype)
+    weights, row_bytes = required_memory(checkpoint, drafters_of(request), request.dtype)
     admit(
         f"the LM head of {request.model} with the drafter {request.drafter or 'none'}",
         device,
@@ -350,4 +351,4 @@ def _load_models(
         max_rows=max_positions(checkpoint.config),
         settings=settings.memory,
     )
-    return DraftModels.load(checkpoint, request.drafter, request.dtype)
+    return DraftModels.load(checkpoint, drafters_of(request), request.dtype)

@@ -17,6 +17,7 @@ from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.measure_progress import MeasureProgress
 from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.drafting.choice import drafters_of
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
@@ -108,7 +109,7 @@ class MeasureService(rpc.MeasureServicer):
 
         options = measure_options(
             model=request.model,
-            drafter=request.drafter or "none",
+            drafters=drafters_of(request),
             quant=request.quant or "none",
             dtype=request.dtype or "float32",
             repeats=request.repeats,

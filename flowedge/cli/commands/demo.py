@@ -39,7 +39,7 @@ def demo(
         if missing:
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
-        request = PipelineRequest(BUNDLED, BUNDLED, peers=tuple(addresses[name] for name in names))
+        request = PipelineRequest(BUNDLED, (BUNDLED,), peers=tuple(addresses[name] for name in names))
         report = JsonReport(request, options, None)
         with (
             screen.transfers() as transfers,

@@ -8,19 +8,13 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.exits import EXIT_DIFFERENT
-from flowedge.cli.options import BUNDLED, Noise, Quant
+from flowedge.cli.options import BUNDLED, DRAFTER_HELP, Noise, Quant
 from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
 
 
 def generate(
     model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
-    drafter: Annotated[
-        str | None,
-        typer.Option(
-            help="EAGLE head or small language model: directory or hub id; ngram; none; or several joined "
-            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small, bundled-eagle3."
-        ),
-    ] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start so many stage agents and a draft node here, for this run."),
@@ -89,8 +83,7 @@ def generate(
     """
     from flowedge.cli.answers import answer_all  # noqa: PLC0415
     from flowedge.cli.options import (  # noqa: PLC0415
-        default_drafter,
-        local_drafter,
+        choose_drafter,
         local_path,
         middle_models,
         split_peers,
@@ -117,7 +110,7 @@ def generate(
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(
         model=local_path(model),
-        drafter=local_drafter(default_drafter(model, drafter, strategy)),
+        drafter=choose_drafter(model, drafter, strategy),
         quant=quant.value,
         split=split,
         stages=stages,

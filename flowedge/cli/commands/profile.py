@@ -22,8 +22,10 @@ def profile(
     ] = None,
     model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
     drafter: Annotated[
-        str | None,
-        typer.Option(help="EAGLE head, or none. The bundled model has one of its own."),
+        list[str] | None,
+        typer.Option(
+            help="EAGLE-1/2 head, or none; repeated, recall beside it. The bundled model has a head."
+        ),
     ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the model's layers.")] = Quant.NONE,
     repeats: Annotated[
@@ -51,7 +53,7 @@ def profile(
     included, is measured in its direction. An agent that is part of a pipeline refuses. Whatever else runs on
     the devices is in the figures.
     """
-    from flowedge.cli.options import default_drafter, local_path, split_peers  # noqa: PLC0415
+    from flowedge.cli.options import choose_drafter, local_path, split_peers  # noqa: PLC0415
     from flowedge.cli.screens.profile_screen import profile_progress, show_profiles  # noqa: PLC0415
     from flowedge.profiling.measurement import measure_options  # noqa: PLC0415
     from flowedge.profiling.run import ProfileOptions, run_profile  # noqa: PLC0415
@@ -60,7 +62,7 @@ def profile(
         out=out,
         measure=measure_options(
             model=local_path(model),
-            drafter=local_path(default_drafter(model, drafter, "autoregressive")),
+            drafters=choose_drafter(model, drafter, "autoregressive"),
             quant=quant.value,
             repeats=repeats,
             stack_mib=stack_mib,

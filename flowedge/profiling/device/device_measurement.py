@@ -25,6 +25,6 @@ def measure_here(
     from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415
 
     def load_head(checkpoint: Checkpoint) -> HeadExecutor:
-        return DraftModels.load(checkpoint, options.drafter, options.dtype).executor
+        return DraftModels.load(checkpoint, options.drafters, options.dtype).executor
 
     return profile_device(options, name, kind or device_kind(), load_head, tell)

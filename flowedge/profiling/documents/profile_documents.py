@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_value
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
@@ -83,7 +84,7 @@ def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
 
 
 def scenario_content(
-    pair: tuple[str, str],
+    pair: tuple[str, tuple[str, ...]],
     model_file: str,
     quant: str,
     split: Sequence[int],
@@ -102,7 +103,7 @@ def scenario_content(
         "name": "measured",
         "title": f"{pair[0]} on the devices and links measured by flowedge profile",
         "clock": "virtual",
-        "pair": {"model": pair[0], "drafter": pair[1]},
+        "pair": {"model": pair[0], "drafter": drafter_value(pair[1])},
         "devices": {"draft_node": devices[0], "stages": list(devices[1:])},
         "links": {
             "default": {"profile": links[0]},

@@ -112,7 +112,7 @@ class TrainingTarget(ABC):
     def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
         """A saved head as a drafter with an LM head on the CPU. Errors as in flowedge.drafting.loading."""
         choice = Target(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
-        drafter = load_drafter(str(head), choice)
+        drafter = load_drafter((str(head),), choice)
         assert drafter is not None, "a folder is named"
         return drafter
 

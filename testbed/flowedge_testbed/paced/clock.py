@@ -94,7 +94,7 @@ class PacedBackend:
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
             model=self._pair.model,
-            drafter=self._pair.drafter_name,
+            drafter=self._pair.drafter_names,
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted
