@@ -101,7 +101,7 @@ async def _serve_until(
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if settings.advertise:
-            from flowedge.discovery.discovery import Advertiser  # noqa: PLC0415 (imports zeroconf)
+            from flowedge.discovery.advertiser import Advertiser  # noqa: PLC0415 (imports zeroconf)
 
             await stack.enter_async_context(Advertiser(identity.record(), settings.discovery))
         _announce(identity, settings)

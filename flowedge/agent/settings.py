@@ -13,7 +13,7 @@ from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.link_settings import LinkSettings
 from flowedge.security.settings import SecuritySettings
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
 if TYPE_CHECKING:

@@ -1,10 +1,13 @@
-"""Values of options that several commands share."""
+"""Options that several commands share, and checks of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
@@ -13,10 +16,15 @@ from flowedge.net.address import split_address
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
 BUNDLED = choice.BUNDLED
+MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Split = Annotated[
+    str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")
+]
 
 
 class Quant(str, Enum):
-    """How the linear layers of a block are quantised (see flowedge.models.quant.quantize)."""
+    """Quantisations of the linear layers of a block (see flowedge.models.quant.quantize)."""
 
     NONE = "none"
     INT8 = "int8"
@@ -28,7 +36,7 @@ class Quant(str, Enum):
 
 
 class Dtype(str, Enum):
-    """The dtype of weights that are not quantised (see flowedge.models.layers.tensors)."""
+    """Dtypes of weights that are not quantised (see flowedge.models.layers.tensors)."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -36,22 +44,14 @@ class Dtype(str, Enum):
 
 
 class Noise(str, Enum):
-    """What drafts are ranked by above temperature 0; the names are those of flowedge.core.request."""
+    """What drafts are ranked by above temperature 0 (see flowedge.core.request)."""
 
     PLAIN = "plain"
     SHARED = "shared"
-
-
-class DraftNoise(str, Enum):
-    """Which of these a benchmark runs."""
-
-    PLAIN = "plain"
-    SHARED = "shared"
-    BOTH = "both"
 
 
 def split_peers(text: str) -> list[str]:
-    """The addresses of "host:port,host:port"; BadRequestError for one that is none."""
+    """Return the addresses of "host:port,host:port"; raises BadRequestError when an address is malformed."""
     addresses = [part.strip() for part in text.split(",")]
     for address in addresses:
         split_address(address)
@@ -84,7 +84,11 @@ def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tu
 
 
 def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
-    """The models of --middle; BadRequestError when there are none in it, or the strategy uses none."""
+    """Return the models of --middle.
+
+    Raises:
+        BadRequestError: when the option names no model, or the strategy uses no middle models.
+    """
     if text is None:
         return ()
     models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
@@ -96,6 +100,6 @@ def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
 
 
 def local_path(source: str) -> str:
-    """A model's source with a path of this machine made absolute; anything else as it is."""
+    """Return a model's name, with a path of this machine made absolute."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source

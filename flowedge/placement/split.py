@@ -1,4 +1,4 @@
-"""Which layers each stage holds."""
+"""The split of a model: how many layers each stage holds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from flowedge.core.errors import BadRequestError
 
 
 def even_split(layers: int, stages: int) -> list[int]:
-    """Layers per stage, as even as possible.
+    """Return the layers of each stage, as even as possible.
 
-    The first stage also holds the embedding and the last the final norm, so layers left over go to the stages
-    between them first.
+    The first stage also holds the embedding and the last the final norm, so the stages between them get the
+    remaining layers first.
+
+    Raises:
+        BadRequestError: when there is no stage, or there are fewer layers than stages.
     """
     _check_counts(layers, stages)
     counts = [layers // stages] * stages
@@ -20,13 +23,17 @@ def even_split(layers: int, stages: int) -> list[int]:
 
 
 def parse_split(text: str, layers: int, stages: int) -> list[int]:
-    """Layers per stage from "2,3,3"; BadRequestError says what does not add up."""
+    """Return the layers of each stage from a text such as "2,3,3".
+
+    Raises:
+        BadRequestError: when the text is malformed, or does not fit the layers or the stages.
+    """
     _check_counts(layers, stages)
     return check_split(split_counts(text), layers, stages)
 
 
 def split_counts(text: str) -> list[int]:
-    """The numbers of "2,3,3", for when the model is not known here; BadRequestError when they are none."""
+    """Return the numbers of a text such as "2,3,3"; raises BadRequestError when it is malformed."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadRequestError(f"the split is {text!r}; give the layers of each stage, such as 2,3,3")
@@ -34,7 +41,11 @@ def split_counts(text: str) -> list[int]:
 
 
 def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
-    """The counts themselves when each stage has a layer and the layers add up; BadRequestError otherwise."""
+    """Return the counts unchanged.
+
+    Raises:
+        BadRequestError: when they are not one count for each stage, or do not add up to the layers.
+    """
     if len(counts) != stages:
         raise BadRequestError(
             f"the split {_shown(counts)} is for {len(counts)} stages, but there are {stages}"
@@ -49,7 +60,7 @@ def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
 
 
 def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
-    """The half-open range of layers of each stage."""
+    """Return the half-open range of layers of each stage."""
     ranges = []
     start = 0
     for count in counts:

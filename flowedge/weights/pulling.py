@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from flowedge.client.transfer import OnTransfer, Transfer
 from flowedge.core.errors import BadRequestError
 from flowedge.storage.digest import READ_BYTES, is_digest
 from flowedge.weights.fetch.documents import fetch_manifest
@@ -18,6 +17,8 @@ from flowedge.weights.library import Library, read_at
 from flowedge.weights.manifest.location import Location
 from flowedge.weights.manifest.reference import PREFIX, SHORTEST
 from flowedge.weights.settings import WeightsSettings
+
+OnTransfer = Callable[[str, FetchProgress], None]  # what is being done, how far it is
 
 
 async def pull_model(library: Library, model: str, addresses: Sequence[str], on_transfer: OnTransfer) -> str:
@@ -44,7 +45,7 @@ async def pull_model(library: Library, model: str, addresses: Sequence[str], on_
     pin = store.pin({identity: 0, **manifest.sizes})
 
     async def on_progress(progress: FetchProgress) -> None:
-        on_transfer(shown(name), _transfer(progress.done, progress.total, progress.rate, progress.left_s))
+        on_transfer(shown(name), progress)
 
     try:
         store.put(manifest.content)
@@ -69,7 +70,9 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
     checkpoint, store = Checkpoint.open(model, hub=hub), library.store
     name = name_of(model)
     described = describe(
-        checkpoint, store.limits.root, lambda done, total: on_transfer("hashing", _transfer(done, total))
+        checkpoint,
+        store.limits.root,
+        lambda done, total: on_transfer("hashing", _progress(done, total)),
     )
     manifest, done = described.manifest, 0
     pin = store.pin({manifest.id: 0, **manifest.sizes})
@@ -78,7 +81,7 @@ def import_model(library: Library, model: str, *, hub: bool, on_transfer: OnTran
         for digest, size in manifest.sizes.items():
             _copy(library, digest, size, described.locations[digest])
             done += size
-            on_transfer("copying", _transfer(done, manifest.total_bytes))
+            on_transfer("copying", _progress(done, manifest.total_bytes))
         library.shelf.put(manifest, name)
     finally:
         pin.release()
@@ -105,7 +108,7 @@ def quantise_model(library: Library, model: str, quant: str, on_transfer: OnTran
     for index in range(layers):
         LayerBlock.load(checkpoint, index, index + 1, quant=quant, quant_cache=cache)
         done = manifest.total_bytes * (index + 1) // layers
-        on_transfer("quantising", _transfer(done, manifest.total_bytes))
+        on_transfer("quantising", _progress(done, manifest.total_bytes))
 
 
 def _copy(library: Library, digest: str, size: int, location: Location) -> None:
@@ -126,5 +129,5 @@ def _copy(library: Library, digest: str, size: int, location: Location) -> None:
         os.close(descriptor)
 
 
-def _transfer(done: int, total: int, rate: float = 0.0, left_s: float | None = None) -> Transfer:
-    return Transfer(done, total, rate, left_s)
+def _progress(done: int, total: int) -> FetchProgress:
+    return FetchProgress(done, total, 0.0, None)

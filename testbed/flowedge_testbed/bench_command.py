@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import DraftNoise
+
+class DraftNoise(str, Enum):
+    """Which kinds of drafting a benchmark runs."""
+
+    PLAIN = "plain"
+    SHARED = "shared"
+    BOTH = "both"
 
 
 def bench(

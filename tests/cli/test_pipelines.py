@@ -11,7 +11,7 @@ from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.cli.options import DraftNoise, Noise, Quant
+from flowedge.cli.options import Noise, Quant
 from flowedge.core.request import NOISES
 from flowedge.models.quant.quantize import QUANTISATIONS
+from flowedge_testbed.bench_command import DraftNoise
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
 

@@ -16,7 +16,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.grpc_status import from_status
 from flowedge.placement.admission import require, session_rows
 from flowedge.system.cgroup import CgroupMemory, cgroup_memory
-from flowedge.system.memory_room import (
+from flowedge.system.memory import (
     GIB,
     AvailableMemory,
     MemorySettings,

@@ -61,7 +61,7 @@ def test_a_link_is_measured(pair_of_agents: tuple[str, str]) -> None:
 
 def test_only_the_agent_that_is_meant_is_sent_data(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    with pytest.raises(BadRequestError, match="not the one that was meant"):
+    with pytest.raises(BadRequestError, match="another than the caller means"):
         link(first, second, peer_id=agent_id(first))
     with pytest.raises(BadRequestError, match="not an address"):
         link(first, "nowhere", peer_id="x")
@@ -153,7 +153,7 @@ def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str,
 
 
 def test_what_is_no_measurement_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="a-device sent no measurement"):
+    with pytest.raises(ProtocolError, match="a-device sent a measurement that cannot be read"):
         read_measurement('{"name": "x"}', "a-device")
     with pytest.raises(ProtocolError, match="characters"):
         read_measurement(" " * (1 << 21), "a-device")

@@ -10,7 +10,7 @@ import pytest
 from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.profiling.documents.profile_documents import link_profile
+from flowedge.profiling.documents.measured_profiles import link_profile
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge_testbed.plan import cases

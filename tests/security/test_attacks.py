@@ -17,8 +17,8 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.core.errors import AccessError, DeviceLostError
-from flowedge.discovery.device_record import AdvertisedDevice
-from flowedge.discovery.discovery import Advertiser
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.security import process
 from flowedge.security.authority.authority import Authority

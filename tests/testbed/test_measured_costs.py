@@ -11,7 +11,7 @@ import pytest
 from flowedge.core.messages import Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import LayerSize
 from flowedge_testbed.costs.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
 from flowedge_testbed.costs.interpolation import read_off

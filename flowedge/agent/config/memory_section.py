@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from flowedge.agent.config.section import Section
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 
 _MEMORY = MemorySettings()
 

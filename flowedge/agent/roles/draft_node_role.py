@@ -30,8 +30,7 @@ from flowedge.live.timeline import Timeline
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.placement.admission import admit
-from flowedge.system.memory_room import read_available_memory
-from flowedge.system.memory_sums import gib, require_memory
+from flowedge.system.memory import gib, read_available_memory, require_memory
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
 from flowedge.weights.manifest.reference import is_reference

@@ -11,7 +11,7 @@ from flowedge.core.errors import DeviceError
 from flowedge.net.address import is_loopback
 
 if TYPE_CHECKING:
-    from flowedge.discovery.device_record import AdvertisedDevice
+    from flowedge.discovery.advertised_device import AdvertisedDevice
 
 LOOK_S = 1.0
 MOST = 16  # more are left out

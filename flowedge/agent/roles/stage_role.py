@@ -26,7 +26,7 @@ from flowedge.live.timeline import Timeline
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import within
 from flowedge.placement.admission import session_rows
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.library import Library
 from flowedge.weights.open.model_request import OpenedModel, model_request

@@ -7,17 +7,36 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.answers import answer_all
 from flowedge.cli.exits import EXIT_DIFFERENT
-from flowedge.cli.options import BUNDLED, DRAFTER_HELP, Noise, Quant
-from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+from flowedge.cli.options import (
+    BUNDLED,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    Noise,
+    Quant,
+    Split,
+    choose_drafter,
+    local_path,
+    middle_models,
+    split_peers,
+)
+from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.prompts import read_prompts
+from flowedge.cli.report import JsonReport
+from flowedge.cli.screens.answer_screen import AnswerScreen
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.client.request import GenerateOptions
+from flowedge.core.request import parse_noise
+from flowedge.strategies.registry import make_strategy
 
 
 def generate(
-    model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
         int | None,
-        typer.Option(min=1, help="Start so many stage agents and a draft node here, for this run."),
+        typer.Option(min=1, help="Start this many stage agents and a draft node here, for this run."),
     ] = None,
     peers: Annotated[
         str | None,
@@ -25,9 +44,7 @@ def generate(
             help="Agents to use, host:port,...: first the draft node, then the stages in layer order."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
-    ] = None,
+    split: Split = None,
     strategy: Annotated[
         str,
         typer.Option(
@@ -39,7 +56,7 @@ def generate(
         str | None,
         typer.Option(
             help="Middle models of pipespec, DIR,..., smallest first: language models with the target's "
-            "tokenizer. Each takes an agent; those of --peers come after the stages."
+            "tokenizer. Each takes an agent; in --peers these agents come after the stages."
         ),
     ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
@@ -47,22 +64,24 @@ def generate(
     top_p: Annotated[
         float, typer.Option(help="Smallest probability mass to draw from; 1 keeps all tokens.")
     ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0 keeps all.")] = 0,
+    top_k: Annotated[
+        int, typer.Option(help="Number of most likely tokens to draw from; 0 keeps all tokens.")
+    ] = 0,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the draws; if not given, one is drawn and shown.")
+        int | None, typer.Option(help="Seed of the draws; if not given, a seed is drawn and shown.")
     ] = None,
     noise: Annotated[
         Noise,
         typer.Option(
-            help="Above temperature 0, what drafts are ranked by: shared, the noise of the draws as well, or "
-            "plain, how likely tokens are alone. The output is the same."
+            help="What drafts are ranked by above temperature 0: their probability alone (plain), or also "
+            "the noise of the draws (shared). The output is the same."
         ),
     ] = Noise.SHARED,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
     prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help='File, a JSON object a line: "prompt", or "turns", of which the first is used.'),
+        typer.Option(help='File of JSON lines with "prompt", or "turns", of which the first is used.'),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
     check: Annotated[
@@ -70,7 +89,7 @@ def generate(
         typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole."),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File to write what came out and what it took to.")
+        Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
     cluster_dir: ClusterDir = None,
@@ -81,22 +100,7 @@ def generate(
     Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
     """
-    from flowedge.cli.answers import answer_all  # noqa: PLC0415
-    from flowedge.cli.options import (  # noqa: PLC0415
-        choose_drafter,
-        local_path,
-        middle_models,
-        split_peers,
-    )
-    from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
-    from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
-    from flowedge.cli.report import JsonReport  # noqa: PLC0415
-    from flowedge.cli.screens.answer_screen import AnswerScreen  # noqa: PLC0415
-    from flowedge.client.request import GenerateOptions  # noqa: PLC0415
-    from flowedge.core.request import parse_noise  # noqa: PLC0415
-    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
-
-    # What is wrong with the options is found before anything is started.
+    # Wrong options are found before anything is started.
     middles = middle_models(middle, make_strategy(strategy, {}))
     options = GenerateOptions(
         strategy=strategy,
@@ -117,7 +121,7 @@ def generate(
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
     )
-    choose_identity(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
     report = JsonReport(request, options, json_file)
     with (

@@ -33,8 +33,7 @@ from flowedge.models.quant.bitsandbytes import settle
 from flowedge.models.quant.cached_encoding import cached_encoding
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant, quantize_block
-from flowedge.system.memory_room import read_available_cuda_memory, read_available_memory
-from flowedge.system.memory_sums import gib, require_memory
+from flowedge.system.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
 
 
 @dataclass(frozen=True)

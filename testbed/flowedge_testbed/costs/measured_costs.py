@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge_testbed.costs.interpolation import read_off
 from flowedge_testbed.emulation.emulation import Emulation
 

@@ -1,16 +1,22 @@
-"""Whether an agent runs on this device, and how systemd sees it."""
+"""Whether an agent runs on this device, and the state of its systemd unit."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flowedge.doctor.finding import Finding, FindingKind, Severity
 from flowedge.net.address import is_loopback
 
 MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"
-UNITS = (UNIT, "flowedge-draft-node.service")  # a draft node is an agent too, and runs instead
+UNITS = (UNIT, "flowedge-draft-node.service")  # one of the two runs: a draft node is an agent too
+_SYSTEMD = Path("/run/systemd/system")
+_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
+_ANSWER_S = 10.0
 
 NOT_RUNNING = FindingKind(
     "agent-not-running",
@@ -47,17 +53,23 @@ KINDS = (NOT_RUNNING, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
 
 @dataclass(frozen=True)
 class UnitFacts:
-    """What `systemctl show` says; `installed` is False where there is no systemd or no unit."""
+    """The agent's unit, as `systemctl show` describes it.
+
+    Attributes:
+        installed: False where there is no systemd or no unit.
+        active: ActiveState: active, activating, inactive or failed.
+        result: why the unit has failed.
+    """
 
     installed: bool
-    active: str = ""  # ActiveState: active, activating, inactive, failed
+    active: str = ""
     result: str = ""
     restarts: int = 0
     name: str = UNIT
 
 
 def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
-    """From where the agents that answer on this device listen."""
+    """Judge the addresses at which agents of this device answer."""
     if not addresses:
         return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
     if all(is_loopback(address) for address in addresses):
@@ -66,7 +78,7 @@ def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
 
 
 def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
-    """From systemd's view of the agent."""
+    """Judge the state of the agent's unit."""
     findings = []
     if unit.installed and unit.active == "failed":
         findings.append(
@@ -79,8 +91,23 @@ def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
     return findings
 
 
+def read_unit() -> UnitFacts:
+    """Ask systemd for the agent's unit; without systemd, the unit counts as not installed."""
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not _SYSTEMD.is_dir():
+        return UnitFacts(installed=False)
+    command = [systemctl, "show", *UNITS, f"--property={_FIELDS}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return UnitFacts(
+            installed=True, active="failed", result=f"systemctl did not answer in {_ANSWER_S:g} s"
+        )
+    return unit_facts(done.stdout)
+
+
 def unit_facts(shown: str) -> UnitFacts:
-    """From the lines `systemctl show` prints of UNITS: the one that is in use, else the first installed."""
+    """Read what `systemctl show` prints of UNITS; return the unit in use, or else the first installed."""
     installed = [facts for facts in map(_facts, shown.split("\n\n")) if facts.installed]
     used = [facts for facts in installed if facts.active != "inactive"]
     return next(iter(used or installed), UnitFacts(installed=False))

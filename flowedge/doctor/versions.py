@@ -1,4 +1,4 @@
-"""Whether devices speak the same protocol, and whether they can be told apart."""
+"""Whether devices run the same version, and whether they can be told apart."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = (PROTOCOL, VERSION_DIFFERS, SAME_ID, SAME_NAME)
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """What a device says that it runs."""
+    """The versions that a device reports."""
 
     device: str
     protocol: int
@@ -49,24 +49,24 @@ class VersionFacts:
 def judge_versions(
     versions: Sequence[VersionFacts], own: VersionFacts = VersionFacts("", PROTOCOL_VERSION, VERSION)
 ) -> list[Finding]:
-    """From what other devices run."""
+    """Judge the versions of other devices."""
     findings = []
-    for one in versions:
-        if one.protocol != own.protocol:
+    for facts in versions:
+        if facts.protocol != own.protocol:
             detail = (
-                f"it speaks protocol {one.protocol} (FlowEdge {one.version}), this device {own.protocol} "
+                f"it speaks protocol {facts.protocol} (FlowEdge {facts.version}), this device {own.protocol} "
                 f"(FlowEdge {own.version})"
             )
-            findings.append(Finding(PROTOCOL, one.device, detail))
-        elif one.version != own.version:
-            detail = f"FlowEdge {one.version} there, {own.version} here"
-            findings.append(Finding(VERSION_DIFFERS, one.device, detail))
+            findings.append(Finding(PROTOCOL, facts.device, detail))
+        elif facts.version != own.version:
+            detail = f"it runs FlowEdge {facts.version}, this device {own.version}"
+            findings.append(Finding(VERSION_DIFFERS, facts.device, detail))
     return findings
 
 
 def judge_duplicates(found: Sequence[Duplicate]) -> list[Finding]:
-    """From devices that share an id or a name."""
+    """Judge devices that share an id or a name."""
     return [
-        Finding(SAME_ID if one.what == "id" else SAME_NAME, one.devices[0].split(" (")[0], str(one))
-        for one in found
+        Finding(SAME_ID if same.what == "id" else SAME_NAME, same.devices[0].split(" (")[0], str(same))
+        for same in found
     ]

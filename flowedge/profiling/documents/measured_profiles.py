@@ -1,4 +1,4 @@
-"""Profiles and a scenario from what was measured."""
+"""Profiles, and a scenario that uses them, made from measurements."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_value
-from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.device import DeviceProfile, MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import DTYPE_BYTES, LayerSize, ModelProfile
 from flowedge.profiling.documents.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
 from flowedge.profiling.measurement import DeviceMeasurement, LayerTime, LinkMeasurement, ModelTimes
 
-DIGITS = 4  # significant ones that are written
+DIGITS = 4  # significant digits that are written
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
 STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
 @dataclass(frozen=True)
 class FittedDevice:
-    """A device's profile, and how well the roofline in it meets what was measured."""
+    """A device's profile, and the roofline in it with its error."""
 
     profile: DeviceProfile
     roofline: Roofline
 
 
 def device_profile(found: DeviceMeasurement) -> FittedDevice:
-    """The profile of a measured device. BadRequestError when the times fit no roofline."""
+    """Return the profile of a measured device.
+
+    Raises:
+        BadRequestError: when there are too few times to fit a roofline, or profiles do not have the dtype.
+    """
     if found.dtype not in DTYPE_BYTES:
         raise BadRequestError(f"{found.name} was measured in {found.dtype}, which profiles do not have")
     roofline = fit_roofline(_samples(found, found.layers))
@@ -51,7 +54,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
 
 
 def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProfile:
-    """The profile of one direction of a link."""
+    """Return the profile of one direction of a link."""
     return LinkProfile(
         title=f"{sender} to {receiver}",
         source=(
@@ -65,7 +68,7 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
 
 
 def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
-    """The sizes of the model that was measured, with EAGLE heads as its drafters."""
+    """Return the sizes of the measured model, with EAGLE heads as its drafters."""
     return ModelProfile.model_validate(
         {
             "title": times.model,
@@ -92,11 +95,13 @@ def scenario_content(
     links: Sequence[str],
     hosts: Sequence[str],
 ) -> dict[str, Any]:
-    """A scenario in the form of testbed/flowedge_testbed/scenario.py.
+    """Return a scenario in the form of testbed/flowedge_testbed/scenario.py.
 
     Args:
-        split: layers of each stage. pair: the real model and drafter that supply the tokens.
-        devices, links: files, from the draft node on; link i leaves device i. hosts: addresses, or none.
+        pair: the real model and the names of its drafters, which supply the tokens.
+        split: layers of each stage.
+        devices, links: files, from the draft node on; link i leaves device i.
+        hosts: addresses of agents, in the same order; empty for emulation alone.
     """
     hops = [f"v{index}" if index else "d0" for index in range(len(devices))]
     content: dict[str, Any] = {

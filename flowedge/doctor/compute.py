@@ -1,8 +1,12 @@
-"""Whether the libraries that compute are there and work."""
+"""Whether PyTorch and bitsandbytes work on this device."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from flowedge.doctor.finding import Finding, FindingKind, Severity
 
@@ -26,15 +30,18 @@ NO_BITSANDBYTES = FindingKind(
     "Install bitsandbytes as constraints.txt pins it, or use --quant int4 or none.",
 )
 KINDS = (TORCH_BROKEN, NO_CUDA, NO_BITSANDBYTES)
+TRIAL_S = 120.0
+_GPU_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvhost-ctrl-gpu", "/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
 class ComputeFacts:
-    """What a process found out that tried them.
+    """What works on this device.
 
     Attributes:
-        gpu: whether the device has an NVIDIA GPU, as files of the system tell.
-        torch_problem, bitsandbytes_problem: None when they work.
+        gpu: whether the device has an NVIDIA GPU, judged by files of the system.
+        cuda: whether PyTorch can use it.
+        torch_problem, bitsandbytes_problem: None when the library works.
     """
 
     gpu: bool
@@ -44,7 +51,7 @@ class ComputeFacts:
 
 
 def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
-    """From what was tried."""
+    """Judge what works."""
     if facts.torch_problem is not None:
         return [Finding(TORCH_BROKEN, device, facts.torch_problem)]
     findings = []
@@ -53,3 +60,21 @@ def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
     if facts.bitsandbytes_problem is not None:
         findings.append(Finding(NO_BITSANDBYTES, device, facts.bitsandbytes_problem))
     return findings
+
+
+def try_libraries(timeout_s: float = TRIAL_S) -> ComputeFacts:
+    """Try the libraries in a process of their own, which they may crash or hang (see library_trial)."""
+    gpu = any(Path(file).exists() for file in _GPU_FILES)
+    command = [sys.executable, "-m", "flowedge.doctor.library_trial"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return ComputeFacts(gpu, cuda=False, torch_problem=f"it did not answer within {timeout_s:g} s")
+    last = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or not last.startswith("{"):
+        words = done.stderr.strip().rpartition("\n")[2]
+        return ComputeFacts(
+            gpu, cuda=False, torch_problem=f"the process ended with {done.returncode}: {words}"
+        )
+    tried = json.loads(last)
+    return ComputeFacts(gpu, tried["cuda"], None, tried["bitsandbytes"])
