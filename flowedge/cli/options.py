@@ -13,11 +13,13 @@ from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import split_address
-from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
 BUNDLED = choice.BUNDLED
 MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AskPeers = Annotated[
+    str | None, typer.Option("--peers", help="Ask these agents (host:port,...) instead of searching.")
+]
 Split = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")
 ]
@@ -81,22 +83,6 @@ def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tu
         f"--strategy {strategy} needs a drafter for {model}: give --drafter ({choice.NGRAM} needs no "
         "weights), or use --strategy autoregressive"
     )
-
-
-def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
-    """Return the models of --middle.
-
-    Raises:
-        BadRequestError: when the option names no model, or the strategy uses no middle models.
-    """
-    if text is None:
-        return ()
-    models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
-    if not models:
-        raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
-    if not isinstance(strategy, HierarchicalStrategy):
-        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
-    return models
 
 
 def local_path(source: str) -> str:

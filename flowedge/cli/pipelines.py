@@ -103,9 +103,10 @@ def open_pipeline(
     """
     with ExitStack() as started:
         if request.stages is not None:
+            cluster = LocalCluster(request.stages, middles=len(request.middles))
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
             report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
-            cluster = started.enter_context(LocalCluster(request.stages, middles=len(request.middles)))
+            started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
             planned: Planned = address, request.spec(address, tuple(others))
         elif request.peers is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from flowedge.core.errors import BadRequestError
 
 
@@ -14,22 +16,17 @@ def even_split(layers: int, stages: int) -> list[int]:
     Raises:
         BadRequestError: when there is no stage, or there are fewer layers than stages.
     """
-    _check_counts(layers, stages)
+    if stages < 1:
+        raise BadRequestError(f"there are {stages} stages; at least one is needed")
+    if layers < stages:
+        raise BadRequestError(
+            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
+        )
     counts = [layers // stages] * stages
     middle_first = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
     for stage in middle_first[: layers % stages]:
         counts[stage] += 1
     return counts
-
-
-def parse_split(text: str, layers: int, stages: int) -> list[int]:
-    """Return the layers of each stage from a text such as "2,3,3".
-
-    Raises:
-        BadRequestError: when the text is malformed, or does not fit the layers or the stages.
-    """
-    _check_counts(layers, stages)
-    return check_split(split_counts(text), layers, stages)
 
 
 def split_counts(text: str) -> list[int]:
@@ -46,37 +43,18 @@ def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
     Raises:
         BadRequestError: when they are not one count for each stage, or do not add up to the layers.
     """
+    split = ",".join(map(str, counts))
     if len(counts) != stages:
-        raise BadRequestError(
-            f"the split {_shown(counts)} is for {len(counts)} stages, but there are {stages}"
-        )
+        raise BadRequestError(f"the split {split} is for {len(counts)} stages, but there are {stages}")
     if min(counts) < 1:
-        raise BadRequestError(f"the split {_shown(counts)} leaves a stage without a layer")
+        raise BadRequestError(f"the split {split} leaves a stage without a layer")
     if sum(counts) != layers:
         raise BadRequestError(
-            f"the split {_shown(counts)} adds up to {sum(counts)} layers, but the model has {layers}"
+            f"the split {split} adds up to {sum(counts)} layers, but the model has {layers}"
         )
     return counts
 
 
 def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
     """Return the half-open range of layers of each stage."""
-    ranges = []
-    start = 0
-    for count in counts:
-        ranges.append((start, start + count))
-        start += count
-    return ranges
-
-
-def _check_counts(layers: int, stages: int) -> None:
-    if stages < 1:
-        raise BadRequestError(f"there are {stages} stages; at least one is needed")
-    if layers < stages:
-        raise BadRequestError(
-            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
-        )
-
-
-def _shown(counts: list[int]) -> str:
-    return ",".join(map(str, counts))
+    return list(pairwise([0, *accumulate(counts)]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.drafting.choice import MOST_NAMES
 
 MAX_REPEATS = 100
@@ -140,15 +142,10 @@ class LinkMeasurement(StrictModel):
         return 8 * self.bytes / self.seconds
 
 
-C = TypeVar("C", bound=StrictModel)
-
-
 def measure_options(**given: object) -> MeasureOptions:
     """Return checked options; raises BadRequestError with the option that is out of range."""
-    try:
+    with _refused_as(BadRequestError, "the measurement cannot be asked for"):
         return MeasureOptions.model_validate(given)
-    except ValidationError as error:
-        raise BadRequestError(f"the measurement cannot be asked for: {_reasons(error)}") from error
 
 
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
@@ -157,21 +154,20 @@ def read_measurement(text: str, device: str) -> DeviceMeasurement:
         raise ProtocolError(
             f"{device} sent a measurement of {len(text)} characters; at most {MAX_JSON} are read"
         )
-    try:
+    with _refused_as(ProtocolError, f"{device} sent a measurement that cannot be read"):
         return DeviceMeasurement.model_validate_json(text)
-    except ValidationError as error:
-        raise ProtocolError(f"{device} sent a measurement that cannot be read: {_reasons(error)}") from error
 
 
 def link_measurement(device: str, **given: object) -> LinkMeasurement:
     """Read the measurement of a link that a device has sent; raises ProtocolError when it cannot be read."""
-    try:
+    with _refused_as(ProtocolError, f"{device} sent a measurement of a link that cannot be read"):
         return LinkMeasurement.model_validate(given)
+
+
+@contextmanager
+def _refused_as(kind: type[FlowEdgeError], refusal: str) -> Iterator[None]:
+    try:
+        yield
     except ValidationError as error:
-        raise ProtocolError(
-            f"{device} sent a measurement of a link that cannot be read: {_reasons(error)}"
-        ) from error
-
-
-def _reasons(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5])
+        reasons = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
+        raise kind(f"{refusal}: {'; '.join(reasons)}") from error

@@ -46,8 +46,7 @@ def init(
         int, typer.Option(min=1, max=65534, help="Port that devices join at; the next port is for renewals.")
     ] = 7443,
     lifetime: Annotated[
-        str,
-        typer.Option(help="Lifetime of a device's certificate, such as 90d; it is renewed after two thirds."),
+        str, typer.Option(help="Lifetime of certificates, such as 90d; they are renewed after two thirds.")
     ] = "90d",
 ) -> None:
     """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
@@ -67,9 +66,7 @@ def init(
 @cluster.command()
 def serve(
     directory: Dir = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; by default every network of this machine.")
-    ] = "0.0.0.0",
+    host: Annotated[str, typer.Option(help="Address to listen on; by default all networks.")] = "0.0.0.0",
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
     ] = False,
@@ -91,10 +88,7 @@ def token(
     name: Annotated[str, typer.Option(help="Only a member of this name may use the token.")] = "",
     address: Annotated[
         list[str] | None,
-        typer.Option(
-            help="HOST[:PORT] at which devices reach this machine; may be repeated. Its own addresses if "
-            "not given."
-        ),
+        typer.Option(help="HOST[:PORT] of this machine for devices, repeatable; by default its addresses."),
     ] = None,
     directory: Dir = None,
 ) -> None:
@@ -148,12 +142,9 @@ def join(
         str | None, typer.Option(help="Name of this device in the cluster; the host's name if not given.")
     ] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Directory for the credentials; the state directory if not given."),
+        Path | None, typer.Option("--dir", help="For the credentials; the state directory if not given.")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the credentials that are there.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
 ) -> None:
     """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
     parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.discovery_options import discovery_settings
-from flowedge.cli.options import AsJson, split_peers
+from flowedge.cli.options import AsJson, AskPeers, split_peers
 from flowedge.cli.screens import device_watch
 from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
 from flowedge.cli.screens.tables import output_console
@@ -23,15 +23,10 @@ from flowedge.profiling.link_rates import link_rates
 
 def devices(
     timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
-    peers: Annotated[
-        str | None, typer.Option(help="Ask these agents (host:port,...) instead of searching.")
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and show devices as they come and go.")
-    ] = False,
+    peers: AskPeers = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show devices as they come and go.")] = False,
     rate: Annotated[
-        bool,
-        typer.Option("--rate", help="Measure the link from each idle agent to the next, for seconds each."),
+        bool, typer.Option("--rate", help="Measure the link from each idle agent to the next (seconds each).")
     ] = False,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,

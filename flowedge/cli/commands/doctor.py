@@ -25,17 +25,14 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 def doctor(
     peers: Annotated[
-        str | None,
-        typer.Option("--peer", help="Examine these agents (host:port,...) beside those that are found."),
+        str | None, typer.Option("--peer", help="Agents (host:port,...) to examine beside those found.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
     slow: Annotated[float, typer.Option(min=0, help="Mbit/s below which a link is slow.")] = 50.0,
     rate: Annotated[
         bool, typer.Option(help="Measure links between this device's idle agent and other idle agents.")
     ] = True,
-    libraries: Annotated[
-        bool, typer.Option(help="Try PyTorch and bitsandbytes, which takes seconds.")
-    ] = True,
+    libraries: Annotated[bool, typer.Option(help="Try PyTorch and bitsandbytes, for seconds.")] = True,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,

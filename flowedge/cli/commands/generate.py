@@ -18,7 +18,6 @@ from flowedge.cli.options import (
     Split,
     choose_drafter,
     local_path,
-    middle_models,
     split_peers,
 )
 from flowedge.cli.pipelines import PipelineRequest, open_pipeline
@@ -27,7 +26,9 @@ from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
+from flowedge.core.errors import BadRequestError
 from flowedge.core.request import parse_noise
+from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
 
 
@@ -35,14 +36,10 @@ def generate(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
-        int | None,
-        typer.Option(min=1, help="Start this many stage agents and a draft node here, for this run."),
+        int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
     ] = None,
     peers: Annotated[
-        str | None,
-        typer.Option(
-            help="Agents to use, host:port,...: first the draft node, then the stages in layer order."
-        ),
+        str | None, typer.Option(help="Agents as host:port,...: the draft node, then stages in layer order.")
     ] = None,
     split: Split = None,
     strategy: Annotated[
@@ -61,15 +58,9 @@ def generate(
     ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(help="Smallest probability mass to draw from; 1 keeps all tokens.")
-    ] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(help="Number of most likely tokens to draw from; 0 keeps all tokens.")
-    ] = 0,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the draws; if not given, a seed is drawn and shown.")
-    ] = None,
+    top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws; drawn and shown if not given.")] = None,
     noise: Annotated[
         Noise,
         typer.Option(
@@ -80,13 +71,11 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
     prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
     prompts: Annotated[
-        Path | None,
-        typer.Option(help='File of JSON lines with "prompt", or "turns", of which the first is used.'),
+        Path | None, typer.Option(help='File of JSON lines with "prompt", or "turns" (the first is used).')
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole."),
+        bool, typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole.")
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
@@ -101,7 +90,7 @@ def generate(
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
     """
     # Wrong options are found before anything is started.
-    middles = middle_models(middle, make_strategy(strategy, {}))
+    middles = _middle_models(middle, make_strategy(strategy, {}))
     options = GenerateOptions(
         strategy=strategy,
         max_new_tokens=max_new_tokens,
@@ -131,3 +120,14 @@ def generate(
         answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+    if not models:
+        raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
+    if not isinstance(strategy, HierarchicalStrategy):
+        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
+    return models

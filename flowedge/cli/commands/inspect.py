@@ -24,8 +24,7 @@ _PIPED_WIDTH = 120  # columns
 def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, hub id, or bundled.")],
     quant: Annotated[
-        list[Quant] | None,
-        typer.Option(help="Quantisation of the layers; repeat it for several, all if not given."),
+        list[Quant] | None, typer.Option(help="Quantisation of the layers; repeatable, all if not given.")
     ] = None,
     dtype: Annotated[
         Dtype, typer.Option(help="Dtype of unquantised weights, and of keys and values.")
@@ -34,8 +33,7 @@ def inspect(
         int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
     ] = None,
     memory: Annotated[
-        float | None,
-        typer.Option(min=0.0001, help="GiB of each device for weights and caches."),
+        float | None, typer.Option(min=0.0001, help="GiB of each device for weights and caches.")
     ] = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of context to have room for.")] = 4096,
     as_json: AsJson = False,

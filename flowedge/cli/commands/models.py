@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from flowedge.cli.discovery_options import discovery_settings
-from flowedge.cli.options import AsJson, Quant, split_peers
+from flowedge.cli.options import AsJson, AskPeers, Quant, split_peers
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
@@ -42,9 +42,7 @@ Model = Annotated[str, typer.Argument(help="sha256:HASH of a listed model; 8 dig
 @models.callback()
 def list_models(
     context: typer.Context,
-    peers: Annotated[
-        str | None, typer.Option(help="Ask these agents (host:port,...) instead of searching.")
-    ] = None,
+    peers: AskPeers = None,
     timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
     local: Annotated[bool, typer.Option("--local", help="List only this device's own cache.")] = False,
     cache_dir: CacheDir = None,
@@ -75,14 +73,11 @@ def pull(
         str, typer.Argument(help="sha256:HASH of a model that an agent has, a directory, or a hub id.")
     ],
     peers: Annotated[
-        str | None,
-        typer.Option("--from", help="Agents that have it (host:port,...); if not given, they are searched."),
+        str | None, typer.Option("--from", help="Agents (host:port,...) that have it; searched if not given.")
     ] = None,
-    hub: Annotated[
-        bool, typer.Option("--hub", help="Download a hub id that this device does not have.")
-    ] = False,
+    hub: Annotated[bool, typer.Option("--hub", help="Download a hub id that is not on this device.")] = False,
     quant: Annotated[
-        Quant, typer.Option(help="Quantise the layers here as well, so that stages can fetch them quantised.")
+        Quant, typer.Option(help="Quantise the layers as well, for stages to fetch.")
     ] = Quant.NONE,
     timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
     cache_dir: CacheDir = None,

@@ -19,8 +19,7 @@ def profile(
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST:PORT]...",
-            help="Idle agents in pipeline order: the draft node, then the stages. Without, this machine.",
+            metavar="[HOST:PORT]...", help="Idle agents: the draft node, then the stages. None: this machine."
         ),
     ] = None,
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
@@ -33,12 +32,7 @@ def profile(
         int, typer.Option(min=1, max=100, help="Timings of each kind of work; the median counts.")
     ] = 15,
     stack_mib: Annotated[
-        int,
-        typer.Option(
-            min=4,
-            max=1 << 16,
-            help="MiB of weights of the layers for the roofline; more than the CPU's caches hold.",
-        ),
+        int, typer.Option(min=4, max=1 << 16, help="MiB of layers for the roofline; more than caches hold.")
     ] = 256,
     link_mib: Annotated[int, typer.Option(min=1, max=256, help="MiB sent to measure each link.")] = 32,
     round_trips: Annotated[

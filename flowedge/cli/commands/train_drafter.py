@@ -26,9 +26,7 @@ class HeadKind(str, Enum):
 
 def train_drafter(
     model: Annotated[str, typer.Argument(help="The target: checkpoint directory, hub id, or bundled.")],
-    data: Annotated[
-        Path, typer.Option(help="JSON lines with messages, prompt and response, turns, or text.")
-    ],
+    data: Annotated[Path, typer.Option(help="JSON lines: messages, prompt and response, turns, or text.")],
     out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
     kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = HeadKind.EAGLE,
     init: Annotated[
@@ -44,17 +42,13 @@ def train_drafter(
         float | None, typer.Option("--lr", help="Peak learning rate; by the model's width if not given.")
     ] = None,
     cross_entropy_weight: Annotated[
-        float, typer.Option(help="Weight of the loss on tokens; the loss on features has weight 1.")
+        float, typer.Option(help="Weight of the token loss (features: 1).")
     ] = 0.1,
     draft_vocab: Annotated[
-        int, typer.Option(help="Tokens that an EAGLE-3 head can propose: the most frequent of the data.")
+        int, typer.Option(help="EAGLE-3: tokens it can propose, the most frequent.")
     ] = 32000,
-    unroll: Annotated[
-        int, typer.Option(help="Steps on its own output that an EAGLE-3 head is trained through.")
-    ] = 7,
-    self_generate: Annotated[
-        int, typer.Option(help="Prompts that the target answers, to train on its answers as well.")
-    ] = 0,
+    unroll: Annotated[int, typer.Option(help="EAGLE-3: steps on its own output in training.")] = 7,
+    self_generate: Annotated[int, typer.Option(help="Prompts whose answers by the target are added.")] = 0,
     answer_tokens: Annotated[int, typer.Option(help="Most tokens of a self-generated answer.")] = 256,
     evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the target's layers.")] = Quant.NONE,
@@ -73,9 +67,7 @@ def train_drafter(
         str, typer.Option(help="cpu or cuda: where the head and layers in this process compute.")
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of the first weights, the noise and the order.")] = 0,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew instead of going on after an interruption.")
-    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
