@@ -42,13 +42,13 @@ def train_drafter(
         float | None, typer.Option("--lr", help="Peak learning rate; by the model's width if not given.")
     ] = None,
     cross_entropy_weight: Annotated[
-        float, typer.Option(help="Weight of the token loss (features: 1).")
+        float, typer.Option(help="Weight of the loss on tokens; the loss on features has weight 1.")
     ] = 0.1,
     draft_vocab: Annotated[
-        int, typer.Option(help="EAGLE-3: tokens it can propose, the most frequent.")
+        int, typer.Option(help="Tokens that an EAGLE-3 head can propose: the most frequent of the data.")
     ] = 32000,
     unroll: Annotated[int, typer.Option(help="EAGLE-3: steps on its own output in training.")] = 7,
-    self_generate: Annotated[int, typer.Option(help="Prompts whose answers by the target are added.")] = 0,
+    self_generate: Annotated[int, typer.Option(help="Prompts that the target answers, to train on.")] = 0,
     answer_tokens: Annotated[int, typer.Option(help="Most tokens of a self-generated answer.")] = 256,
     evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the target's layers.")] = Quant.NONE,
