@@ -12,7 +12,7 @@ from flowedge.client import Client, Device
 from flowedge.client.assembly import OnProgress
 from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.drafting.choice import BUNDLED
+from flowedge.drafting.choice import BUNDLED, drafter_value
 from flowedge.placement.split import even_split
 from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.documents.link import LinkProfile
@@ -21,7 +21,6 @@ from flowedge.profiling.documents.measured_profiles import (
     device_profile,
     link_profile,
     model_profile,
-    scenario_content,
 )
 from flowedge.profiling.documents.model import ModelProfile
 from flowedge.profiling.documents.profile_files import (
@@ -36,6 +35,7 @@ from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
 ASSUMED_LINK = "gigabit"  # between the devices of that scenario
+STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ def run_profile(options: ProfileOptions, report: OnProgress) -> Profiled:
     require_free(options.out, files.names, force=options.force)
     found = [_measure(options, index, name, report) for index, name in enumerate(names)]
     links = _measure_links(options, agents, report) if files.links else []
-    devices = [device_profile(one) for one in found]
+    devices = [device_profile(measured) for measured in found]
     model = model_profile(found[0].model, found[0].dtype)
     documents: dict[str, dict[str, Any]] = {
-        **{name: _content(one.profile) for name, one in zip(files.devices, devices, strict=True)},
+        **{name: _content(device.profile) for name, device in zip(files.devices, devices, strict=True)},
         **{name: _content(link) for name, link in zip(files.links, links, strict=True)},
         files.model: _content(model),
         SCENARIO: _scenario(options, files, model, found[0].model.quant),
@@ -136,21 +136,38 @@ def _measure_links(
 def _scenario(
     options: ProfileOptions, files: ProfileFiles, model: ModelProfile, quant: str
 ) -> dict[str, Any]:
-    measure = options.measure
+    """Return a scenario in the form of testbed/flowedge_testbed/scenario.py."""
+    name, drafters = options.measure.model, options.measure.drafters
+    if not drafters:  # the model is emulated on the tokens of the bundled models
+        name, drafters = BUNDLED, (BUNDLED,)
     devices, links = files.devices, files.links
     if not links:
         stages = min(LOCAL_STAGES, model.layers)
         devices, links = (devices[0],) * (1 + stages), (ASSUMED_LINK,) * (1 + stages)
-    return scenario_content(
-        # Without a drafter, the model is emulated on the tokens of the bundled models.
-        pair=(measure.model, measure.drafters) if measure.drafters else (BUNDLED, (BUNDLED,)),
-        model_file=files.model,
-        quant=quant,
-        split=even_split(model.layers, len(devices) - 1),
-        devices=devices,
-        links=links,
-        hosts=options.hosts if files.links else (),
-    )
+    hops = [f"v{index}" if index else "d0" for index in range(len(devices))]  # the device a link leaves
+    content: dict[str, Any] = {
+        "name": "measured",
+        "title": f"{name} on the devices and links measured by flowedge profile",
+        "clock": "virtual",
+        "pair": {"model": name, "drafter": drafter_value(drafters)},
+        "devices": {"draft_node": devices[0], "stages": list(devices[1:])},
+        "links": {
+            "default": {"profile": links[0]},
+            "hops": {hop: {"profile": link} for hop, link in zip(hops, links, strict=True)},
+        },
+        "emulated": [
+            {"model": files.model, "quant": quant, "split": even_split(model.layers, len(devices) - 1)}
+        ],
+        "strategies": list(STRATEGIES),
+        "datasets": {"mt_bench": "mt_bench.jsonl"},
+        "temperatures": [0],
+        "samples": 5,
+        "max_new_tokens": 64,
+        "report": {"tables": ["table1"], "plots": ["bars", "gantt"]},
+    }
+    if files.links:
+        content["hosts"] = {"draft_node": options.hosts[0], "stages": list(options.hosts[1:])}
+    return content
 
 
 def _content(document: Any) -> dict[str, Any]:

@@ -1,14 +1,12 @@
-"""Profiles, and a scenario that uses them, made from measurements."""
+"""Profiles made from measurements."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import drafter_value
 from flowedge.profiling.documents.device import DeviceProfile, MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import DTYPE_BYTES, LayerSize, ModelProfile
@@ -17,7 +15,6 @@ from flowedge.profiling.measurement import DeviceMeasurement, LayerTime, LinkMea
 
 DIGITS = 4  # significant digits that are written
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
-STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
 @dataclass(frozen=True)
@@ -86,47 +83,6 @@ def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
     )
 
 
-def scenario_content(
-    pair: tuple[str, tuple[str, ...]],
-    model_file: str,
-    quant: str,
-    split: Sequence[int],
-    devices: Sequence[str],
-    links: Sequence[str],
-    hosts: Sequence[str],
-) -> dict[str, Any]:
-    """Return a scenario in the form of testbed/flowedge_testbed/scenario.py.
-
-    Args:
-        pair: the real model and the names of its drafters, which supply the tokens.
-        split: layers of each stage.
-        devices, links: files, from the draft node on; link i leaves device i.
-        hosts: addresses of agents, in the same order; empty for emulation alone.
-    """
-    hops = [f"v{index}" if index else "d0" for index in range(len(devices))]
-    content: dict[str, Any] = {
-        "name": "measured",
-        "title": f"{pair[0]} on the devices and links measured by flowedge profile",
-        "clock": "virtual",
-        "pair": {"model": pair[0], "drafter": drafter_value(pair[1])},
-        "devices": {"draft_node": devices[0], "stages": list(devices[1:])},
-        "links": {
-            "default": {"profile": links[0]},
-            "hops": {hop: {"profile": link} for hop, link in zip(hops, links, strict=True)},
-        },
-        "emulated": [{"model": model_file, "quant": quant, "split": list(split)}],
-        "strategies": list(STRATEGIES),
-        "datasets": {"mt_bench": "mt_bench.jsonl"},
-        "temperatures": [0],
-        "samples": 5,
-        "max_new_tokens": 64,
-        "report": {"tables": ["table1"], "plots": ["bars", "gantt"]},
-    }
-    if hosts:
-        content["hosts"] = {"draft_node": hosts[0], "stages": list(hosts[1:])}
-    return content
-
-
 def _measured(found: DeviceMeasurement) -> MeasuredTimes:
     times = found.model
     draft = times.draft and MeasuredDraftTimes(
@@ -158,10 +114,10 @@ def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
         f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "
-        f"{found.repeats}: the constants meet the generic layers they were fitted to within "
-        f"{roofline.error:.0%} (rms); `measured` holds for {times.model}, by a block of "
-        f"{_count(times.timed_layers, 'layer')} after {times.cached} cached rows; memory is what was "
-        f"available.{four_bit}"
+        f"{found.repeats}: the constants reproduce the times of generic layers within "
+        f"{roofline.error:.0%} (rms); `measured` holds for {times.model}, timed on a block of "
+        f"{_count(times.timed_layers, 'layer')} after {times.cached} cached rows; memory is the memory that "
+        f"was available.{four_bit}"
     )
 
 
