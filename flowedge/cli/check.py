@@ -22,7 +22,11 @@ class Checker:
     """The whole model in this process, run by transformers one token at a time."""
 
     def __init__(self, model: str, quant: str) -> None:
-        """Load the model; raises CapacityError with the sums when it does not fit."""
+        """Load the model.
+
+        Raises:
+            CapacityError: when it does not fit, with the sums.
+        """
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         logging.getLogger("transformers").setLevel(logging.ERROR)
         checkpoint = Checkpoint.open(model)

@@ -53,7 +53,11 @@ class Noise(str, Enum):
 
 
 def split_peers(text: str) -> list[str]:
-    """Return the addresses of "host:port,host:port"; raises BadRequestError when an address is malformed."""
+    """Return the addresses of a text "host:port,host:port".
+
+    Raises:
+        BadRequestError: when an address is malformed.
+    """
     addresses = [part.strip() for part in text.split(",")]
     for address in addresses:
         split_address(address)

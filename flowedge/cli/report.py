@@ -33,7 +33,11 @@ class JsonReport:
     """
 
     def __init__(self, request: PipelineRequest, options: GenerateOptions, file: Path | None) -> None:
-        """Raises BadRequestError when the file cannot be written, before anything is computed for it."""
+        """file: None if no file was asked for.
+
+        Raises:
+            BadRequestError: when the file cannot be written, before anything is computed for it.
+        """
         self.request = request
         self.answers: list[PromptAnswer] = []
         self.draft_node: Device | None = None
@@ -48,7 +52,11 @@ class JsonReport:
         return all(answer.verdict is None or answer.verdict.passed for answer in self.answers)
 
     def write(self) -> None:
-        """Write the file, if a file was asked for; raises BadRequestError when that fails."""
+        """Write the file, if a file was asked for.
+
+        Raises:
+            BadRequestError: when it cannot be written.
+        """
         if self._file is None:
             return
         try:

@@ -67,7 +67,7 @@ class AsyncClient:
         return AsyncGeneration(beginning, self.address, self._silence_s, request.request_id, note)
 
     async def describe(self) -> Device:
-        """Return what the agent is and which role it has; raises the FlowEdgeError of a failed call."""
+        """Ask the agent what it is and which role it has."""
         stub = AgentStub(await self._connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)

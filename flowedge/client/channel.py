@@ -24,7 +24,11 @@ SILENCE_S = 5.0  # a draft node that has nothing to send gives a sign of life ea
 
 
 def check_address(address: str) -> str:
-    """Return the address unchanged; raises BadRequestError unless its form is host:port."""
+    """Return the address unchanged.
+
+    Raises:
+        BadRequestError: when its form is not host:port.
+    """
     split_address(address)
     return address
 

@@ -39,7 +39,7 @@ class SurveyedAgent:
     """One agent, whether it answered or not.
 
     Attributes:
-        addresses: all that are known, the address at which it answered first.
+        addresses: all known addresses; the first is the address at which it answered.
         advertised: what it advertises; None for an agent that is only named.
         answer: None when `problem` says why there is no answer.
         problem: with an answer, that the agent runs another protocol version.
@@ -81,7 +81,7 @@ Ask = Callable[[str, str | None], AgentReply]
 
 
 def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> AgentReply:
-    """Ask an agent what it is, and measure a few round trips; raises the FlowEdgeError of what fails."""
+    """Ask an agent what it is, and measure a few round trips."""
     with Client(address, silence_s=answer_s, name=name) as client:
         device = client.describe()
         exchanges = client.exchange_clocks(_EXCHANGES)

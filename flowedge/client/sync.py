@@ -53,7 +53,7 @@ class Client:
             timeout_s: seconds that a whole generation may take.
             silence_s: seconds without any message, signs of life included, after which a device is lost.
             name: the name that the device's certificate must have; any name of the cluster if None.
-            security: the credentials to show (docs/security.md); those of the state directory if None.
+            security: the credentials to show (docs/security.md); from the state directory if None.
 
         Raises:
             BadRequestError: when the form of the address is not host:port.
@@ -92,7 +92,7 @@ class Client:
         return Generation(call, self.address, self._silence_s, request.request_id, self._connection.note)
 
     def describe(self) -> Device:
-        """Return what the agent is and which role it has; raises the FlowEdgeError of a failed call."""
+        """Ask the agent what it is and which role it has."""
         stub = AgentStub(self._connection.channel())
         try:
             reply = stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
@@ -120,7 +120,7 @@ class Client:
 
 
 class Generation(StreamedTranscript, Iterator[Chunk]):
-    """An answer that is arriving: iterate for its chunks; `text`, `token_ids` and the others grow meanwhile.
+    """An answer that is arriving: iterate for its chunks, which also add to `text` and `token_ids`.
 
     Each error names `request_id`, by which the logs of all devices tell what they did for the request.
 

@@ -49,7 +49,7 @@ def fetch_timelines(
 
 
 def measure_offset(address: str, exchanges: int = EXCHANGES, answer_s: float = ANSWER_S) -> ClockOffset:
-    """Return an agent's clock against this process's time.monotonic(); raises as `fetch_timelines` does."""
+    """Return an agent's clock against this process's time.monotonic()."""
     with open_stub(address) as stub:
         return _offset(stub, address, exchanges, answer_s)
 

@@ -38,7 +38,7 @@ class KnownAgents:
 
     @property
     def measurer(self) -> SurveyedAgent | None:
-        """The agent of this device that measures links: the first that other devices can reach."""
+        """The agent of this device that measures links: the first agent that other devices can reach."""
         reachable = [
             agent for agent in self.own if agent.answer is not None and not is_loopback(agent.address)
         ]

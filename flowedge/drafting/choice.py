@@ -70,5 +70,5 @@ def drafter_value(names: Sequence[str]) -> str | list[str]:
 
 
 def drafters_of(message: NamesDrafter) -> tuple[str, ...]:
-    """Return the checked names in a message; raises BadRequestError as `drafter_names` does."""
+    """Return the names in a message, checked as `drafter_names` does."""
     return drafter_names(message.drafters or message.drafter)

@@ -30,7 +30,11 @@ def even_split(layers: int, stages: int) -> list[int]:
 
 
 def split_counts(text: str) -> list[int]:
-    """Return the numbers of a text such as "2,3,3"; raises BadRequestError when it is malformed."""
+    """Return the numbers of a text such as "2,3,3".
+
+    Raises:
+        BadRequestError: when the text is malformed.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadRequestError(f"the split is {text!r}; give the layers of each stage, such as 2,3,3")

@@ -34,7 +34,11 @@ class LinkLimits:
         return self.max_bytes + self.max_bytes // self.warm_up_share + 2 * self.chunk_bytes
 
     def check(self, num_bytes: int, round_trips: int) -> None:
-        """Raise BadRequestError when a measurement is too small or too large."""
+        """Check the size of a measurement.
+
+        Raises:
+            BadRequestError: when it is too small or too large.
+        """
         if not self.min_bytes <= num_bytes <= self.max_bytes:
             raise BadRequestError(
                 f"a link is measured with {self.min_bytes} to {self.max_bytes} bytes, not {num_bytes}"

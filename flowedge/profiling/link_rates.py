@@ -36,7 +36,7 @@ Measure = Callable[[str, str, str], LinkMeasurement]
 
 
 def measure_rate(address: str, peer: str, peer_id: str) -> LinkMeasurement:
-    """Measure a link with little data; raises as `measure_link` does."""
+    """Measure a link with little data (see `measure_link`)."""
     return measure_link(address, peer, peer_id, num_bytes=RATE_BYTES, round_trips=RATE_ROUND_TRIPS)
 
 

@@ -66,7 +66,7 @@ class LinkSender:
             )
 
     async def _accepted(self, call: Any, result: Callable[[], Awaitable[Any]]) -> None:
-        """Wait until the peer accepts the call; awaiting `result()` raises the error of a refusal."""
+        """Wait until the peer accepts the call; `result()` waits for its result, or for its refusal."""
         metadata = await within(self.limits.step_s, call.initial_metadata(), f"{self.peer} did not answer")
         if ACCEPTED_KEY not in dict(metadata or ()):
             await within(self.limits.step_s, result(), f"{self.peer} did not say why it refuses")

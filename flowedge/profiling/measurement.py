@@ -143,13 +143,21 @@ class LinkMeasurement(StrictModel):
 
 
 def measure_options(**given: object) -> MeasureOptions:
-    """Return checked options; raises BadRequestError with the option that is out of range."""
+    """Return checked options.
+
+    Raises:
+        BadRequestError: when an option is out of range; it names the option.
+    """
     with _refused_as(BadRequestError, "the measurement cannot be asked for"):
         return MeasureOptions.model_validate(given)
 
 
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
-    """Read the measurement that a device has sent; raises ProtocolError when it cannot be read."""
+    """Read the measurement that a device has sent.
+
+    Raises:
+        ProtocolError: when it cannot be read.
+    """
     if len(text) > MAX_JSON:
         raise ProtocolError(
             f"{device} sent a measurement of {len(text)} characters; at most {MAX_JSON} are read"
@@ -159,7 +167,11 @@ def read_measurement(text: str, device: str) -> DeviceMeasurement:
 
 
 def link_measurement(device: str, **given: object) -> LinkMeasurement:
-    """Read the measurement of a link that a device has sent; raises ProtocolError when it cannot be read."""
+    """Read the measurement of a link that a device has sent.
+
+    Raises:
+        ProtocolError: when it cannot be read.
+    """
     with _refused_as(ProtocolError, f"{device} sent a measurement of a link that cannot be read"):
         return LinkMeasurement.model_validate(given)
 

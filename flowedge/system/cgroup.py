@@ -20,7 +20,7 @@ class CgroupMemory:
 class _Files:
     limits: tuple[str, ...]  # the least of their values counts
     used: str
-    cached: str  # line of memory.stat that counts cached files, those of groups below included
+    cached: str  # line of memory.stat that counts cached files, with the groups below
 
 
 _V1 = _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")

@@ -11,7 +11,11 @@ from flowedge.core.errors import AccessError
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory of mode 0700, and its parents; raises FileExistsError when it exists."""
+    """Make a directory of mode 0700, and its parents.
+
+    Raises:
+        FileExistsError: when it exists.
+    """
     if not directory.parent.is_dir():
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700)

@@ -28,7 +28,7 @@ WEIGHT_BYTES: dict[str, float] = {
 
 
 def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
-    """Return the bytes of one weight of a layer; `stored_bytes` are those of an unquantised weight."""
+    """Return the bytes of one weight of a layer; an unquantised weight takes `stored_bytes`."""
     return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
 
 

@@ -57,7 +57,11 @@ def file_stem(name: str) -> str:
 
 
 def require_free(directory: Path, names: Sequence[str], *, force: bool) -> None:
-    """Raise BadRequestError when a file exists and may not be replaced (`force`)."""
+    """Check that files can be written to a directory.
+
+    Raises:
+        BadRequestError: when a file exists and may not be replaced (`force`).
+    """
     if directory.exists() and not directory.is_dir():
         raise BadRequestError(f"--out {directory} is a file; give a directory")
     existing = [name for name in names if (directory / name).exists()]
@@ -66,7 +70,11 @@ def require_free(directory: Path, names: Sequence[str], *, force: bool) -> None:
 
 
 def write_documents(directory: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write YAML files by name; raises FlowEdgeError when the directory cannot be written to."""
+    """Write YAML files by name.
+
+    Raises:
+        FlowEdgeError: when the directory cannot be written to.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in documents.items():
