@@ -13,7 +13,6 @@ from flowedge.doctor.known_agents import KnownAgents
 from flowedge.doctor.ports import NOT_REACHED_BACK
 from flowedge.net.address import join_address, split_address
 from flowedge.profiling.link_rates import Measure, measure_rate
-from flowedge.profiling.measurement import LinkMeasurement
 
 SLOW_BITS_PER_S = 50e6  # a segment of 16 rows of a 7B model in half precision takes 20 ms
 SLOW_ROUND_TRIP_S = 0.02
@@ -85,18 +84,18 @@ def measure_links(
         if busy is not None:
             links.append(LinkFacts(own.name, other.name, problem=busy))
             continue
-        links.append(_forward(own, other, measure))
         back = own_address(own, local.get(other.address, ""))
-        try:
-            links.append(_facts(other, own, measure(other.address, back, own.id)))
-        except DeviceLostError as error:
-            if error.device == back:
-                detail = f"{other.name} does not reach the agent of this device at {back}: {error.reason}"
-                findings.append(Finding(NOT_REACHED_BACK, own.name, detail))
+        for sender, receiver, address in ((own, other, other.address), (other, own, back)):
+            try:
+                rate = measure(sender.address, address, receiver.id)
+            except FlowEdgeError as error:
+                if receiver is own and isinstance(error, DeviceLostError) and error.device == back:
+                    detail = f"{other.name} does not reach the agent of this device at {back}: {error.reason}"
+                    findings.append(Finding(NOT_REACHED_BACK, own.name, detail))
+                else:
+                    links.append(LinkFacts(sender.name, receiver.name, problem=str(error)))
             else:
-                links.append(LinkFacts(other.name, own.name, problem=str(error)))
-        except FlowEdgeError as error:
-            links.append(LinkFacts(other.name, own.name, problem=str(error)))
+                links.append(LinkFacts(sender.name, receiver.name, rate.bits_per_s, min(rate.round_trips)))
     return links, findings
 
 
@@ -104,17 +103,6 @@ def own_address(own: SurveyedAgent, ip: str) -> str:
     """Return our agent's address at an IP address of ours; its usual address if it has none there."""
     address = join_address(ip, split_address(own.address)[1]) if ip else own.address
     return address if address in own.addresses else own.address
-
-
-def _forward(own: SurveyedAgent, other: SurveyedAgent, measure: Measure) -> LinkFacts:
-    try:
-        return _facts(own, other, measure(own.address, other.address, other.id))
-    except FlowEdgeError as error:
-        return LinkFacts(own.name, other.name, problem=str(error))
-
-
-def _facts(sender: SurveyedAgent, receiver: SurveyedAgent, measured: LinkMeasurement) -> LinkFacts:
-    return LinkFacts(sender.name, receiver.name, measured.bits_per_s, min(measured.round_trips))
 
 
 def _busy(agent: SurveyedAgent) -> str | None:

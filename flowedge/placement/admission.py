@@ -17,7 +17,14 @@ ADVICE = (
 
 
 def admit(
-    what: str, device: str, *, weights: int, row_bytes: int, max_rows: int, settings: MemorySettings
+    what: str,
+    device: str,
+    *,
+    weights: int,
+    row_bytes: int,
+    max_rows: int,
+    settings: MemorySettings,
+    memory: AvailableMemory | None = None,
 ) -> None:
     """Check that this device holds weights, the KV cache that the settings ask for, and the reserve.
 
@@ -26,23 +33,12 @@ def admit(
         weights: bytes of the weights.
         row_bytes: bytes of the KV cache for one token.
         max_rows: the longest context of the model, in tokens.
+        memory: what is available; read now if None.
 
     Raises:
         CapacityError: when they do not fit, with the sums.
     """
-    require(what, device, read_available_memory(settings), weights, row_bytes, max_rows, settings)
-
-
-def require(
-    what: str,
-    device: str,
-    memory: AvailableMemory,
-    weights: int,
-    row_bytes: int,
-    max_rows: int,
-    settings: MemorySettings,
-) -> None:
-    """Do what `admit` does, with memory that was read before."""
+    memory = memory or read_available_memory(settings)
     rows = min(settings.kv_tokens, max_rows)
     parts = {
         "weights": weights,

@@ -14,7 +14,7 @@ from flowedge.agent.roles.draft_models import DraftModels, required_memory
 from flowedge.core.errors import CapacityError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.grpc_status import from_status
-from flowedge.placement.admission import require, session_rows
+from flowedge.placement.admission import admit, session_rows
 from flowedge.system.cgroup import CgroupMemory, cgroup_memory
 from flowedge.system.memory import (
     GIB,
@@ -99,11 +99,23 @@ def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: p
 
 def test_the_sums_are_said() -> None:
     settings = MemorySettings(reserve_gib=0.5, kv_tokens=1000)
-    room = AvailableMemory(4 * GIB, 3 * GIB, "the device's memory")
-    require("it", "kitchen", room, 2 * GIB, GIB // 2000, 4096, settings)
-    require("it", "kitchen", room, 2 * GIB, GIB // 200, 100, settings)
+    memory = AvailableMemory(4 * GIB, 3 * GIB, "the device's memory")
+
+    def check(what: str, row_bytes: int, max_rows: int) -> None:
+        admit(
+            what,
+            "kitchen",
+            weights=2 * GIB,
+            row_bytes=row_bytes,
+            max_rows=max_rows,
+            settings=settings,
+            memory=memory,
+        )
+
+    check("it", GIB // 2000, 4096)
+    check("it", GIB // 200, 100)
     with pytest.raises(CapacityError) as caught:
-        require("block", "kitchen", room, 2 * GIB, GIB // 1000 + 1, 4096, settings)
+        check("block", GIB // 1000 + 1, 4096)
     assert str(caught.value).startswith(
         "block does not fit on device kitchen: weights 2.00 GiB + KV cache for 1000 tokens 1.00 GiB + "
         "reserve 0.50 GiB = 3.50 GiB, and 3.00 GiB of 4.00 GiB are available, by the device's memory; free"
