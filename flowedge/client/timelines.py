@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flowedge.client.channel import open_stub
 from flowedge.client.clock_offset import ClockOffset, exchange_clocks
@@ -51,20 +50,17 @@ def fetch_timelines(
 def measure_offset(address: str, exchanges: int = EXCHANGES, answer_s: float = ANSWER_S) -> ClockOffset:
     """Return an agent's clock against this process's time.monotonic()."""
     with open_stub(address) as stub:
-        return _offset(stub, address, exchanges, answer_s)
+        return ClockOffset.estimate([exchange_clocks(stub, address, answer_s) for _ in range(exchanges)])
 
 
 def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
     with open_stub(address) as stub:
         reply = stub.Timeline(pb.TimelineRequest(session=session), timeout=answer_s)
         events, dropped = decode(reply, address)
-        offset = _offset(stub, address, EXCHANGES, answer_s)
-    return DeviceTimeline(address, tuple(_on_our_clock(event, offset) for event in events), dropped, offset)
-
-
-def _offset(stub: Any, address: str, exchanges: int, answer_s: float) -> ClockOffset:
-    return ClockOffset.estimate([exchange_clocks(stub, address, answer_s) for _ in range(exchanges)])
-
-
-def _on_our_clock(event: TimelineEvent, offset: ClockOffset) -> TimelineEvent:
-    return event._replace(start=offset.to_caller(event.start), end=offset.to_caller(event.end))
+        exchanges = [exchange_clocks(stub, address, answer_s) for _ in range(EXCHANGES)]
+    offset = ClockOffset.estimate(exchanges)
+    ours = (
+        event._replace(start=offset.to_caller(event.start), end=offset.to_caller(event.end))
+        for event in events
+    )
+    return DeviceTimeline(address, tuple(ours), dropped, offset)

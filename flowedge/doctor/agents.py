@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, WARNING, Finding
 from flowedge.net.address import is_loopback
 
 MANY_RESTARTS = 3
@@ -18,33 +18,28 @@ _SYSTEMD = Path("/run/systemd/system")
 _FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
 _ANSWER_S = 10.0
 
-NOT_RUNNING = FindingKind(
+NOT_RUNNING = ERROR(
     "agent-not-running",
-    Severity.ERROR,
     "no agent was found on this device",
     f"Start it: systemctl start {UNIT}, or flowedge agent.",
 )
-LOOPBACK_ONLY = FindingKind(
+LOOPBACK_ONLY = WARNING(
     "agent-on-loopback",
-    Severity.WARNING,
     "the agent of this device listens on loopback, where no other device reaches it",
     "Start it with --host 0.0.0.0, or set agent.host in its configuration.",
 )
-UNIT_FAILED = FindingKind(
+UNIT_FAILED = ERROR(
     "unit-failed",
-    Severity.ERROR,
     "systemd has given up on the agent",
     f"Read why: journalctl -u {UNIT} -n 50; then systemctl reset-failed {UNIT} and start it.",
 )
-UNIT_STOPPED = FindingKind(
+UNIT_STOPPED = WARNING(
     "unit-stopped",
-    Severity.WARNING,
     "the agent's unit is installed, but not running",
     f"systemctl enable --now {UNIT}",
 )
-UNIT_RESTARTS = FindingKind(
+UNIT_RESTARTS = WARNING(
     "unit-restarts",
-    Severity.WARNING,
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",
     f"Read why it ends: journalctl -u {UNIT} -p warning.",
 )

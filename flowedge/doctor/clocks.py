@@ -6,32 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, WARNING, Finding
 
 SKEW_S = 2.0
 SOON = timedelta(days=3)
 
-CLOCK_SKEW = FindingKind(
+CLOCK_SKEW = WARNING(
     "clock-skew",
-    Severity.WARNING,
     "a device's clock differs from this one's",
     "Have systemd-timesyncd or chrony set the clock of both devices: timedatectl set-ntp true.",
 )
-CERTIFICATE_NOT_YET = FindingKind(
+CERTIFICATE_NOT_YET = ERROR(
     "certificate-not-yet-valid",
-    Severity.ERROR,
     "by the clock of a device, this device's certificate is not valid yet",
     "Set the clock of the device: timedatectl set-ntp true. Boards without a battery start in the past.",
 )
-CERTIFICATE_EXPIRED = FindingKind(
+CERTIFICATE_EXPIRED = ERROR(
     "certificate-expired",
-    Severity.ERROR,
     "by the clock of a device, this device's certificate is not valid any more",
     "Set the clock of the device if it is wrong; otherwise join the cluster again: flowedge join TOKEN.",
 )
-CERTIFICATE_ENDS = FindingKind(
+CERTIFICATE_ENDS = WARNING(
     "certificate-ends",
-    Severity.WARNING,
     "this device's certificate is about to expire, and was not renewed",
     "See that the cluster's authority runs and can be reached; the agent's log says why renewal failed.",
 )

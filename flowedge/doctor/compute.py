@@ -8,24 +8,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, WARNING, Finding
 
-TORCH_BROKEN = FindingKind(
+TORCH_BROKEN = ERROR(
     "torch-unusable",
-    Severity.ERROR,
     "PyTorch cannot be imported or does not compute",
     "Install FlowEdge again with device_agents/install.sh, which picks the build for the device.",
 )
-NO_CUDA = FindingKind(
+NO_CUDA = WARNING(
     "no-cuda",
-    Severity.WARNING,
     "the device has an NVIDIA GPU, and PyTorch cannot use it",
     "On a Jetson install NVIDIA's build of PyTorch (device_agents/install.sh does); elsewhere one for CUDA, "
     "and the driver: nvidia-smi. The agent's user has to be in the groups video and render.",
 )
-NO_BITSANDBYTES = FindingKind(
+NO_BITSANDBYTES = WARNING(
     "bitsandbytes-unusable",
-    Severity.WARNING,
     "bitsandbytes has no backend that works here, so int8, nf4 and fp4 cannot be used",
     "Install bitsandbytes as constraints.txt pins it, or use --quant int4 or none.",
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from flowedge.client.survey import SurveyedAgent, survey
+from flowedge.client.survey import survey
 from flowedge.core.errors import DeviceError
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.duplicates import duplicates
@@ -115,26 +115,15 @@ class Examination:
 def _judge_routes(
     known: KnownAgents, attempts: Mapping[str, ports.ConnectionAttempt], choice: InterfaceChoice
 ) -> list[Finding]:
-    tried = [
-        ports.PortFacts(
-            agent.name,
-            agent.address,
-            attempts[agent.address].result,
-            # An agent of another version is not asked, and has a finding of its own.
-            answered=agent.answer is not None
-            or (agent.advertised is not None and agent.advertised.mismatch is not None),
-            problem=agent.problem or "",
-        )
-        for agent in known.others
-    ]
-    measured = [_mtu_facts(agent, attempts[agent.address], choice) for agent in known.others]
-    return ports.judge_ports(tried) + mtu.judge_mtu([facts for facts in measured if facts is not None])
-
-
-def _mtu_facts(
-    agent: SurveyedAgent, attempt: ports.ConnectionAttempt, choice: InterfaceChoice
-) -> mtu.MtuFacts | None:
-    own = next((i.mtu for i in choice.networked if attempt.local in i.ips), None)
-    if own is None:
-        return None
-    return mtu.MtuFacts(agent.name, own, attempt.segment_mtu, mtu.passing_size(agent.address, own))
+    tried, sizes = [], []
+    for agent in known.others:
+        attempt, advertised = attempts[agent.address], agent.advertised
+        # An agent of another version is not asked, and has a finding of its own.
+        answered = agent.answer is not None or (advertised is not None and advertised.mismatch is not None)
+        problem = agent.problem or ""
+        tried.append(ports.PortFacts(agent.name, agent.address, attempt.result, answered, problem))
+        own = next((i.mtu for i in choice.networked if attempt.local in i.ips), None)
+        if own is not None:
+            passes = mtu.passing_size(agent.address, own)
+            sizes.append(mtu.MtuFacts(agent.name, own, attempt.segment_mtu, passes))
+    return ports.judge_ports(tried) + mtu.judge_mtu(sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 
 class Severity(str, Enum):
@@ -28,10 +29,15 @@ class FindingKind:
         remedy: what to do about it, in sentences.
     """
 
-    code: str
     severity: Severity
+    code: str
     meaning: str
     remedy: str
+
+
+INFO = partial(FindingKind, Severity.INFO)
+WARNING = partial(FindingKind, Severity.WARNING)
+ERROR = partial(FindingKind, Severity.ERROR)
 
 
 @dataclass(frozen=True)

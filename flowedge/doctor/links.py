@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flowedge.client.device import IDLE
 from flowedge.client.survey import SurveyedAgent
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import INFO, WARNING, Finding
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.doctor.ports import NOT_REACHED_BACK
 from flowedge.net.address import join_address, split_address
@@ -17,22 +17,19 @@ from flowedge.profiling.link_rates import Measure, measure_rate
 SLOW_BITS_PER_S = 50e6  # a segment of 16 rows of a 7B model in half precision takes 20 ms
 SLOW_ROUND_TRIP_S = 0.02
 
-LINK_SLOW = FindingKind(
+LINK_SLOW = WARNING(
     "link-slow",
-    Severity.WARNING,
     "a link carries less than the bound (--slow, 50 Mbit/s)",
     "Use a cable, or 5 GHz Wi-Fi near the access point; look for a switch port that negotiated 10 Mbit/s "
     "with ethtool, and for other traffic.",
 )
-LINK_LATENCY = FindingKind(
+LINK_LATENCY = WARNING(
     "link-latency",
-    Severity.WARNING,
     "a small message takes more than 20 ms there and back",
     "Turn Wi-Fi power saving off (iw dev INTERFACE set power_save off), or use a cable.",
 )
-LINK_UNKNOWN = FindingKind(
+LINK_UNKNOWN = INFO(
     "link-not-measured",
-    Severity.INFO,
     "a link could not be measured",
     "Links are measured between idle agents: free them with flowedge release, or ask again later.",
 )

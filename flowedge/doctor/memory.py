@@ -11,29 +11,26 @@ from pathlib import Path
 
 import psutil
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import WARNING, Finding
 from flowedge.system.memory import read_available_memory
 
 LOW_SHARE = 0.1
 LOW_BYTES = 512 << 20
 SWAP_BYTES = 64 << 20
 
-MEMORY_LOW = FindingKind(
+MEMORY_LOW = WARNING(
     "memory-low",
-    Severity.WARNING,
     "less than a tenth of a device's memory, or than 512 MiB, is free",
     "Stop what else runs there (a desktop takes 1 GiB: systemctl set-default multi-user.target), or free the "
     "agent with flowedge release.",
 )
-SWAP_USED = FindingKind(
+SWAP_USED = WARNING(
     "swap-used",
-    Severity.WARNING,
     "this device keeps memory in swap, which makes a layer's time uneven",
     "Give the device a smaller block, or stop other programs; then swapoff -a and swapon -a bring it back.",
 )
-DISK_LOW = FindingKind(
+DISK_LOW = WARNING(
     "disk-low",
-    Severity.WARNING,
     "the disk has less room than the cache of quantised weights may take",
     "Make room, name another disk in cache.dir, or lower cache.gib.",
 )

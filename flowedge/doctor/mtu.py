@@ -6,18 +6,16 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import WARNING, Finding
 from flowedge.net.address import split_address
 
-MTU_DIFFERS = FindingKind(
+MTU_DIFFERS = WARNING(
     "mtu-differs",
-    Severity.WARNING,
     "two devices of a network have interfaces of different MTU",
     "Set the same MTU on every interface of the network: ip link set dev INTERFACE mtu 1500.",
 )
-MTU_PATH = FindingKind(
+MTU_PATH = WARNING(
     "mtu-path",
-    Severity.WARNING,
     "packets as large as the interface sends do not arrive",
     "Set the interface's MTU to what passes, or correct the switch, tunnel or bridge between the two.",
 )

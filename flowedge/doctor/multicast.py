@@ -15,36 +15,31 @@ from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR
 
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, INFO, Finding
 
-NO_NETWORK = FindingKind(
+NO_NETWORK = ERROR(
     "no-network",
-    Severity.ERROR,
     "no interface leads to other devices",
     "Connect the device, or correct discovery.allow and discovery.deny in the configuration.",
 )
-MULTICAST_OFF = FindingKind(
+MULTICAST_OFF = ERROR(
     "multicast-off",
-    Severity.ERROR,
     "an interface does not carry multicast",
     "Turn it on: ip link set dev INTERFACE multicast on; or name agents in discovery.peers.",
 )
-MULTICAST_BLOCKED = FindingKind(
+MULTICAST_BLOCKED = ERROR(
     "multicast-blocked",
-    Severity.ERROR,
     "this device does not hear what it sends to 224.0.0.251:5353 itself",
     "Open UDP port 5353 in this device's firewall, in and out; let no other program hold it exclusively.",
 )
-MULTICAST_ALONE = FindingKind(
+MULTICAST_ALONE = INFO(
     "multicast-alone",
-    Severity.INFO,
     "no other host was heard by multicast",
     "Nothing, if there are no other devices. Otherwise look for client isolation on the access point, and "
     "for IGMP snooping without a querier on the switch.",
 )
-MULTICAST_LOST = FindingKind(
+MULTICAST_LOST = ERROR(
     "multicast-lost",
-    Severity.ERROR,
     "an agent answers at its address, but its announcement does not arrive",
     "Start it without --no-advertise; let switches, access points and firewalls between the two pass UDP to "
     "224.0.0.251:5353, or name the agent in discovery.peers.",

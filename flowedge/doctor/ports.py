@@ -9,37 +9,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, Finding
 from flowedge.net.address import split_address
 
-PORT_CLOSED = FindingKind(
+PORT_CLOSED = ERROR(
     "port-closed",
-    Severity.ERROR,
     "nothing listens at an agent's address",
     "Start the agent there with --host 0.0.0.0, or correct the port: flowedge agent says where it listens.",
 )
-PORT_FILTERED = FindingKind(
+PORT_FILTERED = ERROR(
     "port-filtered",
-    Severity.ERROR,
     "an agent's address does not answer at all",
     "Open the agent's TCP port in that device's firewall; see that the device is on and on this network.",
 )
-NO_ROUTE = FindingKind(
+NO_ROUTE = ERROR(
     "no-route",
-    Severity.ERROR,
     "there is no route to an agent's address",
     "Put both devices on one network, or correct the address in discovery.peers.",
 )
-NOT_REACHED_BACK = FindingKind(
+NOT_REACHED_BACK = ERROR(
     "not-reached-back",
-    Severity.ERROR,
     "another device cannot reach the agent of this one",
     "Open the agent's TCP port in this device's firewall, and have the agent listen on the network (--host "
     "0.0.0.0).",
 )
-NO_ANSWER = FindingKind(
+NO_ANSWER = ERROR(
     "no-answer",
-    Severity.ERROR,
     "the port is open, but no FlowEdge agent answers as it should",
     "See the agent's log there; another program may hold the port.",
 )

@@ -6,31 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.discovery.duplicates import Duplicate
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
-PROTOCOL = FindingKind(
+PROTOCOL = ERROR(
     "protocol-mismatch",
-    Severity.ERROR,
     "a device speaks another version of the protocol",
     "Install the same version of FlowEdge on all devices.",
 )
-VERSION_DIFFERS = FindingKind(
+VERSION_DIFFERS = INFO(
     "version-differs",
-    Severity.INFO,
     "a device runs another version of FlowEdge, of the same protocol",
     "Nothing has to be done; the same version on all devices is easier to reason about.",
 )
-SAME_ID = FindingKind(
+SAME_ID = ERROR(
     "same-id",
-    Severity.ERROR,
     "two devices say the same id",
     "Delete the file device-id in the state directory of one of them and start its agent again; a copied SD "
     "card brings it along.",
 )
-SAME_NAME = FindingKind(
+SAME_NAME = WARNING(
     "same-name",
-    Severity.WARNING,
     "two devices have the same name",
     "Name one of them: flowedge agent --name, or agent.name in its configuration.",
 )

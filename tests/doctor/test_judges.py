@@ -44,7 +44,7 @@ def test_the_documentation_has_each_finding_as_the_code_has_it() -> None:
 
 def test_the_exit_code_is_that_of_the_worst() -> None:
     info, warning, error = (
-        Finding(FindingKind(severity.value, severity, "", ""), HERE, "") for severity in Severity
+        Finding(FindingKind(severity, severity.value, "", ""), HERE, "") for severity in Severity
     )
     assert [exit_code(found) for found in ([], [info], [info, warning], [warning, error])] == [0, 0, 4, 1]
     assert in_order([info, warning, error]) == [error, warning, info]
