@@ -52,14 +52,14 @@ COMMANDS = {
         "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.",
     ),
     "release": CommandEntry(
-        "flowedge.cli.commands.devices:release",
+        "flowedge.cli.commands.release:release",
         "Have agents give up their roles and free their memory; running requests end with an error.",
     ),
     "cluster": CommandEntry(
         "flowedge.cli.commands.cluster:cluster", "Make a cluster and manage its members."
     ),
     "join": CommandEntry(
-        "flowedge.cli.commands.cluster:join",
+        "flowedge.cli.commands.join:join",
         "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
     ),
     "inspect": CommandEntry(

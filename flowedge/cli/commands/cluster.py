@@ -1,13 +1,11 @@
-"""`flowedge cluster` and `flowedge join`: making a cluster, and becoming a member of it."""
+"""`flowedge cluster`: making a cluster, and managing its members."""
 
 from __future__ import annotations
 
 import datetime
 import json
 import logging
-import platform
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -23,9 +21,7 @@ from flowedge.security.authority.authority import JOINING, Authority
 from flowedge.security.authority.enrolment_service import serve_authority
 from flowedge.security.authority.member_ledger import IssuedCertificate
 from flowedge.security.authority.own_addresses import service_addresses
-from flowedge.security.credentials import enrolment
 from flowedge.security.credentials.certificate_role import CertificateRole
-from flowedge.security.credentials.token import JoinToken
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import state_dir
 
@@ -132,29 +128,6 @@ def revoke(
     """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
     for revoked in Authority.open(directory or state_dir()).revoke(target, _now()):
         print(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
-
-
-def join(
-    token: Annotated[
-        str, typer.Argument(help="The token that `flowedge cluster token` printed; - reads it from stdin.")
-    ],
-    name: Annotated[
-        str | None, typer.Option(help="Name of this device in the cluster; the host's name if not given.")
-    ] = None,
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="For the credentials; the state directory if not given.")
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
-) -> None:
-    """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
-    parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
-    state = directory or state_dir()
-    store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
-    holder, joined = store.identity.holder, store.identity.cluster
-    print(
-        f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
-        f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {state}"
-    )
 
 
 def _latest(certificates: Sequence[IssuedCertificate]) -> list[IssuedCertificate]:

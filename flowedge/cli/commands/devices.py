@@ -1,4 +1,4 @@
-"""`flowedge devices` and `flowedge release`: the agents on the network, and freeing them."""
+"""`flowedge devices`: the agents on the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from flowedge.cli.screens import device_watch
 from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
 from flowedge.cli.screens.tables import output_console
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client import assembly
 from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.discovery import discover
@@ -52,16 +51,6 @@ def devices(
             "does not pass, name agents with --peers host:port,... `flowedge doctor` looks for reasons.",
             err=True,
         )
-
-
-def release(
-    agents: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The agents to free.")],
-    cluster_dir: ClusterDir = None,
-    insecure: Insecure = False,
-) -> None:
-    """Have agents give up their roles and free their memory; running requests end with an error."""
-    choose_credentials(cluster_dir, insecure)
-    assembly.release(split_peers(agents), pipeline="")
 
 
 def _find(timeout: float, peers: str | None) -> list[SurveyedAgent]:

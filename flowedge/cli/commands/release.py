@@ -1,0 +1,21 @@
+"""`flowedge release`: frees agents from the pipeline that they are part of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flowedge.cli.options import split_peers
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.client import assembly
+
+
+def release(
+    agents: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The agents to free.")],
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
+) -> None:
+    """Have agents give up their roles and free their memory; running requests end with an error."""
+    choose_credentials(cluster_dir, insecure)
+    assembly.release(split_peers(agents), pipeline="")
