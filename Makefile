@@ -12,7 +12,7 @@ help:
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            all tests; TESTS="tests/cli -k name" runs some'
 	@echo 'make proof           what takes minutes: boards that boot systemd (as root), 100,000 mutated messages'
-	@echo 'make lint            ruff, mypy, shellcheck, and whether the generated protocol code is current'
+	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
 	@echo 'make bench-overhead  what the machinery costs: a hop, a segment at the draft node, memory'
@@ -38,6 +38,7 @@ lint: setup protos-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/shellcheck --external-sources device_agents/*.sh device_agents/lib/*.sh .ci/run
 
 format: setup

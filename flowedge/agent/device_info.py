@@ -7,7 +7,7 @@ import socket
 import uuid
 from dataclasses import dataclass, field
 
-from flowedge.agent.settings import AgentSettings
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
 from flowedge.security.process import current
@@ -17,9 +17,9 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
 
-def device_name(settings: AgentSettings) -> str:
+def device_name(config: AgentConfig) -> str:
     """What the device is called."""
-    return settings.name or platform.node() or "device"
+    return config.agent.name or platform.node() or "device"
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class DeviceInfo:
     memory: MemorySettings = field(default_factory=MemorySettings)
 
     @classmethod
-    def of(cls, settings: AgentSettings, port: int, device_id: str | None = None) -> DeviceInfo:
+    def of(cls, config: AgentConfig, port: int, device_id: str | None = None) -> DeviceInfo:
         """The identity of this device; without an id (see device_id.py) it has a new one."""
-        name = device_name(settings)
-        kind = settings.device_kind or device_kind()
+        name = device_name(config)
+        kind = config.agent.device_kind or device_kind()
         return cls(
             device_id or uuid.uuid4().hex[:16],
             name,
             kind,
-            settings.host or "127.0.0.1",
+            config.agent.host or "127.0.0.1",
             port,
-            memory=settings.memory,
+            memory=config.memory,
         )
 
     @property

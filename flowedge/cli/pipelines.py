@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from flowedge.agent.config.loading import load_config
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.discovery_options import discovery_settings
 from flowedge.client import Client, Device
-from flowedge.client.assembly import OnProgress, OnTransfer, PipelineSpec, assemble
+from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
@@ -21,6 +21,7 @@ from flowedge.net.address import is_loopback
 from flowedge.placement.split import split_counts
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
+from flowedge.weights.fetch.progress import OnTransfer
 
 Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
 
@@ -140,7 +141,7 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
         ProtocolError: when an agent runs another version of the protocol.
         AccessError: when all agents belong to other clusters.
     """
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     advertised = asyncio.run(discover(discover_s, settings=settings))
     if not advertised and not settings.peers:
         raise DeadlineError(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flowedge.security import process
-from flowedge.security.credentials.freshening import freshen
+from flowedge.security.credentials.enrolment import refresh_credentials
 from flowedge.security.settings import SecuritySettings
 
 INSECURE_HELP = (
@@ -35,4 +35,4 @@ def choose_credentials(cluster_dir: Path | None, insecure: bool) -> None:
     settings = SecuritySettings(cluster_dir=directory, insecure=insecure)
     security = process.use(process.Security.load(settings))
     if security.store is not None:
-        freshen(security.store, datetime.datetime.now(datetime.timezone.utc))
+        refresh_credentials(security.store, datetime.datetime.now(datetime.timezone.utc))

@@ -15,10 +15,9 @@ from flowedge.drafting.choice import drafter_label
 from flowedge.net.watchdog import Watchdog
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.fetch.progress import FetchProgress
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
-OnTransfer = Callable[[str, FetchProgress], None]  # name of a device, how much of its weights it has
 LOAD_TIMEOUT_S = 900.0
 
 
@@ -104,7 +103,7 @@ def assemble(
                     if progress.message:
                         report(progress.device, progress.message)
                     if progress.HasField("transfer"):
-                        on_transfer(progress.device, _fetch_progress(progress.transfer))
+                        on_transfer(progress.device, FetchProgress.from_proto(progress.transfer))
                     ready = progress.ready
             except grpc.RpcError as error:
                 if watchdog.expired:
@@ -127,8 +126,3 @@ def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) ->
     for address in addresses:
         with open_stub(address) as stub:
             stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)
-
-
-def _fetch_progress(transfer: pb.Transfer) -> FetchProgress:
-    left_s = transfer.left_s if transfer.left_s >= 0 else None
-    return FetchProgress(transfer.done_bytes, transfer.total_bytes, transfer.bytes_per_s, left_s)

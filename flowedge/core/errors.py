@@ -1,4 +1,4 @@
-"""The errors FlowEdge raises; every one says what was wrong and what to do about it."""
+"""The errors that FlowEdge raises: each says what is wrong, with the value, and what to do."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ if TYPE_CHECKING:
 
 
 class FlowEdgeError(Exception):
-    """Base of all errors raised on purpose; `code` is what crosses the wire."""
+    """Base of all errors raised on purpose.
+
+    Attributes:
+        code: names the class on the wire.
+        request: id of the request that the error ended, "" where none is known.
+    """
 
     code = "internal"
-    request = ""  # the id of the request that ended with it, where that is known
+    request = ""
 
     def __str__(self) -> str:
         text = super().__str__()
         return f"{text} (request {self.request})" if self.request else text
 
     def of_request(self, request_id: str) -> Self:
-        """The error itself, which names the request from now on."""
+        """Have the error name a request; returns the error itself."""
         self.request = request_id
         return self
 
@@ -31,7 +36,7 @@ class BadRequestError(FlowEdgeError):
 
 
 class CapacityError(BadRequestError):
-    """A request whose context would not fit the cache, or a model that would not fit the memory."""
+    """A request whose context does not fit the cache, or a model that does not fit the memory."""
 
     code = "capacity"
 
@@ -43,19 +48,19 @@ class CheckpointError(FlowEdgeError):
 
 
 class ProtocolError(FlowEdgeError):
-    """A message that breaks the protocol; it is refused and the session it names ends."""
+    """A message that breaks the protocol; the message is refused and its session ends."""
 
     code = "protocol"
 
 
 class AccessError(FlowEdgeError):
-    """Someone who is not who they should be, or may not do what they ask for."""
+    """A peer that is not the expected device, or that may not do what it asks for."""
 
     code = "access"
 
 
 class DeviceError(FlowEdgeError):
-    """A failure that belongs to one device; `device` names it."""
+    """A failure on one device, named by `device`."""
 
     code = "device"
 
@@ -66,13 +71,13 @@ class DeviceError(FlowEdgeError):
 
 
 class DeviceLostError(DeviceError):
-    """A device that closed its connection or has been silent for longer than the deadline."""
+    """A device that closed its connection, or was silent for longer than the deadline."""
 
     code = "device_lost"
 
 
 class DrainingError(DeviceError):
-    """A device that is being stopped: it takes nothing new, and what was running is handed back."""
+    """A device that is being stopped: it accepts no new work and returns the sessions that it had."""
 
     code = "draining"
 
@@ -84,7 +89,11 @@ class DeadlineError(FlowEdgeError):
 
 
 def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
-    """The error a peer reported: the class whose `code` it is; `device` is where it happened."""
+    """Build the error that a peer reported; an unknown `code` gives a DeviceError.
+
+    Args:
+        device: name of the device that failed, "" where the error belongs to none.
+    """
     for cls in (AccessError, BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)

@@ -1,4 +1,4 @@
-"""The fields that a log line may have beside its message; their names are part of the interface."""
+"""The fields that a log line may have beside its message; users rely on their names."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from flowedge.core.request_id import request_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-ATTRIBUTE = "flowedge_fields"  # of a log record
+ATTRIBUTE = "flowedge_fields"  # the attribute of a LogRecord that holds the fields
 
 
 class Fields(TypedDict, total=False):
-    """What a line is about; seconds, bytes and counts are plain numbers."""
+    """The subject of a log line; seconds, bytes and counts are plain numbers."""
 
-    event: str  # the kind of event, such as "session_opened"; lines of one event have the same fields
+    event: str  # such as "session_opened"; all lines of one event have the same fields
     pipeline: str
     session: str
     request: str
     role: str
     peer: str  # a device or an address
-    lane: str
+    lane: str  # kind of link between devices, such as "in_band"
     reason: str
-    code: str  # of the error
+    code: str  # of a FlowEdgeError
     model: str
     quant: str
-    layers: str  # "0-7"
+    layers: str  # such as "0-7"
     strategy: str
     prompt_tokens: int
     new_tokens: int
@@ -36,8 +36,8 @@ class Fields(TypedDict, total=False):
     rows_trimmed: int
     sessions: int
     seconds: float
-    busy_s: float  # of the compute lane
-    first_token_s: float | None  # None: there was none
+    busy_s: float  # time for which the compute thread worked
+    first_token_s: float | None  # None where no token was drawn
     bytes: int
     address: str
     version: str
@@ -47,7 +47,7 @@ class Fields(TypedDict, total=False):
 
 
 def about(**fields: Unpack[Fields]) -> dict[str, Any]:
-    """The `extra` of a logging call; a session also tells the request it is for."""
+    """Return the `extra` of a logging call; the request is derived from the session where one is given."""
     if "session" in fields:
         fields.setdefault("request", request_of(fields["session"]))
     return {ATTRIBUTE: fields}

@@ -1,26 +1,25 @@
-"""Everything that crosses a link of the pipeline, as frozen dataclasses.
+"""The messages on the links of a pipeline, as frozen dataclasses.
 
-Row indices are indices in the session's sequence, in the numbering of the message's epoch. `wire.py` turns
-these into protobuf and back.
+A row index counts rows of the session's sequence, in the numbering of the message's epoch.
+protocol/wire.py turns messages into protobuf and back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray, Payload
 
-Payload: TypeAlias = npt.NDArray[Any]
 CONTEXT = -1  # the parent of a row whose parent is the committed context
+MAX_FRAME_BYTES = 64 << 20  # most bytes of an encoded message
 
 
 @dataclass(frozen=True)
 class Open:
-    """Start of a session: every stage allocates a cache of `capacity` rows, once."""
+    """Start of a session; every stage allocates a KV cache of `capacity` rows, once."""
 
     session: str
     capacity: int
@@ -28,18 +27,18 @@ class Open:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Rows that go through the pipeline together; also the result that comes back from the last stage.
+    """Consecutive rows that go through the pipeline together, and the result that the last stage returns.
 
     Attributes:
-        number: counts the session's segments from 0; every segment returns to D0 once, even when empty.
+        number: counts the session's segments from 0; each returns to the draft node once, even when empty.
         epoch: the numbering that `first_row` and `parents` are in.
-        committed: the rows are context as soon as they are cached (prefill, autoregressive decoding).
-        first_row: row of the first of n consecutive rows.
+        committed: whether the rows are context as soon as they are cached (prefill, autoregressive decoding).
+        first_row: index of the first of the n rows.
         positions: int64 [n] absolute positions, context length + depth.
         parents: int64 [n] parent rows, CONTEXT where the parent is the last context row.
-        payload: int32 [n] token ids into the first stage, [n, width] after it: the hidden state, then what
-            was tapped for the drafter so far (see models/layers/taps.py).
-        padding: bytes to send along, so that an emulated model's transfer takes its real size.
+        payload: int32 [n] token ids into the first stage; after it [n, width], the hidden state followed by
+            the layer inputs tapped for the drafter so far (models/layers/taps.py).
+        padding: bytes sent along, so that the transfer has the size it has in an emulated model.
     """
 
     session: str
@@ -56,20 +55,20 @@ class Segment:
     def num_rows(self) -> int:
         return len(self.positions)
 
-    def take(self, kept: IntArray) -> Segment:
-        """The segment with only the rows at the offsets `kept`; row numbers are the caller's to set."""
-        if len(kept) == self.num_rows:
+    def take(self, offsets: IntArray) -> Segment:
+        """Return the segment with only the rows at `offsets`, int64 [k]; `first_row` and `parents` stay."""
+        if len(offsets) == self.num_rows:
             return self
         return replace(
             self,
-            positions=self.positions[kept],
-            parents=self.parents[kept],
-            payload=self.payload[kept],
-            padding=self.padding * len(kept) // self.num_rows,
+            positions=self.positions[offsets],
+            parents=self.parents[offsets],
+            payload=self.payload[offsets],
+            padding=self.padding * len(offsets) // self.num_rows,
         )
 
     def joined(self, following: Segment) -> Segment:
-        """These rows and those of the segment after it, which are consecutive, under the number of that."""
+        """Return a segment of these rows and of the rows that follow, with the following segment's number."""
         return replace(
             following,
             first_row=self.first_row if self.num_rows else following.first_row,
@@ -85,9 +84,9 @@ class Prune:
     """Change number `epoch` of a session's sequence (flowspec, section 3.3).
 
     Attributes:
-        source_len: length of the sequence it applies to; an index at or beyond it is an error.
-        context: number of context rows before the change (l_glo).
-        accepted: how many of `retained`, from its start, become context.
+        source_len: rows of the sequence before the change; an index at or beyond it is an error.
+        context: context rows before the change (l_glo).
+        accepted: number of rows at the start of `retained` that become context.
         retained: int64 [m], ascending: the accepted rows, then the subtree of the new root (I_retain).
     """
 
@@ -101,21 +100,21 @@ class Prune:
 
 @dataclass(frozen=True)
 class StageReport:
-    """What one stage did for one session."""
+    """The work that one stage did for one session."""
 
     device: str
     segments: int = 0
     rows_computed: int = 0
-    rows_trimmed: int = 0  # rows dropped before they were computed
-    rows_wasted: int = 0  # rows that were computed and then dropped
-    aborted: int = 0  # computations stopped between layers
+    rows_trimmed: int = 0  # rows that were dropped before they were computed
+    rows_wasted: int = 0  # rows that were dropped after they were computed
+    aborted: int = 0  # computations that were stopped between layers
     busy_s: float = 0.0
     bytes_sent: int = 0
 
 
 @dataclass(frozen=True)
 class Close:
-    """End of a session; in-band it collects the reports of the stages it passes."""
+    """End of a session; sent in-band, it collects the report of each stage that it passes."""
 
     session: str
     reports: tuple[StageReport, ...] = ()
@@ -123,14 +122,14 @@ class Close:
 
 @dataclass(frozen=True)
 class Credit:
-    """The first stage has room for one more segment of the session."""
+    """Permission to send the first stage one more segment of the session."""
 
     session: str
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A session failed on a device; `code` is the code of a FlowEdgeError."""
+    """Failure of a session on a device; `code` is the code of a FlowEdgeError."""
 
     session: str
     device: str
@@ -140,7 +139,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sign of life; the device is working as long as these come."""
+    """A sign that the sender is alive, sent at regular intervals."""
 
     sequence: int
 
@@ -149,5 +148,5 @@ Message: TypeAlias = Open | Segment | Prune | Close | Credit | Fault | Heartbeat
 
 
 def no_rows(segment: Segment) -> Segment:
-    """The header of a segment that has no live row left."""
+    """Return the segment without rows, which still has to go through the pipeline."""
     return segment.take(np.zeros(0, dtype=np.int64))

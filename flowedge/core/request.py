@@ -1,12 +1,13 @@
-"""A request to generate, as the draft node holds it, and what it puts out."""
+"""A request to generate, as the draft node holds it, and the outputs that answer it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.messages import Payload, StageReport
+from flowedge.core.messages import StageReport
 from flowedge.core.sampling import SamplingParams
 
 Noise: TypeAlias = Literal["plain", "shared"]
@@ -15,7 +16,11 @@ DEFAULT_STRATEGY = "auto"
 
 
 def parse_noise(text: str) -> Noise:
-    """The kind of drafting of this name; BadRequestError for any other text."""
+    """Return the kind of noise that a text names.
+
+    Raises:
+        BadRequestError: when the text names none.
+    """
     for noise in NOISES:
         if noise == text:
             return noise
@@ -23,7 +28,7 @@ def parse_noise(text: str) -> Noise:
 
 
 def draft_noise(sampling: SamplingParams, noise: Noise) -> SamplingParams | None:
-    """What a drafter is to rank by beside its own probabilities (see Drafter.open)."""
+    """Return the noise that a drafter adds to its ranking of tokens, if any (see Drafter.open)."""
     return sampling if noise == "shared" and not sampling.greedy else None
 
 
@@ -33,11 +38,11 @@ class Request:
 
     Attributes:
         prompt: token ids, at least one.
-        stop: strings at which generation ends; none of the string and nothing after it is put out.
-        eos: token ids at which generation ends; the id itself is put out as a token, not as text.
-        noise: what drafts are ranked by; shared: by the noise of the draws as well, none at temperature 0.
-        rows_only: the prompt is computed, its rows are put out, and nothing is generated; the strategy, which
-            must not draft, and max_new_tokens say nothing then.
+        stop: strings at which generation ends; neither the string nor any text after it is put out.
+        eos: token ids at which generation ends; the id is put out as a token, but not as text.
+        noise: "shared" ranks draft tokens with the noise of the target's draws, above temperature 0.
+        rows_only: compute the prompt, put out its rows and generate nothing. max_new_tokens has no effect
+            then, and the strategy must be one that does not draft.
     """
 
     session: str
@@ -53,13 +58,12 @@ class Request:
 
     @property
     def draft_noise(self) -> SamplingParams | None:
-        """What the drafter is to rank by beside its own probabilities (see Drafter.open)."""
         return draft_noise(self.sampling, self.noise)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens the target has drawn, with the text they complete."""
+    """Tokens that the target has drawn, with the text that they complete."""
 
     session: str
     token_ids: tuple[int, ...]
@@ -68,10 +72,11 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the target made of the prompt's next rows, for a request that asks for rows only.
+    """The target's output for the next rows of the prompt, for a request with `rows_only`.
 
     Attributes:
-        payload: [n, width], each row the final hidden state and what was tapped (see models/layers/taps.py).
+        payload: [n, width], in each row the final hidden state and the tapped layer inputs
+            (models/layers/taps.py).
     """
 
     session: str
@@ -80,16 +85,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class DecodeCounters:
-    """What decoding one request took, counted by the draft node.
+    """The work of decoding one request, counted by the draft node.
 
     Attributes:
         accepted_per_segment: tokens put out after each returned segment that held live draft rows.
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
-        rollbacks: of a hierarchy of models, how often each verifier had those before it roll back, the
-            target last.
-        rows_in_flight: rows sent to the target and not yet verified or returned empty, as a mean over the
-            time from the first token to the last; rows_alive_in_flight: those of them not pruned yet;
-            segments_in_flight: segments that hold such a row (see flight_meter.py).
+        rollbacks: in a hierarchy of models, how often each verifying model made the models before it roll
+            back; the target comes last.
+        rows_in_flight: mean number of rows in flight, from the first token to the last. A row is in flight
+            from its sending to the target until it is verified or returned without live rows.
+        rows_alive_in_flight: mean number of rows in flight that were not pruned yet.
+        segments_in_flight: mean number of segments with a row in flight (engine/rows_in_flight.py).
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -107,15 +113,18 @@ class DecodeCounters:
 
 @dataclass(frozen=True)
 class Finished:
-    """The request ended well: reason "eos", "stop" or "length", or "rows" when those are all out.
+    """Success of a request.
 
     Attributes:
-        reports: of the draft node, then of the stages; middle_reports: of the middle models it used.
+        reason: "eos", "stop" or "length"; "rows" for a request with `rows_only`.
+        text: the rest of the output, held back until now as a possible beginning of a stop string.
+        reports: of the draft node, then of the stages in order.
+        middle_reports: of the middle models that the request used.
     """
 
     session: str
     reason: str
-    text: str  # what had been held back and belongs to the output
+    text: str
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
     middle_reports: tuple[StageReport, ...] = ()
@@ -123,7 +132,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The request ended with an error."""
+    """Failure of a request."""
 
     session: str
     error: FlowEdgeError

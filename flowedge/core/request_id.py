@@ -1,4 +1,4 @@
-"""The id that a request has on every device; sessions are named after it, and so links carry it."""
+"""The id of a request, the same on all devices; a session's name begins with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ _SEPARATOR = "."
 
 
 def new_request_id() -> str:
-    """One that nobody has."""
+    """Return an id that no other request has."""
     return uuid.uuid4().hex
 
 
 def check_request_id(text: str) -> str:
-    """The id as it was given; BadRequestError for one that could not stand in a log or a session's name."""
+    """Return the id unchanged.
+
+    Raises:
+        BadRequestError: when it has characters or a length that logs and session names do not allow.
+    """
     if not _PATTERN.fullmatch(text):
         raise BadRequestError(
             f"the request id is {text[:80]!r}; it must be 1 to {MAX_LENGTH} characters of A-Z a-z 0-9 _ : -"
@@ -28,10 +32,10 @@ def check_request_id(text: str) -> str:
 
 
 def session_of(request_id: str) -> str:
-    """A new session for a request. A client may give one id twice, but two sessions never share a name."""
+    """Return the name of a new session for a request; the name is unique even if a client repeats an id."""
     return f"{request_id}{_SEPARATOR}{secrets.token_hex(4)}"
 
 
 def request_of(session: str) -> str:
-    """The request that a session is for; the session's own name where it is for none."""
+    """Return the request id that a session's name begins with, or the whole name where it has no id."""
     return session.partition(_SEPARATOR)[0]

@@ -1,35 +1,33 @@
 """Sampling parameters, position-keyed noise, and the verification walk.
 
-Sampling is the Gumbel-max rule: token(t) = argmax_v(log p_t(v) + g(seed, t, v)). The noise depends on the
-seed, the absolute position and the token id alone, so no way of decoding can change a draw.
+Sampling follows the Gumbel-max rule: token(t) = argmax_v(log p_t(v) + g(seed, t, v)). The noise g depends on
+the seed, the absolute position and the token id alone, so that no strategy can change a draw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.errors import BadRequestError
-
-IntArray: TypeAlias = npt.NDArray[np.int64]
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 MAX_SEED = 2**63 - 1
-MIN_TEMPERATURE = 1e-6  # logits divided by less could leave the range of a float64
+MIN_TEMPERATURE = 1e-6  # logits divided by less could exceed the range of a float64
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is drawn from the target's logits.
 
-    Raises BadRequestError when a value is out of range.
+    Raises:
+        BadRequestError: when a value is out of range.
     """
 
     temperature: float = 0.0  # 0 takes the most likely token
@@ -55,11 +53,11 @@ class SamplingParams:
 
 
 def gumbel_noise_of(seed: int, position: int, tokens: IntArray) -> FloatArray:
-    """Standard Gumbel noise g(seed, position, token) for the given token ids.
+    """Return standard Gumbel noise g(seed, position, token) for the given token ids.
 
     Args:
         seed: 0 to MAX_SEED.
-        position: absolute index of the token that is drawn (the first token after a prompt of P has P).
+        position: absolute index of the token that is drawn; the first token after a prompt of P tokens has P.
         tokens: int64 [n] token ids.
 
     Returns:
@@ -75,7 +73,7 @@ def gumbel_noise_of(seed: int, position: int, tokens: IntArray) -> FloatArray:
 
 
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> FloatArray:
-    """`gumbel_noise_of` for every token of a vocabulary: float64 [vocab_size]."""
+    """Return the noise of every token of a vocabulary: float64 [vocab_size]."""
     return gumbel_noise_of(seed, position, np.arange(vocab_size, dtype=np.int64))
 
 
@@ -88,22 +86,22 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Walk:
-    """Where verification got to: the accepted rows, root first, and the token drawn after the last."""
+    """A verified path: the accepted rows, root first, and the token drawn after the last of them."""
 
     accepted: tuple[int, ...]
     token: int
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], draw: Callable[[int], int]) -> Walk:
-    """Follow the target's own draws through the returned rows of a draft tree (flowspec, section 3.3).
+    """Follow the target's draws through the returned rows of a draft tree (flowspec, section 3.3).
 
     Args:
         tokens: token of each row; row 0 is the root.
-        parents: parent row of each row, smaller than the row itself; -1 for the root.
-        draw: gives the token the target draws after a row; called for the rows on the true path only.
+        parents: parent row of each row, below the row itself; -1 for the root.
+        draw: returns the token that the target draws after a row; called for accepted rows only.
 
     Returns:
-        The path from the root along rows whose tokens were drawn, and the first token drawn that has no row.
+        The path from the root along rows whose tokens were drawn, and the first drawn token without a row.
     """
     children = {(parent, token): row for row, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
     accepted = [0]

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 from flowedge.core.errors import BadRequestError
-from flowedge.net.address import split_address
+from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
+from flowedge.net.address import checked_address
 
 
-@dataclass(frozen=True)
-class DiscoverySettings:
-    """Times in seconds. BadRequestError for values that cannot be used.
+def _checked_pattern(pattern: str) -> str:
+    if not pattern or any(character.isspace() for character in pattern):
+        raise BadRequestError(f"{pattern!r} is neither the name of an interface nor a subnet")
+    return pattern
 
-    An interface is written as its name (a shell pattern: "eth*") or as a subnet ("192.168.1.0/24").
-    """
 
-    peers: tuple[str, ...] = ()  # host:port of agents that multicast does not reach
-    allow: tuple[str, ...] = ()  # interfaces to use, virtual ones too; empty: all that are not virtual
-    deny: tuple[str, ...] = ()  # interfaces never to use; goes before `allow`
-    ttl_s: int = 30  # who hears nothing of this device for so long takes it for stale
-    poll_s: float = 5.0  # how often to look for interfaces that have come, gone or changed
+Peers = tuple[Annotated[str, checked_by(checked_address)], ...]
+Patterns = tuple[Annotated[str, checked_by(_checked_pattern)], ...]
 
-    def __post_init__(self) -> None:
-        for peer in self.peers:
-            split_address(peer)
-        for pattern in (*self.allow, *self.deny):
-            if not pattern or any(character.isspace() for character in pattern):
-                raise BadRequestError(f"{pattern!r} is neither the name of an interface nor a subnet")
-        if not 1 <= self.ttl_s <= 3600:
-            raise BadRequestError(f"an announcement is good for 1 to 3600 s, not {self.ttl_s}")
-        if not self.poll_s > 0:
-            raise BadRequestError(f"interfaces are looked at every {self.poll_s} s; it must be above 0")
+
+class DiscoverySettings(SettingsGroup):
+    """How this device makes itself known, and looks for others."""
+
+    peers: Peers = setting(
+        (), 'Agents that multicast does not reach, as ["host:port"]; used besides the agents that are found.'
+    )
+    allow: Patterns = setting(
+        (),
+        'Interfaces to use, as ["eth*", "192.168.1.0/24"]; empty: all except those of containers, '
+        "virtual machines and VPNs.",
+    )
+    deny: Patterns = setting((), "Interfaces never to use, even if allowed.")
+    ttl_s: int = setting(30, "Seconds of silence after which others call this device stale.", ge=1, le=3600)
+    poll_s: Seconds = setting(
+        5.0, "Seconds between two checks for interfaces that have come, gone or changed."
+    )

@@ -1,4 +1,4 @@
-"""The interface of a drafter: what proposes the tokens of a draft tree."""
+"""The interface of a drafter, which proposes the tokens of a draft tree."""
 
 from __future__ import annotations
 
@@ -8,23 +8,38 @@ from typing import Protocol
 
 import numpy as np
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import FloatArray, IntArray, SamplingParams
+from flowedge.core.arrays import FloatArray, IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.taps import Taps
 
-ROOT = 0  # the name of every growth's root
+ROOT = 0  # the name of the root of every growth
 NO_TOKEN = -1
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The f nodes of a draft tree whose children are asked for.
+
+    Attributes:
+        nodes: the caller's names of the nodes; ROOT for the root.
+        parents: the names of the nodes' parents; -1 for the root.
+        tokens: the nodes' tokens, whether this drafter proposed them or not.
+    """
+
+    nodes: Sequence[int]
+    parents: Sequence[int]
+    tokens: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
 class DraftLayer:
-    """The likeliest children of each of f frontier nodes, at most as many as were asked for.
+    """The children of each of f frontier nodes, at most as many as were asked for.
 
-    A drafter may have fewer children for a node than for another, or none. Rows are as long as the longest;
-    the others end in NO_TOKEN with a log-probability of -inf. With no child at all the arrays are [f, 0].
+    A node may have fewer children than another, or none: its row then ends in NO_TOKEN with a log-probability
+    of -inf. Rows are as long as the longest, so that c is 0 where no node has a child.
 
     Attributes:
-        tokens: int64 [f, c], each row's likeliest first, no token twice.
+        tokens: int64 [f, c], the best token of each row first, no token twice.
         log_probs: float64 [f, c].
     """
 
@@ -33,87 +48,77 @@ class DraftLayer:
 
 
 class Drafter(Protocol):
-    """Proposes tokens for the sessions that are open; called from one thread at a time.
+    """Proposes tokens for the open sessions; called from one thread at a time.
 
-    A session's tokens are the prompt and what has been accepted since; the last one known is the root of the
-    next tree. Its true rows count the tokens after the first: row t stands for token[t + 1] and, for drafters
-    that need features, for the target's final hidden state of token[t], which token[t + 1] was drawn from.
-    What is proposed below a node depends on the true rows and on the tokens from the root to the node, and on
-    nothing else. Scratch of branches belongs to the latest growth.
+    A session's tokens are the prompt and all accepted tokens; the last one is the root of the next tree. Its
+    true rows stand for all tokens but the first: row t is token[t + 1] with, for drafters that need features,
+    the target's final hidden state of token[t]. The children of a node depend on the true rows and on the
+    tokens from the root to the node alone. The nodes of a growth are discarded by the next growth.
     """
 
     @property
     def needs_features(self) -> bool:
-        """Whether `extend` has to be given features."""
+        """Whether `extend` needs features."""
 
     @property
     def taps(self) -> Taps:
-        """Layers of the target whose inputs its features contain beside the final hidden state."""
+        """The target's layers whose inputs the features contain beside the final hidden state."""
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights in memory that are the drafter's own, those shared with the target excluded."""
+        """The bytes of the drafter's weights in memory, without weights shared with the target."""
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what its proposals depend on."""
+        """A digest of everything that the proposals depend on."""
 
     def session_bytes(self, capacity: int) -> int:
-        """Bytes that a session of so many true rows takes."""
+        """The bytes of a session of `capacity` true rows."""
 
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
-        """Begin a session of at most `capacity` true rows, of which the first token is known.
+        """Begin a session of at most `capacity` true rows with its first token.
 
-        With `noise` children are ranked by the noise of the target's draws as well (see ranking.py), which
-        takes a temperature above 0; without, by how likely they are.
+        With `noise`, whose temperature is above 0, children are ranked by the noise of the target's draws as
+        well (see ranking.py); otherwise by their probability.
         """
 
     def close(self, session: str) -> None:
-        """Free a session; an unknown one is ignored."""
+        """Free a session; an unknown session is ignored."""
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
         """Add true rows, in order; the last token becomes the root.
 
         Args:
-            features: [n, width] in the wire's dtype, as the last stage returns them: the final hidden state,
-                then the tapped ones in layer order. Ignored by drafters that need none.
-            next_tokens: int64 [n], the token after each.
+            features: [n, width] as the last stage returns them: the final hidden state, then the tapped
+                hidden states in layer order. Ignored by drafters that need none.
+            next_tokens: int64 [n], the token after each feature.
 
-        Raises CapacityError beyond the session's capacity.
+        Raises:
+            CapacityError: when the session has no capacity for the rows.
         """
 
     def rewind(self, session: str, rows: int) -> None:
-        """Forget the true rows from `rows` on; the next growth needs an extension first.
+        """Forget the true rows from `rows` on; the next growth is possible after an extension.
 
-        ValueError when the session has fewer rows.
+        Raises:
+            ValueError: when the session has fewer rows.
         """
 
-    def grow(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-        width: int,
-    ) -> DraftLayer:
-        """The likeliest children of each frontier node, at most `width` of each.
+    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
+        """The best children of each frontier node, at most `width` of each.
 
-        A new number in `growth` begins a tree at the root and discards the scratch of the one before. The
-        root is asked for alone and first; the parent of any other node has been asked for in this growth.
+        A new number in `growth` begins a new tree at the root. Its first frontier is the root alone; later
+        frontiers have nodes whose parents were in an earlier frontier of the growth.
 
-        Args:
-            nodes: [f] names of the frontier nodes, ROOT for the root; parents: [f] names of their parents, -1
-                for the root; tokens: [f], which any drafter may have proposed.
-
-        Raises ValueError for a node whose parent is not of this growth, or a root that is not known.
+        Raises:
+            ValueError: when a node's parent was in no frontier of the growth, or no root is known.
         """
 
 
 def padded_layer(children: Sequence[Sequence[tuple[int, float]]]) -> DraftLayer:
-    """A layer from the (token, log-probability) children of each node, best first."""
+    """A layer of the (token, log-probability) pairs of each node's children, the best first."""
     longest = max((len(row) for row in children), default=0)
     tokens = np.full((len(children), longest), NO_TOKEN, dtype=np.int64)
     log_probs = np.full((len(children), longest), -np.inf)

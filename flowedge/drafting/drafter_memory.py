@@ -1,4 +1,4 @@
-"""What drafters take in memory, from their configs and the headers of their files; no tensor is read."""
+"""The memory that drafters take, from their configs and the headers of their files alone."""
 
 from __future__ import annotations
 
@@ -8,78 +8,75 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from flowedge.core.errors import CheckpointError
 from flowedge.drafting.choice import NGRAM, RECALL
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
+    CONFIG_NAME,
     EMBEDDING_KEY,
     SAFETENSORS_NAME,
     llama_config,
-    read_config,
 )
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.weight_file import open_weights
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.whole_model import MiddleModel
 
-STORED_BYTES = 2  # of a parameter in a pickle, which is not opened: most are float16
+STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
 @dataclass(frozen=True)
-class DrafterSize:
-    """Bytes of a drafter's weights, and of its cache for one more token."""
+class DrafterMemory:
+    """The bytes of a drafter's weights, and of each row of a session's cache."""
 
     weights: int = 0
     row: int = 0
 
-    def __add__(self, other: DrafterSize) -> DrafterSize:
-        return DrafterSize(self.weights + other.weights, self.row + other.row)
+    def __add__(self, other: DrafterMemory) -> DrafterMemory:
+        return DrafterMemory(self.weights + other.weights, self.row + other.row)
 
 
-def drafter_size(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterSize:
-    """Of all drafters of these names (see drafter_names) together, with weights and caches in `dtype`.
+def drafter_memory(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
+    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
 
-    BadRequestError for a name that means nothing here, CheckpointError for files that cannot be read.
+    Raises:
+        BadRequestError: when there is no drafter of a name.
+        CheckpointError: when files cannot be read.
     """
     recalls = RECALL in names
-    sizes = (_size(source, target, dtype, recalls) for source in names if source != RECALL)
-    return sum(sizes, DrafterSize())
+    sizes = (_memory(source, target, dtype, recalls) for source in names if source != RECALL)
+    return sum(sizes, DrafterMemory())
 
 
-def _size(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) -> DrafterSize:
+def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) -> DrafterMemory:
     if source == NGRAM:
         drafter = NGramDrafter()
-        return DrafterSize(row=drafter.session_bytes(1) - drafter.session_bytes(0))
+        return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
     directory = drafter_directory(source)
     kind = kind_of(directory)
     if kind == "lm":
         own = Checkpoint(directory)
         row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
         row += int(own.config.hidden_size) * dtype.itemsize
-        return DrafterSize(MiddleModel.required_bytes(own, dtype), row)
-    config = llama_config(read_config(directory / "config.json"), directory, "draft")
+        return DrafterMemory(MiddleModel.required_bytes(own, dtype), row)
+    config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
     parameters, has_embedding = _head_parameters(directory)
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
     features = HeadDrafter.feature_bytes(int(config.hidden_size), dtype, recalls and kind == "eagle")
     row = SessionCache.bytes_per_row(config, 1, dtype) + features
-    return DrafterSize(parameters * dtype.itemsize, row)
+    return DrafterMemory(parameters * dtype.itemsize, row)
 
 
 def _head_parameters(directory: Path) -> tuple[int, bool]:
-    """Parameters of a draft head, its tables of tokens left out; whether an embedding is among them."""
+    """The number of float parameters of a draft head, and whether an embedding is among them."""
     file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
     if not file.exists() and pickled.exists():
         return pickled.stat().st_size // STORED_BYTES, True
-    try:
-        with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            shapes = {name: found.get_shape() for name, found in slices.items() if "F" in found.get_dtype()}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read the draft head's weights in {directory}: {error}") from error
-    return sum(math.prod(shape) for shape in shapes.values()), EMBEDDING_KEY in shapes
+    weights = open_weights(file)
+    sizes = [math.prod(weight.shape) for weight in weights.values() if weight.dtype.is_floating_point]
+    return sum(sizes), EMBEDDING_KEY in weights

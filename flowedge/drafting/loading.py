@@ -1,15 +1,13 @@
-"""Loading the drafter that --drafter names. Imports torch and transformers."""
+"""Loading of the drafters that a list of names stands for. Imports torch and transformers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 import flowedge
 from flowedge.core.errors import BadRequestError, CheckpointError
@@ -23,16 +21,17 @@ from flowedge.drafting.choice import (
     drafter_label,
 )
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.heads.eagle3 import Eagle3Drafter
-from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
-from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.drafting.heads.eagle_head import load_eagle_head
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.heads.head_files import CONFIG_NAME
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.drafting.prediction import Predictor
-from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.finding import find_model
+from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
@@ -44,8 +43,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 
 
 @dataclass(frozen=True)
-class Target:
-    """The model that is drafted for; the drafter's weights and caches have `dtype`."""
+class TargetModel:
+    """The model that a drafter drafts for; `dtype` is that of the drafter's weights and caches."""
 
     checkpoint: Checkpoint
     head: LMHead
@@ -57,11 +56,12 @@ class Target:
         return int(self.checkpoint.config.vocab_size)
 
 
-def load_drafter(names: Sequence[str], target: Target) -> Drafter | None:
-    """The drafter that joins these names (see drafter_names); None where there are none.
+def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
+    """Load the drafter that joins the drafters of these names (see drafter_names); None without names.
 
-    BadRequestError for a name that means nothing here, CheckpointError for files that cannot be read, or that
-    belong to another model.
+    Raises:
+        BadRequestError: when there is no drafter of a name, or the drafters cannot be joined.
+        CheckpointError: when files cannot be read or belong to another target.
     """
     recalls = RECALL in names
     if recalls and "eagle" not in drafter_kinds(names):
@@ -71,18 +71,18 @@ def load_drafter(names: Sequence[str], target: Target) -> Drafter | None:
     parts = [_load(source, target, recalls) for source in names if source != RECALL]
     if len(parts) < 2:
         return parts[0] if parts else None
-    models = [part for part in parts if isinstance(part, Predictor)]
+    models = [part for part in parts if isinstance(part, ModelDrafter)]
     lookup = next((part for part in parts if isinstance(part, NGramDrafter)), None)
-    return HybridDrafter(models, lookup, target.vocab_size)
+    return JoinedDrafter(models, lookup, target.vocab_size)
 
 
 def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
-    """The kind of each name but "recall", from configs alone. Errors as in load_drafter."""
+    """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
     return tuple(_kind(source) for source in names if source != RECALL)
 
 
 def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
-    """The taps of the drafter that load_drafter would give for a model of so many layers. Errors as there."""
+    """The taps of the named drafters for a target with `num_layers` layers. Errors as in load_drafter."""
     return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
 
 
@@ -90,78 +90,58 @@ def _kind(source: str) -> DrafterKind:
     return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
 
 
-def _load(source: str, target: Target, recalls: bool) -> Drafter:
+def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     directory = drafter_directory(source)
     kind = kind_of(directory)
-    if kind == "lm":
-        return _load_lm(directory, target)
-    return _load_eagle3(directory, target) if kind == "eagle3" else _load_eagle(directory, target, recalls)
+    return _load_lm(directory, target) if kind == "lm" else _load_head(directory, kind, target, recalls)
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
-    """Where the files of a source are; BadRequestError where it names none."""
+    """The directory of a source's files, which `hub` allows to download."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
     if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
         )
-    return find_model(source, hub=hub)
+    return model_directory(source, hub=hub)
 
 
 def kind_of(directory: Path) -> DrafterKind:
-    """What is in a directory, by its config; CheckpointError when that cannot be read.
+    """The kind of the model in a directory, by its config and files.
 
-    An EAGLE head has one layer, and no tokenizer beside it: it is the target's.
-
-    An EAGLE-3 head has a draft vocabulary, which nothing else has. The config of a head says
-    "LlamaForCausalLM" like that of a language model.
+    The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
+    layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
     """
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        layers = config.get("num_hidden_layers", 1)
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"drafter {directory}: {path.name} cannot be read: {error}") from error
+    config = read_json_object(directory / CONFIG_NAME)
     if "draft_vocab_size" in config:
         return "eagle3"
-    if layers != 1 or any((directory / name).is_file() for name in TOKENIZER_FILES):
-        return "lm"
-    return "eagle"
+    has_tokenizer = any((directory / name).is_file() for name in TOKENIZER_FILES)
+    return "lm" if has_tokenizer or config.get("num_hidden_layers", 1) != 1 else "eagle"
 
 
-def _load_eagle(directory: Path, target: Target, recalls: bool) -> EagleDrafter:
-    head = load_eagle_head(directory, target.dtype)
-    check_sizes(
-        int(head.config.hidden_size), int(head.config.vocab_size), target.checkpoint.config, directory
-    )
-    return EagleDrafter(head, target.head, _embedding(head, target), recalls)
+def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:
+    config = target.checkpoint.config
+    head: DraftHead
+    if kind == "eagle3":
+        taps = eagle3_taps(int(config.num_hidden_layers))
+        head = load_eagle3_head(directory, target.dtype)
+    else:
+        taps = ()
+        head = load_eagle_head(directory, target.dtype)
+    check_sizes(head, config, directory)
+    embedding = head.embed_tokens
+    if embedding is None:
+        check_width(head, config, directory)
+        embedding = load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
+    return HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
 
 
-def _load_eagle3(directory: Path, target: Target) -> Eagle3Drafter:
-    taps = eagle3_taps(int(target.checkpoint.config.num_hidden_layers))
-    head = load_eagle3_head(directory, target.dtype)
-    hidden = head.fc.in_features // len(taps)
-    check_sizes(hidden, int(head.config.vocab_size), target.checkpoint.config, directory)
-    if head.embed_tokens is None and head.config.hidden_size != hidden:
-        raise CheckpointError(
-            f"drafter {directory} is {head.config.hidden_size} wide, the model {hidden}, and it has no "
-            "embedding of its own"
-        )
-    return Eagle3Drafter(head, target.head, _embedding(head, target), taps)
-
-
-def _embedding(head: EagleHead | Eagle3Head, target: Target) -> nn.Embedding:
-    if head.embed_tokens is not None:
-        return head.embed_tokens
-    return load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
-
-
-def check_sizes(hidden: int, vocab: int, config: Any, directory: Path) -> None:
-    """CheckpointError for a head made for another hidden size or vocabulary than a model's config says."""
-    found = (hidden, vocab)
+def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
+    """Check that a head was made for a target's hidden size and vocabulary."""
+    found = (head.target_hidden_size, int(head.config.vocab_size))
     wanted = (int(config.hidden_size), int(config.vocab_size))
     if found != wanted:
         raise CheckpointError(
@@ -170,7 +150,16 @@ def check_sizes(hidden: int, vocab: int, config: Any, directory: Path) -> None:
         )
 
 
-def _load_lm(directory: Path, target: Target) -> LMDrafter:
+def check_width(head: DraftHead, config: Any, directory: Path) -> None:
+    """Check that a head is as wide as a target's embedding, which it is to share."""
+    if head.config.hidden_size != config.hidden_size:
+        raise CheckpointError(
+            f"drafter {directory} is {head.config.hidden_size} wide and cannot share the model's embedding, "
+            f"which is {config.hidden_size} wide; it needs an embedding of its own"
+        )
+
+
+def _load_lm(directory: Path, target: TargetModel) -> LMDrafter:
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
     block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
@@ -181,15 +170,20 @@ def _load_lm(directory: Path, target: Target) -> LMDrafter:
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Any:
-    """A small model's tokenizer; the bundled one's lies beside the bundled target alone."""
+    """A small model's tokenizer; that of the bundled small model lies beside the bundled target."""
     bundled = checkpoint.directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL]
     return load_tokenizer(Checkpoint.open(BUNDLED) if bundled else checkpoint)
 
 
 def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "drafter") -> None:
-    """CheckpointError with the first token that differs; `what` is what the other model is to be.
+    """Check that two tokenizers have the same tokens; padding of the models' vocabularies is ignored.
 
-    The padding of the models' vocabularies is not looked at: no tokenizer has tokens for it.
+    Args:
+        target, other: the tokenizers of the target and of the model in `directory`.
+        what: the word for the other model in errors.
+
+    Raises:
+        CheckpointError: when they differ; the message has the first different token.
     """
     ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, other))
     for id_ in sorted(ours.keys() | theirs.keys()):
@@ -197,7 +191,7 @@ def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "
             raise CheckpointError(
                 f"{what} {directory} has another tokenizer than the model: token {id_} is "
                 f"{_shown(theirs, id_)} there and {_shown(ours, id_)} in the model's; "
-                "a language model drafts for models with its own tokenizer alone"
+                "a language model drafts only for models with its own tokenizer"
             )
 
 

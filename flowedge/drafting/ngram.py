@@ -1,4 +1,4 @@
-"""Drafting by looking up in the session's own tokens what followed there (prompt lookup)."""
+"""Drafting by prompt lookup: the tokens that followed the same n-gram earlier in the session."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
-from flowedge.drafting.drafter import ROOT, DraftLayer, padded_layer
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.errors import BadRequestError
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
+from flowedge.drafting.sessions import DraftSession, SessionDrafter
 from flowedge.models.layers.taps import Taps
 
 MAX_N = 12
 MIN_N = 1
-INDEXED_N = 4  # tokens of the longest n-grams in the index; longer matches are found among those of these
-ENTRY_BYTES = 400  # of one n-gram's entry in the index, about: measured on CPython 3.11
+INDEXED_N = 4  # tokens of the longest n-grams in the index; longer matches are searched among their places
+ENTRY_BYTES = 400  # bytes of one n-gram's entry in the index, measured on CPython 3.11
 
 Gram = tuple[int, ...]
 
 
 @dataclass
 class NGramIndex:
-    """Where each n-gram of a text is, by the token that follows it.
+    """The places of each n-gram of a text, by the token that follows the n-gram.
+
+    A place is the index of the following token.
 
     Attributes:
         max_n, min_n: tokens of the longest and the shortest n-grams.
@@ -54,7 +57,7 @@ class NGramIndex:
                     del self._followers[gram]
 
     def followers(self, gram: Gram) -> dict[int, list[int]]:
-        """Where each token that follows the n-gram somewhere does so; empty for one that is not there."""
+        """The places of each token that follows the n-gram; empty for an n-gram that is not in the text."""
         return self._followers.get(gram, {})
 
     def _grams_before(self, place: int) -> list[Gram]:
@@ -64,12 +67,12 @@ class NGramIndex:
 
 @dataclass(frozen=True)
 class Match:
-    """What followed where the end of a path stood before.
+    """The tokens that followed earlier occurrences of a path's end.
 
     Attributes:
-        length: tokens of the longest match; 0 where nothing matches.
-        distinct: different tokens that followed the longest match.
-        candidates: (token, log-probability) of each token that may follow, best first.
+        length: the tokens of the longest match; 0 without a match.
+        distinct: the number of different tokens that followed the longest match.
+        candidates: (token, log-probability) of each token that may follow, the best first.
     """
 
     length: int
@@ -78,16 +81,16 @@ class Match:
 
 
 def find_match(index: NGramIndex, suffix: Gram, max_n: int) -> Match:
-    """What may follow the suffix, by its matches of at most `max_n` tokens.
+    """The tokens that may follow a suffix, by its matches of at most `max_n` tokens.
 
-    The estimate is Witten and Bell's: with c(t) occurrences of t after the last n tokens of the suffix,
-    C of all and T of them different,
+    The estimate is Witten and Bell's. After the last n tokens of the suffix, let t occur c(t) times, all
+    tokens C times, and T different tokens. Then
 
         p_n(t) = (c(t) + T * p_{n-1}(t)) / (C + T),    p below min_n = 0
 
-    so that T / (C + T) of the mass is left to shorter matches and, at the shortest, to tokens that never
-    followed. The longest match thus weighs most, a single occurrence is not taken for a certainty, and the
-    figures can stand beside a model's. Ties go to what followed the longest match last.
+    so T / (C + T) of the mass is left to shorter matches and, at the shortest, to tokens that never followed.
+    The longest match weighs most, and a single occurrence is no certainty. Of equal candidates, the one that
+    followed the longest match last comes first.
     """
     probability: dict[int, float] = {}
     latest: dict[int, int] = {}
@@ -113,7 +116,7 @@ def find_match(index: NGramIndex, suffix: Gram, max_n: int) -> Match:
 def _longer(
     text: Sequence[int], followers: dict[int, list[int]], n: int, before: int
 ) -> dict[int, list[int]]:
-    """Those of the places that match n - 1 tokens that have the token `before` in front of them as well."""
+    """The places of matches of n tokens, out of those of n - 1 tokens: `before` is the token in front."""
     found = {
         token: [place for place in places if place >= n and text[place - n] == before]
         for token, places in followers.items()
@@ -121,31 +124,41 @@ def _longer(
     return {token: places for token, places in found.items() if places}
 
 
-@dataclass
-class _NGramSession:
+@dataclass(kw_only=True)
+class _NGramSession(DraftSession):
+    """A session with the paths of its growth.
+
+    Attributes:
+        suffixes: the last tokens of the path to each node, by name; depths: the nodes' depths.
+    """
+
     index: NGramIndex
-    capacity: int
-    noise: SamplingParams | None = None
-    growth: int | None = None
-    suffixes: dict[int, Gram] = field(default_factory=dict)  # by node: the last tokens of the path to it
+    suffixes: dict[int, Gram] = field(default_factory=dict)
     depths: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def true_rows(self) -> int:
+        return len(self.index.tokens) - 1
 
-class NGramDrafter:
-    """A Drafter without weights, for output that repeats the prompt or itself; deterministic."""
+    def truncate(self, rows: int) -> None:
+        self.index.truncate(rows + 1)
+
+
+class NGramDrafter(SessionDrafter[_NGramSession]):
+    """A Drafter without weights, for output that repeats the prompt or itself."""
 
     needs_features = False
     taps: Taps = ()
     weight_bytes = 0
 
     def __init__(self, max_n: int = MAX_N, min_n: int = MIN_N) -> None:
-        """max_n, min_n: tokens of the longest and the shortest match. BadRequestError out of order."""
+        """Look for matches of `min_n` to `max_n` tokens."""
         if not 1 <= min_n <= max_n:
             raise BadRequestError(f"n-grams of {min_n} to {max_n} tokens cannot be looked up")
+        super().__init__()
         self._max_n = max_n
         self._indexed_n = max(min(max_n, INDEXED_N), min_n)
         self._min_n = min_n
-        self._sessions: dict[str, _NGramSession] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -159,40 +172,19 @@ class NGramDrafter:
     ) -> None:
         index = NGramIndex(self._indexed_n, self._min_n)
         index.append(first_token)
-        self._sessions[session] = _NGramSession(index, capacity, noise)
-
-    def close(self, session: str) -> None:
-        self._sessions.pop(session, None)
+        self._sessions[session] = _NGramSession(capacity=capacity, noise=noise, index=index)
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
-        state = self._sessions[session]
-        if len(state.index.tokens) - 1 + len(next_tokens) > state.capacity:
-            raise CapacityError(f"the drafter's session {session} holds {state.capacity} rows")
-        state.growth = None
+        state = self._with_capacity(session, len(next_tokens))
+        state.discard_growth()
         for token in next_tokens.tolist():
             state.index.append(token)
 
-    def rewind(self, session: str, rows: int) -> None:
-        state = self._sessions[session]
-        known = len(state.index.tokens) - 1
-        if not 0 <= rows <= known:
-            raise ValueError(f"session {session} has {known} true rows and cannot go back to {rows}")
-        state.growth = None
-        state.index.truncate(rows + 1)
-
-    def grow(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-        width: int,
-    ) -> DraftLayer:
+    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
         state = self._sessions[session]
         children: list[list[tuple[int, float]]] = []
-        matches = self.matches(session, growth, nodes, parents, tokens)
-        for node, match in zip(nodes, matches, strict=True):
+        matches = self.matches(session, growth, frontier)
+        for node, match in zip(frontier.nodes, matches, strict=True):
             found = match.candidates
             if state.noise is not None:
                 position = len(state.index.tokens) + state.depths[node]
@@ -200,22 +192,15 @@ class NGramDrafter:
             children.append(found[:width])
         return padded_layer(children)
 
-    def matches(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-    ) -> list[Match]:
-        """What may follow each frontier node, given as for `grow`."""
+    def matches(self, session: str, growth: int, frontier: Frontier) -> list[Match]:
+        """The match at each frontier node; arguments and errors as in Drafter.grow."""
         state = self._sessions[session]
         if growth != state.growth:
             state.growth = growth
             state.suffixes = {ROOT: tuple(state.index.tokens[-self._max_n :])}
             state.depths = {ROOT: 0}
         found: list[Match] = []
-        for node, parent, token in zip(nodes, parents, tokens, strict=True):
+        for node, parent, token in zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True):
             if node != ROOT:
                 if parent not in state.suffixes:
                     raise ValueError(f"node {parent} is not of growth {growth}")
@@ -225,6 +210,6 @@ class NGramDrafter:
         return found
 
     def next_match(self, session: str) -> Match:
-        """What may follow the last true token."""
+        """The match at the last true token."""
         index = self._sessions[session].index
         return find_match(index, tuple(index.tokens[-self._max_n :]), self._max_n)

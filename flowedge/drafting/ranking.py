@@ -1,9 +1,9 @@
-"""From logits to the children of nodes: the likeliest tokens, or those that the target will draw.
+"""The ranking of a node's children: by probability, or by the probability that the target will draw them.
 
-A target draws argmax(log p + T g) over the tokens that its filters keep, and the noise g is known before the
-draw: it depends on the seed, the position and the token alone (rule R1). A drafter that ranks tokens by
-log q + T g proposes what the target will draw if q is near p; ranked by log q, what it draws most often. What
-is drawn is the same either way.
+A target draws argmax(log p + T g) over the tokens that its filters keep. The noise g is known before the
+draw, since it depends on the seed, the position and the token alone. If the drafter's q is near p, ranking by
+log q + T g proposes the token that the target will draw; ranking by log q proposes the token that it draws
+most often. The draws are the same either way.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from flowedge.core.sampling import IntArray, SamplingParams, gumbel_noise, gumbel_noise_of
+from flowedge.core.arrays import IntArray
+from flowedge.core.sampling import SamplingParams, gumbel_noise, gumbel_noise_of
 from flowedge.drafting.drafter import DraftLayer
 
-# How far a target's logits are from its drafter's: the scale of Gumbel errors under which scores agree best
-# with what is drawn (docs/drafters.md).
+# The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree
+# best with the draws (docs/drafters.md).
 ERROR_SCALE = 0.8
-_NOISIEST = 1e30  # T g stays finite in float32; nothing but noise counts long before
-_FIRST_COUNT = 256  # tokens of a row that a top-p filter is looked for in at first
-_KEPT_NOISES = 32  # nodes of a tree share few positions, and its successors share them again
+_NOISIEST = 1e30  # T g stays finite in float32; only noise counts at far lower temperatures
+_FIRST_COUNT = 256  # the likeliest tokens that the bound of top-p is first searched in
+_CACHED_NOISES = 32  # the nodes of a tree, and of its successors, share few positions
 
 
 def ranked(
@@ -33,12 +34,12 @@ def ranked(
     positions: Sequence[int],
     ids: IntArray | None = None,
 ) -> DraftLayer:
-    """The children of f nodes: the `width` best tokens of each, by noise where there is one.
+    """The `width` best children of each of f nodes, ranked with `noise` where it is given.
 
     Args:
-        logits: [f, columns] of the drafter.
-        positions: f absolute positions, of the tokens that are drawn after each node.
-        ids: [columns], the target's ids of the columns; None where they are the same.
+        logits: the drafter's logits [f, columns].
+        positions: the f absolute positions of the nodes' children.
+        ids: [columns], the target's token of each column; None where columns are token ids.
     """
     if noise is None:
         scores = torch.log_softmax(logits, dim=-1)
@@ -52,20 +53,20 @@ def ranked(
 def drawn_scores(
     logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: IntArray | None = None
 ) -> torch.Tensor:
-    """Log-probabilities that tokens are drawn, given the noise of the draws: [f, columns] as `logits`.
+    """The log-probabilities [f, columns] that tokens are drawn, given the noise; arguments as in `ranked`.
 
-    The target's logits are taken to be the drafter's plus independent Gumbel errors of scale s. Then, without
-    filters, token v is drawn with probability softmax((log q + T g) / s). A token that the filters would
-    leave out of q, its log q below f, that of the least likely token they keep, takes an error of f - log q
-    to be kept, and may then be drawn as easily as the best of the others, no more easily:
+    The target's logits are assumed to be the drafter's plus independent Gumbel errors of scale s. Without
+    filters, token v is then drawn with probability softmax((log q + T g) / s). Let f be the log q of the
+    least likely token that the filters keep of q. A token below f needs an error of f - log q to be kept, and
+    is then drawn no more easily than the best of the others, so its score is
 
         (log q(v) - f + min(log q(v) + T g(v), best kept)) / s
 
-    takes the place of (log q + T g) / s. So the first child is what is drawn if q is p.
+    With this the first child is the drawn token if q equals p.
     """
     vocab = logits.shape[-1] if ids is None else int(ids.max()) + 1
     noises = {position: _noise(noise.seed, position, vocab) for position in positions}
-    # A layer of one depth has one position, and one noise for all rows.
+    # Nodes of one depth share a position, and so the noise.
     rows = [noises[position] for position in (positions if len(noises) > 1 else noises)]
     drawn = torch.stack(rows) if ids is None else torch.stack(rows)[:, torch.from_numpy(ids)]
     drawn = torch.add(logits, drawn.to(logits.device), alpha=min(noise.temperature, _NOISIEST))
@@ -79,10 +80,10 @@ def drawn_scores(
 def best_drawn_of(
     candidates: Sequence[tuple[int, float]], width: int, noise: SamplingParams, position: int
 ) -> list[tuple[int, float]]:
-    """The `width` best by noise of (token, log-probability) pairs, whose probabilities need not add up to 1.
+    """Rank (token, log-probability) pairs with the noise at `position`, and return the best `width` of them.
 
-    What is missing counts as one token more, with a noise of 0. Filters leave nothing out: they would be
-    those of a distribution that is not known.
+    The probability that is missing to 1 counts as one more token with a noise of 0. Filters are not applied,
+    because the whole distribution is not known.
     """
     if not candidates:
         return []
@@ -113,7 +114,7 @@ def _least_kept(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
     while len(rows):
         best = torch.topk(logits[rows], count, dim=-1).values
         shares = torch.exp(best / temperature - total[rows])
-        kept = shares.cumsum(dim=-1) - shares < noise.top_p  # by the mass of those that are likelier
+        kept = shares.cumsum(dim=-1) - shares < noise.top_p  # the mass of likelier tokens decides
         least[rows] = best.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
         rows = rows[kept[:, -1]] if count < most else rows[:0]
         count = min(8 * count, most)
@@ -126,7 +127,7 @@ def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
     return torch.topk(logits, count, dim=-1).values
 
 
-@lru_cache(maxsize=_KEPT_NOISES)
+@lru_cache(maxsize=_CACHED_NOISES)
 def _noise(seed: int, position: int, vocab: int) -> torch.Tensor:
     """The noise of every token at a position: float32 [vocab]."""
     return torch.from_numpy(gumbel_noise(seed, position, vocab)).float()

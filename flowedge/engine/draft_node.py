@@ -39,8 +39,9 @@ from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
-from flowedge.strategies import base
-from flowedge.strategies.base import TARGET, HierarchicalStrategy, Strategy
+from flowedge.strategies.base import HierarchicalStrategy, Strategy
+from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo
+from flowedge.strategies.events import TARGET, CreditGranted, Returned
 
 __all__ = ["DraftNode", "DraftNodeSpec"]
 
@@ -251,7 +252,7 @@ class DraftNode:
         for route in routes:
             for _ in range(session.take_grants(route)):
                 if session.name in self._sessions:
-                    self._carry_out(session, session.strategy.handle(base.CreditGranted(route)))
+                    self._carry_out(session, session.strategy.handle(CreditGranted(route)))
 
     def _receive_result(self, segment: Segment, route: int) -> None:
         session = self._sessions.get(segment.session)
@@ -279,7 +280,7 @@ class DraftNode:
     def _report_empty(self, session: DraftSession) -> None:
         """Tell the strategy of segments that came back without live rows, each when its turn has come."""
         while session.name in self._sessions and session.take_empty():
-            self._carry_out(session, session.strategy.handle(base.Returned()))
+            self._carry_out(session, session.strategy.handle(Returned()))
 
     def _receive_close(self, close: Close, route: int) -> None:
         session = self._closing.get(close.session)
@@ -304,31 +305,29 @@ class DraftNode:
             finished = Finished(session.name, session.finish_reason, "", counters, (own, *reports), middles)
             self._outputs.append(finished)
 
-    def _carry_out(self, session: DraftSession, commands: Sequence[base.Command]) -> None:
+    def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
-                case base.Emit():
+                case Emit():
                     if self._emit(session, command):
                         return
-                case base.AcceptPath():
+                case AcceptPath():
                     self._outgoing[TARGET].prune(session.prune(command))
-                case base.Send():
+                case Send():
                     self._outgoing[TARGET].put(session.draft_segment(command))
-                case base.Append():
+                case Append():
                     self._outgoing[TARGET].put(session.committed_segment((command.token,)))
-                case base.SendTo():
+                case SendTo():
                     self._outgoing[command.route].put(session.middle(command.route).segment(command))
-                case base.Keep():
+                case Keep():
                     kept = session.middle(command.route).keep(command)
                     if kept is not None:
                         self._outgoing[command.route].prune(kept)
-                case base.Grow():
+                case Grow():
                     session.grow(command)
-                case base.Cancel():
-                    session.grow(None)
         session.note_rollbacks()
 
-    def _emit(self, session: DraftSession, emit: base.Emit) -> bool:
+    def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; says whether the generation ends with them."""
         accepted = session.output.push(emit.tokens)
         session.count_emitted(len(accepted.tokens))

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import CONTEXT, Payload, Prune, Segment, StageReport
+from flowedge.core.messages import CONTEXT, Prune, Segment, StageReport
 from flowedge.core.request import DecodeCounters, Request
-from flowedge.core.sampling import IntArray, Walk
+from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_node_spec import DraftNodeSpec
@@ -21,8 +22,9 @@ from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
-from flowedge.strategies import base
-from flowedge.strategies.base import TARGET, Strategy
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import AcceptPath, Grow, Send
+from flowedge.strategies.events import TARGET, Layer, Prefilled, Verified
 
 
 class DraftSession:
@@ -77,7 +79,7 @@ class DraftSession:
         self.prefilled = False
         self.finish_reason: str | None = None
         self.job_s = 0.0
-        self._growth: base.Grow | None = None  # the layer to be drafted next
+        self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._flight = PipelineLedger(self.name, request.prompt)
         self._sequence = self._flight.sequence
@@ -125,7 +127,7 @@ class DraftSession:
         self._meter.send(segment.number, len(tokens), self._flight.now, committed=True)
         return segment
 
-    def draft_segment(self, send: base.Send) -> Segment:
+    def draft_segment(self, send: Send) -> Segment:
         """A segment of draft rows."""
         if send.more:
             self._to_be_joined.add(self._flight.sent)
@@ -140,7 +142,7 @@ class DraftSession:
         self._meter.send(segment.number, len(send.tokens), self._flight.now, committed=False)
         return segment
 
-    def prune(self, command: base.AcceptPath) -> Prune:
+    def prune(self, command: AcceptPath) -> Prune:
         """Change the sequence; results that wait here are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._flight.prune(prune)
@@ -185,7 +187,7 @@ class DraftSession:
         if not self.strategy.takes_results:
             return False
         number = self._results.popleft().number
-        self._flight.take_crossings(number)
+        self._flight.take_trips(number)
         self._meter.settle(number, self._flight.now)
         self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
         return True
@@ -226,7 +228,7 @@ class DraftSession:
             positions=segment.positions,
         )
 
-    def verified(self, job: Verify, result: Walk, num_stages: int) -> base.Prefilled | base.Verified:
+    def verified(self, job: Verify, result: Walk, num_stages: int) -> Prefilled | Verified:
         """What a verification means for the strategy."""
         self._verifying = False
         self._meter.settle(self._verified_number, self._flight.now)
@@ -235,17 +237,17 @@ class DraftSession:
         self._add_true_rows(job.hidden[accepted], tokens)
         if not self.prefilled:
             self.prefilled = True
-            return base.Prefilled(
+            return Prefilled(
                 context=len(self.request.prompt),
                 token=result.token,
                 credits=self._flight.take_grants(),
                 stages=num_stages,
                 routes=tuple(self.middles),
-                crossings=self._flight.take_crossings(self._flight.sent),
+                trips=self._flight.take_trips(self._flight.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        *_, crossing = self._flight.take_crossings(self._verified_number)
-        return base.Verified(tuple((root_row + accepted).tolist()), result.token, crossing)
+        *_, trip = self._flight.take_trips(self._verified_number)
+        return Verified(tuple((root_row + accepted).tolist()), result.token, trip)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
@@ -274,7 +276,7 @@ class DraftSession:
             next_tokens=extend[1],
         )
 
-    def grow(self, command: base.Grow | None) -> None:
+    def grow(self, command: Grow | None) -> None:
         """Ask for a layer, in place of any asked for before; None asks for nothing."""
         self._growth = command
         self._wanted_growth = None if command is None else command.growth
@@ -285,12 +287,12 @@ class DraftSession:
         self._true_rows.clear()
         return np.concatenate(features) if features else None, tokens
 
-    def grown(self, job: GrowDraft, result: DraftLayer) -> base.Layer | None:
+    def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
         """A drafted layer for the strategy; None when its growth is not wanted any more."""
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return base.Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
 
     def count_emitted(self, count: int) -> None:
         """Count tokens put out after a returned segment; the prefill's token belongs to none."""

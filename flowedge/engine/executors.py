@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, ProtocolError
-from flowedge.core.messages import Payload
 from flowedge.core.sampling import Walk, walk
-from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.engine.jobs import (
     DraftJob,
     DraftResult,
@@ -120,8 +120,8 @@ class HeadExecutor:
                 drafter = self._drafter()
                 if job.next_tokens is not None:
                     drafter.extend(job.session, job.features, job.next_tokens)
-                nodes, parents, tokens = job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist()
-                return drafter.grow(job.session, job.growth, nodes, parents, tokens, job.width)
+                frontier = Frontier(job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist())
+                return drafter.grow(job.session, job.growth, frontier, job.width)
         return None
 
     @torch.inference_mode()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams, Walk
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer
 
 

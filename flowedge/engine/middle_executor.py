@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import Payload
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.models.layers.tensors import to_tensor

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
-from flowedge.strategies import base
+from flowedge.strategies.commands import Keep, SendTo
+from flowedge.strategies.events import Predicted
 
 TOKEN_DTYPE = "int32"  # numpy name of what a middle model answers each row with
 
@@ -34,7 +35,7 @@ class MiddleSession:
     def ready(self) -> bool:
         return self._returned >= self._prompt_rows
 
-    def segment(self, command: base.SendTo) -> Segment:
+    def segment(self, command: SendTo) -> Segment:
         """The next tokens of the chain. ValueError when they do not follow what there is, or do not fit."""
         sequence, count = self.flight.sequence, len(command.tokens)
         first = sequence.length
@@ -47,7 +48,7 @@ class MiddleSession:
         parents = tuple(row - 1 if row > sequence.context else CONTEXT for row in rows)
         return self.flight.append(command.tokens, parents)
 
-    def keep(self, command: base.Keep) -> Prune | None:
+    def keep(self, command: Keep) -> Prune | None:
         """Change the sequence; None when nothing changes."""
         sequence = self.flight.sequence
         end = min(command.end, sequence.length)
@@ -59,7 +60,7 @@ class MiddleSession:
         self.flight.prune(prune)
         return prune
 
-    def take_result(self, segment: Segment) -> base.Predicted | None:
+    def take_result(self, segment: Segment) -> Predicted | None:
         """What a returned segment tells the strategy; nothing where no draft row lives.
 
         Raises ProtocolError when it does not fit the session.
@@ -75,4 +76,4 @@ class MiddleSession:
         self._returned = segment.first_row + segment.num_rows
         if segment.committed:
             return None
-        return base.Predicted(self._route, segment.first_row, tuple(tokens.tolist()))
+        return Predicted(self._route, segment.first_row, tuple(tokens.tolist()))

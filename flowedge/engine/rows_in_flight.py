@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.messages import Prune
-from flowedge.core.sampling import IntArray
 
 _EMPTY = np.zeros(0, dtype=np.int64)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import (
     Close,
@@ -20,13 +21,11 @@ from flowedge.core.messages import (
     Heartbeat,
     Message,
     Open,
-    Payload,
     Prune,
     Segment,
     StageReport,
     no_rows,
 )
-from flowedge.core.sampling import IntArray
 from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.protocol.cached_rows import CachedRows

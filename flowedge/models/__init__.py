@@ -1,0 +1,1 @@
+"""Language models: their files, their layers, quantised weights, and checks against a reference."""

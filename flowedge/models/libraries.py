@@ -1,4 +1,4 @@
-"""The import of torch and transformers: seconds, and a million objects that stay."""
+"""The import of torch and transformers, which takes seconds and leaves a million objects for good."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cache
 _LIBRARIES = ("torch", "transformers.modeling_utils")
 
 
-@cache  # what is frozen is never collected: again and again, it would keep the remains of each load for good
+@cache  # only once: frozen objects are never collected, so each further freeze would keep garbage for good
 def import_libraries() -> None:
-    """Imports both, so that later imports of them cost nothing; does nothing from the second call on.
+    """Import torch and transformers, so that later imports of them cost nothing.
 
-    No garbage is collected meanwhile, which would take nearly half of the time and find next to none; later
-    collections pass over what is there by then, so that they stay short.
+    Garbage collection is off meanwhile: it would take nearly half of the time and find next to nothing. The
+    imported objects are frozen, so that later collections skip them and stay short.
     """
     collecting = gc.isenabled()
     gc.disable()

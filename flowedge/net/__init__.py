@@ -1,0 +1,1 @@
+"""Addresses, deadlines and gRPC statuses for everything that talks over the network."""

@@ -1,4 +1,4 @@
-"""Addresses of agents, written host:port."""
+"""Addresses of agents, in the form host:port."""
 
 from __future__ import annotations
 
@@ -10,29 +10,47 @@ WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host and port of "host:port" or "[v6]:port"; BadRequestError when it is neither."""
+    """Return the host and the port of "host:port" or "[IPv6 host]:port".
+
+    Raises:
+        BadRequestError: when the address has neither form.
+    """
     host, _, port = address.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise BadRequestError(f"{address!r} is not an address of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def checked_address(address: str) -> str:
+    """Return an address as it is. Errors as split_address."""
+    split_address(address)
+    return address
+
+
 def join_address(host: str, port: int) -> str:
-    """The two as one, with the brackets that an IPv6 host needs."""
+    """Return "host:port", with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(address: str) -> bool:
-    """Whether "host:port" is reached from its own machine alone. Errors as split_address."""
+    """Whether an address "host:port" can be reached from its own machine only.
+
+    Raises:
+        BadRequestError: when the address does not have this form.
+    """
     host, _ = split_address(address)
     try:
         return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return False
 
 
 def host_ip(host: str) -> str:
-    """An address to listen on as an IP address; BadRequestError when it is a name other than localhost."""
+    """Return a host to listen on as an IP address; "localhost" gives 127.0.0.1.
+
+    Raises:
+        BadRequestError: when the host is any other name.
+    """
     try:
         return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Waiting, but not for ever."""
+"""Waits with a deadline."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, awaited: Awaitable[T], what: str) -> T:
-    """The result of `awaited`; DeadlineError, which says `what` did not happen, after `seconds`.
+    """Return the result of `awaited`; `what` names the failure, such as "the stage did not answer".
 
-    Unlike asyncio.wait_for of Python 3.10 and 3.11 it never swallows a cancellation.
+    Raises:
+        DeadlineError: when there is no result after `seconds`.
     """
-    task = asyncio.ensure_future(awaited)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            task.cancel()
-    if not done:
-        raise DeadlineError(f"{what} within {seconds:g} s")
-    return task.result()
+    return await ProgressDeadline(seconds).wait(awaited, what)
 
 
 class ProgressDeadline:
-    """A deadline that moves on with every sign of progress."""
+    """A deadline that every sign of progress puts off."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until = time.monotonic() + seconds
 
     def extend(self) -> None:
-        """Something happened: the time begins anew."""
+        """Start the time anew, because there was progress."""
         self._until = time.monotonic() + self._seconds
 
     async def wait(self, awaited: Awaitable[T], what: str) -> T:
-        """See `within`; DeadlineError when there was no progress for the time."""
+        """Return the result of `awaited`; `what` is as in `within`.
+
+        Unlike asyncio.wait_for of Python 3.10 and 3.11, the wait never swallows a cancellation.
+
+        Raises:
+            DeadlineError: when there was no progress for the time of the deadline.
+        """
         task = asyncio.ensure_future(awaited)
         try:
             while not task.done() and (left := self._until - time.monotonic()) > 0:

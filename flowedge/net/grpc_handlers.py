@@ -1,4 +1,4 @@
-"""gRPC method handlers whose functions are wrapped, for interceptors."""
+"""Wrapping of gRPC method handlers, for interceptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import grpc
 
 
 def wrapped(handler: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
-    """The same handler, served by `wrap` of its function, whichever of requests and replies are streams."""
+    """Return the handler with its function replaced by `wrap(function)`; streams stay streams."""
     requests = "stream" if handler.request_streaming else "unary"
     kind = f"{requests}_{'stream' if handler.response_streaming else 'unary'}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")

@@ -1,4 +1,4 @@
-"""FlowEdge errors as gRPC statuses, and back."""
+"""Conversion of FlowEdge errors to gRPC statuses and back."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _STATUS = {
     DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
-_TLS_HINT = "; when the device there is of a cluster, this machine has to be as well (flowedge join TOKEN)"
+_TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join TOKEN)"
 
 
 def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """The status code, details and trailing metadata that carry an error to a client."""
+    """Return the status code, details and trailing metadata that carry an error to a client."""
     device = error.device if isinstance(error, DeviceError) else ""
     reason = error.reason if isinstance(error, DeviceError) else str(error)
     content = json.dumps({"code": error.code, "device": device, "reason": reason}).encode()
@@ -51,7 +51,7 @@ def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowEdgeError:
-    """The error that a failed call to `peer`, a device's name or address, stands for."""
+    """Return the error behind a failed call to `peer`, a device's name or address."""
     carried = _carried(error)
     if carried is not None:
         return error_from_code(*carried)
@@ -67,20 +67,20 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return CapacityError(f"device {peer}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return ProtocolError(f"{peer} is no FlowEdge agent, or one of another version: {details}")
+            return ProtocolError(f"{peer} is not a FlowEdge agent, or has another version: {details}")
         case _:
             return DeviceError(peer, f"the call failed: {details}")
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
-    """End a call with an error."""
+    """End a call with the status of an error."""
     status, details, metadata = to_status(error)
     await context.abort(status, details, metadata)
     raise AssertionError("abort returned")
 
 
 def _carried(error: Any) -> tuple[str, str, str] | None:
-    """Code, device and reason from the trailing metadata, when a FlowEdge agent put them there."""
+    """Return code, device and reason from the trailing metadata, if a FlowEdge agent wrote them."""
     read = getattr(error, "trailing_metadata", None)
     metadata: Iterable[tuple[str, Any]] = (read() if read is not None else None) or ()
     for key, value in metadata:

@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
-from flowedge.protocol.wire import MAX_FRAME_BYTES
+from pydantic import model_validator
+
+from flowedge.core.messages import MAX_FRAME_BYTES
+from flowedge.core.settings_group import Seconds, SettingsGroup, setting
+
+MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class LinkSettings:
+class LinkDeadlines(SettingsGroup):
+    """How long a link waits, in seconds."""
+
+    heartbeat_s: Seconds = setting(0.5, "Links carry a sign of life this often.")
+    silence_s: Seconds = setting(3.0, "A peer that has not been heard for this long is lost.")
+    # The draft node, which hears every stage on its express link, finds a lost stage sooner.
+    upstream_silence_s: Seconds = setting(
+        30.0, "A sender of segments not heard for this long is lost; a slow network may keep it busy."
+    )
+    connect_s: Seconds = setting(5.0, "A peer has to answer a new stream within this.")
+    send_s: Seconds = setting(60.0, "A peer has to take a single message within this.")
+
+    @model_validator(mode="after")
+    def _heartbeats_come_in_time(self) -> LinkDeadlines:
+        for name in ("silence_s", "upstream_silence_s"):
+            if getattr(self, name) <= self.heartbeat_s:
+                raise ValueError(f"{name} has to be longer than heartbeat_s, or every peer would be lost")
+        return self
+
+
+class MessageLimit(SettingsGroup):
+    """How large a message may be."""
+
+    message_mib: int = setting(
+        MAX_FRAME_BYTES // MIB + 1,
+        "MiB of one message; a segment of many rows of a large model takes several.",
+        ge=1,
+        le=1024,
+    )
+
+
+class LinkSettings(LinkDeadlines, MessageLimit):
     """How long a link waits, in seconds, and how much it takes."""
 
-    heartbeat_s: float = 0.5  # a sign of life is sent this often, both ways
-    silence_s: float = 3.0  # a peer that has not been heard for so long is lost
-    # The same for the sender of segments, whose heartbeats wait behind a segment that a slow network is
-    # still carrying; the draft node, which watches every stage over the express lane, is quicker.
-    upstream_silence_s: float = 30.0
-    connect_s: float = 5.0  # a peer has to answer a new stream within this
-    send_s: float = 60.0  # a single message has to be taken by the transport within this
-    max_replies: int = 1024  # replies that may wait for a peer that does not read them
-    max_message_bytes: int = MAX_FRAME_BYTES + (1 << 20)
+    max_replies: ClassVar[int] = 1024  # replies that may wait for a peer that does not read them
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.message_mib * MIB
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:

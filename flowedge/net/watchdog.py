@@ -1,4 +1,4 @@
-"""Ends a blocking call that nothing is heard of."""
+"""A watchdog for blocking calls that may never return."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from types import TracebackType
 
 
 class Watchdog:
-    """Calls `bark` in a thread of its own when `extend` was not called for so many seconds.
+    """Calls `on_expiry` in a thread of its own if `extend` is not called for a number of seconds.
 
     Attributes:
-        expired: whether it did.
+        expired: whether `on_expiry` was called.
     """
 
-    def __init__(self, seconds: float, bark: Callable[[], object]) -> None:
+    def __init__(self, seconds: float, on_expiry: Callable[[], object]) -> None:
         self.expired = False
-        self._seconds, self._bark = seconds, bark
+        self._seconds, self._on_expiry = seconds, on_expiry
         self._until = time.monotonic() + seconds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def extend(self) -> None:
-        """The time begins anew."""
+        """Start the time anew."""
         self._until = time.monotonic() + self._seconds
 
     def __enter__(self) -> Watchdog:
@@ -41,4 +41,4 @@ class Watchdog:
             if self._stopped.wait(left):
                 return
         self.expired = True
-        self._bark()
+        self._on_expiry()

@@ -1,0 +1,1 @@
+"""The rules of the pipeline without I/O: epochs, prunes, row sequences and the wire format."""

@@ -1,27 +1,32 @@
-"""What a stage knows of a session's rows: context, draft tail, and where their cache rows are."""
+"""A stage's record of the rows of a session that it has cached."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
 from flowedge.protocol.epochs import renumbered_parents, retained_from
 
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
 class CachedRows:
-    """The rows a stage has cached or is computing: `context` committed rows, then the draft tail.
+    """The rows that a stage has cached or is computing: the context, then the draft tail.
 
-    Prunes change the numbering at once. The cache rows are moved later, by the gather that the next
-    computation starts with. Until then row gathered_until + i is in cache row slots[i].
+    A prune changes the numbering at once. The KV cache is gathered later, when the next computation starts.
+
+    Attributes:
+        context: number of committed rows.
+        parents, positions: int64 [tail] of the draft rows, context to cached.
+        gathered_until: rows below this index are in the KV cache at their own index.
+        slots: int64 [cached - gathered_until]: row gathered_until + i is in the KV cache at index slots[i].
     """
 
     def __init__(self) -> None:
         self.context = 0
-        self.parents: IntArray = _EMPTY  # of rows context .. cached
+        self.parents: IntArray = _EMPTY
         self.positions: IntArray = _EMPTY
         self.gathered_until = 0
         self.slots: IntArray = _EMPTY
@@ -31,10 +36,16 @@ class CachedRows:
         return self.context + len(self.parents)
 
     def check_next(self, segment: Segment) -> None:
-        """Refuse a segment whose rows do not follow on from what is cached. Raises ProtocolError."""
+        """Check that a segment continues the cached rows.
+
+        Raises:
+            ProtocolError: when a row, a parent or a position does not follow from the cached rows.
+        """
         first, count = segment.first_row, segment.num_rows
         if first != self.cached:
-            raise ProtocolError(f"segment {segment.number} starts at row {first}, {self.cached} are cached")
+            raise ProtocolError(
+                f"segment {segment.number} starts at row {first}, but {self.cached} are cached"
+            )
         rows = np.arange(first, first + count)
         if segment.committed:
             if len(self.parents):
@@ -52,7 +63,7 @@ class CachedRows:
             raise ProtocolError(f"segment {segment.number} has a position that is not its parent's plus one")
 
     def append(self, segment: Segment) -> None:
-        """Take in the rows of a segment whose computation starts now, after the pending gather."""
+        """Add the rows of a segment whose computation starts now; the cache has been gathered for it."""
         self.gathered_until = self.context
         if segment.committed:
             self.context += segment.num_rows
@@ -64,7 +75,7 @@ class CachedRows:
             self.slots = np.arange(self.context, self.cached)
 
     def apply(self, prune: Prune) -> None:
-        """Keep what the prune retains; its accepted rows become context."""
+        """Keep the rows that a prune retains; its accepted rows become context."""
         kept = retained_from(prune, self.context, len(self.parents))
         before_tail = np.arange(self.context - self.gathered_until)
         self.slots = self.slots[np.append(before_tail, kept + self.context - self.gathered_until)]
@@ -74,7 +85,7 @@ class CachedRows:
         self.context += prune.accepted
 
     def forward_parents(self, segment: Segment) -> IntArray:
-        """Parent row of rows context .. cached + n of the computation of `segment`: int64."""
+        """Return the parents of the draft tail and of a segment of n rows behind it: int64 [tail + n]."""
         if segment.committed:
             parents = np.arange(segment.first_row - 1, segment.first_row + segment.num_rows - 1)
             parents[:1] = CONTEXT

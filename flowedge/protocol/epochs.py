@@ -1,7 +1,6 @@
-"""Index arithmetic of prunes: how rows of one epoch are numbered in the next.
+"""Index arithmetic of prunes: the numbering of one epoch's rows in the next epoch.
 
-A prune keeps the order of what it retains, so consecutive rows stay consecutive and a segment stays a run of
-rows under any number of prunes.
+A prune keeps the order of the rows that it retains, so the rows of a segment stay consecutive.
 """
 
 from __future__ import annotations
@@ -10,22 +9,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
 
 
 def check_prune(prune: Prune, context: int, cached: int) -> None:
-    """Refuse a prune that does not fit a holder with `context` context rows and `cached` rows.
+    """Check a prune against a session with `context` context rows and `cached` rows in all.
 
-    Raises ProtocolError.
+    Raises:
+        ProtocolError: when the prune does not fit.
     """
     retained = prune.retained
     if prune.context != context:
-        raise ProtocolError(f"prune {prune.epoch} starts from context {prune.context}, here it is {context}")
+        raise ProtocolError(
+            f"prune {prune.epoch} starts from context {prune.context}; the session has {context}"
+        )
     if prune.source_len < cached:
         raise ProtocolError(
-            f"prune {prune.epoch} is of a sequence of {prune.source_len} rows, but {cached} are cached here"
+            f"prune {prune.epoch} applies to {prune.source_len} rows, but {cached} are cached"
         )
     if not 0 <= prune.accepted <= len(retained):
         raise ProtocolError(f"prune {prune.epoch} accepts {prune.accepted} of {len(retained)} retained rows")
@@ -37,34 +39,35 @@ def check_prune(prune: Prune, context: int, cached: int) -> None:
         )
     if prune.accepted and retained[prune.accepted - 1] >= cached:
         raise ProtocolError(
-            f"prune {prune.epoch} accepts row {retained[prune.accepted - 1]}, but {cached} are cached here"
+            f"prune {prune.epoch} accepts row {retained[prune.accepted - 1]}, but {cached} are cached"
         )
 
 
 def retained_from(prune: Prune, first_row: int, num_rows: int) -> IntArray:
-    """Offsets, ascending, of the rows first_row .. first_row + num_rows that the prune retains: int64 [k]."""
+    """Return the offsets of the rows first_row .. first_row + num_rows that a prune retains: int64 [k]."""
     start, stop = np.searchsorted(prune.retained, [first_row, first_row + num_rows])
     offsets: IntArray = prune.retained[start:stop] - first_row
     return offsets
 
 
 def renumbered(prune: Prune, rows: IntArray) -> IntArray:
-    """The numbers after the prune of rows that it retains (or that were context before it): int64 [n]."""
+    """Return the new indices of rows that a prune retains, or that were context before: int64 [n]."""
     moved = prune.context + np.searchsorted(prune.retained, rows)
     return np.where(rows < prune.context, rows, moved).astype(np.int64)
 
 
 def renumbered_parents(prune: Prune, parents: IntArray) -> IntArray:
-    """Parents of retained rows after the prune: CONTEXT where the parent is context now."""
+    """Return the new parents of retained rows: int64 [n], CONTEXT where the parent has become context."""
     moved = renumbered(prune, parents)
     return np.where(moved < prune.context + prune.accepted, CONTEXT, moved).astype(np.int64)
 
 
 def map_segment(segment: Segment, prune: Prune) -> tuple[Segment, IntArray]:
-    """A segment of epoch `prune.epoch` - 1 as the prune leaves it.
+    """Apply a prune to a segment of the epoch before it.
 
     Returns:
-        The segment with its live rows in the new numbering, and their offsets in the old one: int64 [k].
+        The segment of the retained rows in the new numbering, and their offsets in the given segment:
+        int64 [k].
     """
     if segment.committed:
         return replace(segment, epoch=prune.epoch), np.arange(segment.num_rows)

@@ -1,4 +1,4 @@
-"""What waits to be sent on an in-band link, still open to pruning."""
+"""Messages that wait to be sent, to which prunes still apply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowedge.protocol.epochs import map_segment
 
 
 class Outbox:
-    """A first-in first-out queue of messages; segments in it are trimmed and restamped by prunes."""
+    """A first-in first-out queue for an in-band link."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -24,9 +24,10 @@ class Outbox:
         return self._messages.popleft() if self._messages else None
 
     def prune(self, prune: Prune) -> int:
-        """Trim and restamp the session's segments and put the prune in front of the first of them.
+        """Map the session's segments to the prune's epoch and put the prune before the first of them.
 
-        Returns the number of rows trimmed.
+        Returns:
+            The number of rows that the segments lost.
         """
         trimmed = 0
         queue: deque[Message] = deque()
@@ -47,17 +48,18 @@ class Outbox:
         return trimmed
 
     def drop_segments(self, session: str) -> None:
-        """Forget the segments of a session that is closed."""
+        """Drop the segments of a closed session."""
         self._messages = deque(
             m for m in self._messages if not (isinstance(m, Segment) and m.session == session)
         )
 
 
 class DraftNodeOutbox:
-    """What waits to leave the draft node for one pipeline.
+    """Messages that wait to be sent from the draft node to one pipeline.
 
     Attributes:
-        in_band: for its first stage; express: for all of its stages at once.
+        in_band: for the first stage.
+        express: for each of the stages.
     """
 
     def __init__(self) -> None:
@@ -68,12 +70,12 @@ class DraftNodeOutbox:
         self.in_band.put(message)
 
     def prune(self, prune: Prune) -> None:
-        """Send a prune both ways."""
+        """Send a prune in-band and express."""
         self.in_band.prune(prune)
         self.express.append(prune)
 
     def close(self, session: str) -> None:
-        """Send the end of a session both ways, and no segment of it any more."""
+        """Send the end of a session in-band and express; drop its segments."""
         self.in_band.drop_segments(session)
         self.in_band.put(Close(session))
         self.express.append(Close(session))

@@ -1,4 +1,4 @@
-"""A session's segments that one pipeline has under way, as the draft node knows them."""
+"""The draft node's record of a session's segments in one pipeline."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections import deque
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.sampling import IntArray
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.row_sequence import RowSequence
-from flowedge.strategies.base import PipelineTrip
 
 
 class PipelineLedger:
-    """The sequence of rows in a pipeline, the segments they were sent in, and the fence of what comes back.
+    """A session's row sequence, its segments in flight, its credits and the epoch of returning segments.
 
     Attributes:
-        credits: segments that may be sent now; sent: how many were.
-        now: the time, in seconds, as the driver tells it.
+        credits: number of segments that may be sent now.
+        sent: number of segments sent so far.
+        now: time in seconds, set by the driver.
     """
 
     def __init__(self, session: str, prompt: tuple[int, ...]) -> None:
@@ -29,57 +30,52 @@ class PipelineLedger:
         self.now = 0.0
         self._session = session
         self._prompt = prompt
-        self._untold = 1  # credits that the strategy does not know of
-        self._fence = 0
+        self._new_credits = 1  # that the strategy has not been told of
+        self._fence = 0  # epoch of the last prune whose in-band copy has come back
         self._maps: dict[int, Prune] = {}
-        self._in_flight: deque[Segment] = deque()  # as they must come back, in the sequence's numbering
+        self._in_flight: deque[Segment] = deque()  # as they must return, in the current numbering
         self._returned = 0
-        self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time, of what is under way
-        self._crossings: dict[int, PipelineTrip] = {}  # of what is back
+        self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time of each segment in flight
+        self._trips: dict[int, PipelineTrip] = {}  # of returned segments
 
     @property
     def all_returned(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no segment is in flight."""
         return not self._in_flight
 
     def next_prompt_segment(self, rows: int) -> Segment | None:
-        """The next chunk of the prompt, when there is one and a credit for it."""
+        """Return the next `rows` tokens of the prompt as a segment, if tokens and a credit are left."""
         start = self.sequence.context
         if self.credits == 0 or start >= len(self._prompt):
             return None
-        self._untold -= 1
+        self._new_credits -= 1
         return self.commit(self._prompt[start : start + rows])
 
     def grant(self) -> None:
-        """A credit has come."""
+        """Add a credit."""
         self.credits += 1
-        self._untold += 1
+        self._new_credits += 1
 
     def take_grants(self) -> int:
-        """How many credits the strategy is told of now; each of them once."""
-        untold, self._untold = self._untold, 0
-        return untold
+        """Return the number of credits since the last call."""
+        new, self._new_credits = self._new_credits, 0
+        return new
 
     def commit(self, tokens: tuple[int, ...]) -> Segment:
-        """A segment of rows that are context at once. Raises ValueError without a credit."""
+        """Return a segment of rows that are context at once; it takes a credit."""
         rows = self.sequence.commit(len(tokens))
         parents = rows - 1
         parents[:1] = CONTEXT
         return self._segment(True, int(rows[0]), tokens, rows, parents)
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Segment:
-        """A segment of draft rows. Raises ValueError without a credit, or for parents that are no rows."""
+        """Return a segment of draft rows with their parent rows, or CONTEXT; it takes a credit."""
         first = self.sequence.append(tokens, parents)
         positions = self.sequence.positions[first - self.sequence.context :]
         return self._segment(False, first, tokens, positions, np.array(parents, dtype=np.int64))
 
     def _segment(
-        self,
-        committed: bool,
-        first: int,
-        tokens: tuple[int, ...],
-        positions: IntArray,
-        parents: IntArray,
+        self, committed: bool, first: int, tokens: tuple[int, ...], positions: IntArray, parents: IntArray
     ) -> Segment:
         if self.credits == 0:
             raise ValueError(f"a segment of session {self._session} was sent without a credit")
@@ -100,27 +96,39 @@ class PipelineLedger:
         return segment
 
     def prune(self, prune: Prune) -> None:
-        """The sequence was changed: what is under way must come back otherwise."""
+        """Apply a prune of the sequence to the segments in flight."""
         self._maps[prune.epoch] = prune
         self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
 
     def pass_fence(self, epoch: int) -> None:
-        """The in-band copy of a prune has come around. Raises ProtocolError when it is not the next."""
+        """Take in the returned in-band copy of prune `epoch`.
+
+        Raises:
+            ProtocolError: when prune `epoch` is not the next to return.
+        """
         if epoch != self._fence + 1 or epoch not in self._maps:
-            raise ProtocolError(f"prune {epoch} came back after {self._fence}")
+            raise ProtocolError(f"prune {epoch} came back, but {self._fence + 1} was due")
         self._fence = epoch
         del self._maps[epoch]
 
     def take_back(self, segment: Segment, row_shape: tuple[int, ...], dtype: str) -> Segment:
-        """A segment has come back with rows of this shape: what lives of it, in the sequence's numbering.
+        """Take in a returned segment.
 
-        Raises ProtocolError when it does not fit what was sent.
+        Args:
+            row_shape: shape that each row of the payload must have.
+            dtype: name of the dtype that the payload must have.
+
+        Returns:
+            The segment of the rows that no prune has removed, in the current numbering.
+
+        Raises:
+            ProtocolError: when the segment does not fit the segment that was sent.
         """
         if segment.number != self._returned or segment.number >= self.sent:
-            raise ProtocolError(f"segment {segment.number} came back where {self._returned} was due")
+            raise ProtocolError(f"segment {segment.number} came back, but {self._returned} was due")
         if segment.epoch != self._fence:
             raise ProtocolError(
-                f"segment {segment.number} is of epoch {segment.epoch}, the link is at {self._fence}"
+                f"segment {segment.number} is of epoch {segment.epoch}, but the link is at {self._fence}"
             )
         if len(segment.parents) != segment.num_rows:
             raise ProtocolError(
@@ -139,13 +147,13 @@ class PipelineLedger:
         if not _same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         rows, sent_at = self._sent_at.pop(segment.number)
-        self._crossings[segment.number] = PipelineTrip(rows, self.now - sent_at)
+        self._trips[segment.number] = PipelineTrip(rows, self.now - sent_at)
         return segment
 
-    def take_crossings(self, last: int) -> tuple[PipelineTrip, ...]:
-        """What the segments up to this number took, in order; each is told once."""
-        numbers = sorted(number for number in self._crossings if number <= last)
-        return tuple(self._crossings.pop(number) for number in numbers)
+    def take_trips(self, last: int) -> tuple[PipelineTrip, ...]:
+        """Return and forget the trips of returned segments up to number `last`, in order."""
+        numbers = sorted(number for number in self._trips if number <= last)
+        return tuple(self._trips.pop(number) for number in numbers)
 
 
 def _same_rows(segment: Segment, sent: Segment) -> bool:

@@ -1,22 +1,24 @@
-"""The draft node's own record of a session's sequence; it alone changes it (rule R2)."""
+"""The sequence of a session's rows, which the draft node alone changes (rule R2)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.messages import CONTEXT, Prune
-from flowedge.core.sampling import IntArray
+from flowedge.core.tree import subtree
 from flowedge.protocol.epochs import renumbered_parents
 
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
 class RowSequence:
-    """Context rows, then the draft rows that were sent, in the numbering of `epoch`.
+    """The context rows, then the sent draft rows, in the numbering of `epoch`.
 
     Attributes:
-        epoch: number of the last change; context: committed rows (l_glo).
-        tokens, parents, positions: int64 [d] of the draft rows context .. length.
+        epoch: number of the last prune.
+        context: number of committed rows (l_glo).
+        tokens, parents, positions: int64 [d] of the draft rows, context to length.
     """
 
     def __init__(self, session: str) -> None:
@@ -32,7 +34,7 @@ class RowSequence:
         return self.context + len(self.tokens)
 
     def commit(self, count: int) -> IntArray:
-        """Append committed rows; returns their rows, which are their positions: int64 [count]."""
+        """Append committed rows; returns their indices, which are their positions too: int64 [count]."""
         if len(self.tokens):
             raise ValueError("rows cannot be committed while draft rows are in flight")
         rows = np.arange(self.context, self.context + count)
@@ -40,40 +42,43 @@ class RowSequence:
         return rows
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
-        """Append draft rows; a parent is a draft row, earlier in the sequence, or CONTEXT.
+        """Append draft rows and return the index of the first; a parent is an earlier draft row, or CONTEXT.
 
-        Returns the row of the first. Raises ValueError for a parent that is not an earlier draft row.
+        Raises:
+            ValueError: when a parent is neither.
         """
         first = self.length
         positions = self.positions.tolist()
         for row, parent in enumerate(parents, start=first):
             if parent != CONTEXT and not self.context <= parent < row:
-                raise ValueError(f"row {row} cannot have parent {parent}")
+                raise ValueError(f"row {row} has parent {parent}, which is not an earlier draft row")
             positions.append(self.context if parent == CONTEXT else positions[parent - self.context] + 1)
         if len(tokens) != len(parents):
-            raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")
+            raise ValueError(f"{len(tokens)} tokens have {len(parents)} parents")
         self.tokens = np.concatenate([self.tokens, np.array(tokens, dtype=np.int64)])
         self.parents = np.concatenate([self.parents, np.array(parents, dtype=np.int64)])
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
     def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
-        """Make the accepted rows context and keep the subtree of `root`, if it was sent.
+        """Make the accepted rows context and keep the subtree of row `root`; None keeps no draft row.
 
-        Returns the message that has every stage do the same.
+        The returned message has every stage do the same.
         """
-        subtree = _EMPTY if root is None else self._subtree(root)
-        return self._retain(np.array(accepted, dtype=np.int64), subtree)
+        draft = _EMPTY
+        if root is not None:
+            draft = self.context + subtree(self.parents - self.context, self.positions, root - self.context)
+        return self._retain(np.array(accepted, dtype=np.int64), draft)
 
     def keep(self, end: int, context: int) -> Prune:
-        """Forget the draft rows from `end` on, and make those before `context` context; they are a chain.
+        """Drop the rows of a chain from row `end` on, and make the rows before `context` context.
 
-        Returns the message that has the stage do the same.
+        The returned message has the stage do the same.
         """
         return self._retain(np.arange(self.context, context), np.arange(context, end))
 
     def _retain(self, accepted: IntArray, draft: IntArray) -> Prune:
-        """Make accepted rows context and keep these draft rows, whose parents are kept or accepted."""
+        """Make accepted rows context and keep draft rows, whose parents must be kept or accepted."""
         prune = Prune(
             session=self._session,
             epoch=self.epoch + 1,
@@ -89,11 +94,3 @@ class RowSequence:
         self.epoch += 1
         self.context += len(accepted)
         return prune
-
-    def _subtree(self, root: int) -> IntArray:
-        inside = np.zeros(len(self.tokens), dtype=np.bool_)
-        inside[root - self.context] = True
-        for offset in range(root - self.context + 1, len(inside)):
-            parent = self.parents[offset]
-            inside[offset] = parent != CONTEXT and inside[parent - self.context]
-        return np.flatnonzero(inside) + self.context

@@ -1,40 +1,40 @@
-"""Messages to protobuf frames and back, with every check that needs no session.
+"""Conversion of messages to protobuf frames and back, with all checks that need no session.
 
-What comes off a link is data: a frame is refused with a FrameError before anything of it is used. Hidden
-states in bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
+A frame from a link is untrusted data (rule R7): nothing of an invalid frame is used. Hidden states in
+bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import (
+    MAX_FRAME_BYTES,
     Close,
     Credit,
     Fault,
     Heartbeat,
     Message,
     Open,
-    Payload,
     Prune,
     Segment,
     StageReport,
 )
-from flowedge.core.sampling import IntArray
 from flowedge.v1 import pipeline_pb2 as pb
 
 MAX_SESSION_ID = 64  # characters
-MAX_TEXT = 4096  # characters of a reason or a device name
-MAX_ROWS = 1 << 16  # rows of one segment, and rows that one prune retains
+MAX_TEXT = 4096  # characters of a reason or of a device name
+MAX_ROWS = 1 << 16  # rows of a segment, and rows that a prune retains
 MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
 MAX_REPORTS = 1024  # stages of one pipeline
-MAX_FRAME_BYTES = 64 << 20
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_INT32: np.dtype(np.int32),
@@ -46,7 +46,11 @@ _CODES = {dtype: pb.DType.Name(code) for code, dtype in _DTYPES.items()}
 
 
 class FrameError(ProtocolError):
-    """A frame that cannot be read; `session` is the session it names, "" where even that is unreadable."""
+    """A frame that is not valid.
+
+    Attributes:
+        session: name of the frame's session, "" where the frame names none.
+    """
 
     def __init__(self, session: str, reason: str) -> None:
         super().__init__(reason)
@@ -54,9 +58,13 @@ class FrameError(ProtocolError):
 
 
 def encode(message: Message, departed: float = 0.0) -> bytes:
-    """The bytes of a message on a link. ValueError for a payload dtype that has no place there.
+    """Return the frame of a message as bytes.
 
-    departed: when it was due to have left an emulated device, in seconds of time.monotonic().
+    Args:
+        departed: when the message was due to leave an emulated device, in seconds of time.monotonic().
+
+    Raises:
+        ValueError: when the payload has a dtype that frames do not carry.
     """
     frame = to_frame(message)
     frame.departed = departed
@@ -64,22 +72,26 @@ def encode(message: Message, departed: float = 0.0) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """The message in the bytes of a frame. Raises FrameError."""
+    """Return the message in the bytes of a frame.
+
+    Raises:
+        FrameError: when the bytes are not a valid frame.
+    """
     return read(data)[0]
 
 
 def read(data: bytes) -> tuple[Message, float]:
-    """The message in the bytes of a frame, and when it `departed` (see encode). Raises FrameError."""
+    """Return the message in the bytes of a frame, as `decode` does, and `departed` as in `encode`."""
     try:
         frame = pb.Frame.FromString(data)
     except DecodeError as error:
-        raise FrameError("", f"{len(data)} bytes that are no frame") from error
+        raise FrameError("", f"{len(data)} bytes are not a frame") from error
     message = from_frame(frame)
     return message, frame.departed if math.isfinite(frame.departed) else 0.0
 
 
 def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
-    """The frame of a message. ValueError for a payload dtype that has no place on the wire."""
+    """Return the frame of a message."""
     match message:
         case Open():
             return pb.Frame(open=pb.Open(session=message.session, capacity=message.capacity))
@@ -105,19 +117,36 @@ def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
 
 
 def from_frame(frame: pb.Frame) -> Message:
-    """The message in a frame. Raises FrameError."""
+    """Return the message in a valid frame."""
     kind = frame.WhichOneof("body")
     if kind is None:
-        raise FrameError("", "a frame without a body")
+        raise FrameError("", "the frame has no body")
     if kind == "heartbeat":
         return Heartbeat(frame.heartbeat.sequence)
     session: str = getattr(frame, kind).session
     if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
-        raise FrameError("", f"a session id is 1 to {MAX_SESSION_ID} printable ASCII characters")
+        raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     try:
-        return _READERS[kind](frame)
+        return _message(kind, frame)
     except ProtocolError as error:
         raise FrameError(session, f"{kind}: {error}") from error
+
+
+def _message(kind: str, frame: pb.Frame) -> Message:
+    match kind:
+        case "open":
+            return Open(frame.open.session, _index(frame.open.capacity))
+        case "segment":
+            return _segment_from_pb(frame.segment)
+        case "prune":
+            return _prune_from_pb(frame.prune)
+        case "close":
+            return _close_from_pb(frame.close)
+        case "credit":
+            return Credit(frame.credit.session)
+        case _:
+            fault = frame.fault
+            return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
 
 
 def _segment_to_pb(segment: Segment) -> pb.Segment:
@@ -134,19 +163,18 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
     )
 
 
-def _segment_from_pb(frame: pb.Frame) -> Segment:
-    segment = frame.segment
+def _segment_from_pb(segment: pb.Segment) -> Segment:
     rows = len(segment.positions)
     if rows > MAX_ROWS:
-        raise ProtocolError(f"{rows} rows, at most {MAX_ROWS} are allowed")
+        raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
     if len(segment.parents) != rows:
-        raise ProtocolError(f"{rows} positions and {len(segment.parents)} parents")
+        raise ProtocolError(f"{rows} positions but {len(segment.parents)} parents")
     payload = _tensor_from_pb(segment.payload)
     if len(payload) != rows:
-        raise ProtocolError(f"{rows} positions and a payload of {len(payload)} rows")
+        raise ProtocolError(f"{rows} positions but a payload of {len(payload)} rows")
     positions, parents = _int64(segment.positions), _int64(segment.parents)
     if rows and not (positions.min() >= 0 and parents.min() >= -1):
-        raise ProtocolError("a position below 0 or a parent below -1")
+        raise ProtocolError("a position is below 0, or a parent below -1")
     return Segment(
         session=segment.session,
         number=_index(segment.number),
@@ -171,13 +199,12 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
     )
 
 
-def _prune_from_pb(frame: pb.Frame) -> Prune:
-    prune = frame.prune
+def _prune_from_pb(prune: pb.Prune) -> Prune:
     if len(prune.retained) > MAX_ROWS:
-        raise ProtocolError(f"{len(prune.retained)} retained rows, at most {MAX_ROWS} are allowed")
+        raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
     retained = _int64(prune.retained)
     if len(retained) and not (retained[0] >= 0 and bool(np.all(np.diff(retained) > 0))):
-        raise ProtocolError("retained rows that do not ascend")
+        raise ProtocolError("the retained rows do not ascend")
     if prune.accepted > len(retained):
         raise ProtocolError(f"accepts {prune.accepted} of {len(retained)} retained rows")
     return Prune(
@@ -191,21 +218,12 @@ def _prune_from_pb(frame: pb.Frame) -> Prune:
 
 
 def _report_to_pb(report: StageReport) -> pb.StageReport:
-    return pb.StageReport(
-        device=report.device[:MAX_TEXT],
-        segments=report.segments,
-        rows_computed=report.rows_computed,
-        rows_trimmed=report.rows_trimmed,
-        rows_wasted=report.rows_wasted,
-        aborted=report.aborted,
-        busy_s=report.busy_s,
-        bytes_sent=report.bytes_sent,
-    )
+    return pb.StageReport(**asdict(replace(report, device=report.device[:MAX_TEXT])))
 
 
 def _report_from_pb(report: pb.StageReport) -> StageReport:
     if not (math.isfinite(report.busy_s) and report.busy_s >= 0):
-        raise ProtocolError("a report with a busy time that is no time")
+        raise ProtocolError(f"a report has a busy time of {report.busy_s} s")
     return StageReport(
         device=_text(report.device),
         segments=_index(report.segments),
@@ -218,43 +236,32 @@ def _report_from_pb(report: pb.StageReport) -> StageReport:
     )
 
 
-def _open_from_pb(frame: pb.Frame) -> Open:
-    return Open(frame.open.session, _index(frame.open.capacity))
-
-
-def _close_from_pb(frame: pb.Frame) -> Close:
-    if len(frame.close.reports) > MAX_REPORTS:
-        raise ProtocolError(f"{len(frame.close.reports)} reports, at most {MAX_REPORTS} are allowed")
-    return Close(frame.close.session, tuple(_report_from_pb(report) for report in frame.close.reports))
-
-
-def _credit_from_pb(frame: pb.Frame) -> Credit:
-    return Credit(frame.credit.session)
-
-
-def _fault_from_pb(frame: pb.Frame) -> Fault:
-    fault = frame.fault
-    return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
+def _close_from_pb(close: pb.Close) -> Close:
+    if len(close.reports) > MAX_REPORTS:
+        raise ProtocolError(f"{len(close.reports)} reports; at most {MAX_REPORTS} are allowed")
+    return Close(close.session, tuple(_report_from_pb(report) for report in close.reports))
 
 
 def _tensor_to_pb(array: Payload) -> pb.Tensor:
     code = _CODES.get(array.dtype)
     if code is None:
-        raise ValueError(f"dtype {array.dtype} has no place on the wire")
+        raise ValueError(f"dtype {array.dtype} cannot be sent; frames carry {', '.join(map(str, _CODES))}")
     return pb.Tensor(dtype=code, shape=array.shape, data=np.ascontiguousarray(array).tobytes())
 
 
 def _tensor_from_pb(tensor: pb.Tensor) -> Payload:
-    """An array over the frame's own bytes, read-only."""
+    """Return a read-only array over the bytes of the frame."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise ProtocolError(f"tensor dtype {tensor.dtype} is unknown")
+        raise ProtocolError(f"the tensor's dtype {tensor.dtype} is unknown")
     shape = tuple(tensor.shape)
     if not 1 <= len(shape) <= 2:
-        raise ProtocolError(f"a tensor of {len(shape)} dimensions, 1 or 2 are allowed")
+        raise ProtocolError(f"the tensor has {len(shape)} dimensions; 1 or 2 are allowed")
     wanted = math.prod(shape) * dtype.itemsize
     if max(shape) > MAX_FRAME_BYTES or wanted != len(tensor.data):
-        raise ProtocolError(f"{dtype} {list(shape)} takes {wanted} bytes, {len(tensor.data)} came")
+        raise ProtocolError(
+            f"a tensor of {dtype} {list(shape)} has {wanted} bytes, but {len(tensor.data)} came"
+        )
     array: Payload = np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
     return array
 
@@ -263,9 +270,9 @@ def _int64(values: Sequence[int]) -> IntArray:
     try:
         array: IntArray = np.array(values, dtype=np.int64)
     except OverflowError as error:
-        raise ProtocolError(f"an index above {MAX_INDEX}") from error
+        raise ProtocolError(f"an index is above {MAX_INDEX}") from error
     if len(array) and not (array.min() >= -1 and array.max() <= MAX_INDEX):
-        raise ProtocolError(f"an index outside -1..{MAX_INDEX}")
+        raise ProtocolError(f"an index is outside -1..{MAX_INDEX}")
     return array
 
 
@@ -277,15 +284,5 @@ def _index(value: int) -> int:
 
 def _text(value: str) -> str:
     if len(value) > MAX_TEXT:
-        raise ProtocolError(f"a text of {len(value)} characters, at most {MAX_TEXT} are allowed")
+        raise ProtocolError(f"a text has {len(value)} characters; at most {MAX_TEXT} are allowed")
     return value
-
-
-_READERS: dict[str, Callable[[pb.Frame], Message]] = {
-    "open": _open_from_pb,
-    "segment": _segment_from_pb,
-    "prune": _prune_from_pb,
-    "close": _close_from_pb,
-    "credit": _credit_from_pb,
-    "fault": _fault_from_pb,
-}

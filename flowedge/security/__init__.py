@@ -1,1 +1,1 @@
-"""Who may speak to whom: certificates, roles, joining, renewal and revocation (see docs/security.md)."""
+"""Who belongs to a cluster: its CA, the members' certificates, and mutual TLS between them."""

@@ -1,4 +1,4 @@
-"""The identity that this process acts under: an agent's, or that of the person who runs a command."""
+"""The credentials and rules that this process uses towards other devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class Security:
-    """What is shown to others, and asked of them. Without a store there is no identity."""
+    """The credentials of an agent or command, and whether it may use plaintext.
+
+    Attributes:
+        store: None if this device has joined no cluster.
+        insecure: whether plaintext may be used on every network; otherwise it is used on loopback only.
+    """
 
     def __init__(self, store: CredentialStore | None, *, insecure: bool = False) -> None:
         self.store = store
@@ -28,98 +33,100 @@ class Security:
 
     @classmethod
     def load(cls, settings: SecuritySettings) -> Security:
-        """The identity of a directory, if there is one. AccessError when its files are no good."""
+        """Read the credentials in the configured directory, or else in the state directory if it has any."""
         state = Path(settings.cluster_dir) if settings.cluster_dir else state_dir()
         if settings.insecure:
             _log.warning(
-                "--insecure: all connections are in plaintext; whoever is on the network can read them and "
-                "use this device"
+                "--insecure: all connections are in plaintext; anyone on the network can read them and use "
+                "this device"
             )
             return cls(None, insecure=True)
         if CredentialStore.exists(state):
             return cls(CredentialStore.open(state))
         if settings.cluster_dir:
             raise BadRequestError(
-                f"there is no identity in {state}; `flowedge join TOKEN --dir {state}` makes one"
+                f"{state} holds no credentials; join a cluster with `flowedge join TOKEN --dir {state}`"
             )
         return cls(None)
 
     @property
     def cluster(self) -> str:
-        """The id of the cluster; empty without one."""
-        return self.store.identity.cluster_id if self.store is not None else ""
+        """The id of the cluster, empty if none was joined."""
+        return self.store.credentials.cluster_id if self.store is not None else ""
 
     @property
     def role(self) -> CertificateRole | None:
-        return self.store.identity.holder.member.role if self.store is not None else None
+        return self.store.credentials.holder.member.role if self.store is not None else None
 
     def listen_host(self, asked: str | None) -> str:
-        """The address to listen on: the one asked for, or loopback until a cluster is joined.
+        """The host to listen on: by default all networks for a cluster's member, or else loopback.
 
-        Raises AccessError for another one in plaintext, unless that is allowed.
+        Raises:
+            AccessError: when `asked` is not loopback, and plaintext is not allowed there.
         """
         host = asked or ("0.0.0.0" if self.store is not None else "127.0.0.1")
         if self.store is None and not self.insecure and not is_loopback(join_address(host, 1)):
             raise AccessError(
-                f"this device has joined no cluster, so it does not listen on {host}: join one "
-                "(flowedge join TOKEN), listen on 127.0.0.1, or say --insecure here and at those who connect"
+                f"this device has joined no cluster, so it does not listen on {host}: join a cluster "
+                "(flowedge join TOKEN), listen on 127.0.0.1, or give --insecure here and on the callers"
             )
         return host
 
     def device_name(self, asked: str | None) -> str | None:
-        """The agent's name: that of its certificate. BadRequestError when another is asked for."""
+        """The name in this device's certificate, or `asked` if it has none. The two must not differ."""
         if self.store is None:
             return asked
-        name = self.store.identity.holder.member.name
+        name = self.store.credentials.holder.member.name
         if asked not in (None, name):
             raise BadRequestError(
-                f"this device joined its cluster as {name}, so it cannot be named {asked}; leave the name "
-                f"away, or revoke {name} and join as {asked}"
+                f"this device joined its cluster as {name}, so it cannot be named {asked}; leave out the "
+                f"name, or revoke {name} and join as {asked}"
             )
         return name
 
     def check_leads(self) -> None:
-        """AccessError when this device's certificate does not let it lead a pipeline."""
+        """Raise AccessError if this device's certificate does not allow it to be a draft node."""
         if self.role is not None and self.role not in LEADERS:
             raise AccessError(
-                f"the certificate of this device is for the role {self.role.value}, so it cannot be a draft "
-                "node; join it again with a token that was made with --role draft-node"
+                f"this device's certificate has the role {self.role.value}, so it cannot be a draft node; "
+                "join it again with a token made with --role draft-node"
             )
 
     def check_plaintext(self, address: str) -> None:
-        """AccessError when there is no identity and plaintext may not be spoken to this address."""
+        """Raise AccessError if plaintext may not be used towards an address."""
         if not (self.insecure or is_loopback(address)):
             raise AccessError(
                 f"{address} is another machine, and this one has joined no cluster: join it (flowedge join "
-                "TOKEN), or say --insecure here and there"
+                "TOKEN), or give --insecure on both"
             )
 
     def check_valid(self, now: datetime.datetime) -> CredentialStore:
-        """The identity, which is valid now. AccessError when it is not."""
+        """The credentials; raise AccessError if there are none or they are not valid now."""
         if self.store is None:
             raise AccessError("this machine has joined no cluster; join one: flowedge join TOKEN")
         try:
-            check_time(self.store.identity.holder, now)
+            check_time(self.store.credentials.holder, now)
         except AccessError as error:
             raise AccessError(f"{error}; join again: flowedge join TOKEN --replace") from error
         return self.store
 
     def foreign(self, name: str, cluster: str) -> str | None:
-        """Why a device that advertises a cluster (empty: none) is none of ours; None when it is."""
+        """Why an advertised device with this cluster id, or "", is not of this cluster; None if it is."""
         if cluster == self.cluster or self.insecure:
             return None
         theirs = f"belongs to cluster {cluster}" if cluster else "has joined no cluster"
-        ours = f"this machine to {self.cluster}" if self.cluster else "this machine to none"
-        return f"device {name} {theirs}, {ours}"
+        ours = f"belongs to {self.cluster}" if self.cluster else "has joined none"
+        return f"device {name} {theirs}, this machine {ours}"
 
 
 _lock = threading.Lock()
 _current: Security | None = None
 _own_agents: set[str] = set()
+_OF_OWN_AGENTS = Security(None, insecure=True)
 
 
 def use(security: Security) -> Security:
-    """Has this process act under an identity from now on."""
+    """Set what this process uses from now on."""
     global _current  # noqa: PLW0603
     with _lock:
         _current = security
@@ -127,10 +134,7 @@ def use(security: Security) -> Security:
 
 
 def current() -> Security:
-    """What this process acts under: what it was told to use, else the state directory's.
-
-    AccessError when the files there are no good.
-    """
+    """What this process uses: what `use` has set, or else the credentials in the state directory."""
     global _current  # noqa: PLW0603
     with _lock:
         if _current is None:
@@ -139,7 +143,7 @@ def current() -> Security:
 
 
 def speak_plaintext_to(addresses: Iterable[str]) -> None:
-    """This process has started the agents at these addresses itself, without identities."""
+    """Allow plaintext towards agents that this process has started itself, without credentials."""
     _own_agents.update(addresses)
 
 
@@ -149,10 +153,7 @@ def own_agents() -> frozenset[str]:
 
 
 def security_for(address: str, chosen: Security | None) -> Security:
-    """What to use towards an address: agents that this process has started have no identity."""
+    """What to use towards an address: plaintext to own agents, or else `chosen` or the current one."""
     if chosen is None and address in _own_agents:
         return _OF_OWN_AGENTS
     return chosen or current()
-
-
-_OF_OWN_AGENTS = Security(None, insecure=True)

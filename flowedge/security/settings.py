@@ -1,14 +1,22 @@
-"""How an agent proves who it is."""
+"""How a device proves who it is, and asks other devices to prove who they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 
 
-@dataclass(frozen=True)
-class SecuritySettings:
-    """Which identity to use, and how it is kept current."""
+class SecuritySettings(SettingsGroup):
+    """Which credentials a device uses, and how often it renews them."""
 
-    cluster_dir: str | None = None  # that `flowedge join` wrote to; the state directory if not given
-    insecure: bool = False  # plaintext on every network, to and from anyone
-    refresh_s: float = 60.0  # the revocation list is fetched, and renewal looked after, this often
+    cluster_dir: str | None = setting(
+        None,
+        "Directory that flowedge join wrote to; the state directory if not set.",
+        min_length=1,
+        examples=["/var/lib/flowedge"],
+    )
+    insecure: bool = setting(
+        False, "Plaintext on every network, to and from anyone; the log says so at every start."
+    )
+    refresh_s: Seconds = setting(
+        60.0, "Seconds between two checks of the revocation list and of the certificate's age."
+    )

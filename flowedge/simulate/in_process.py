@@ -15,7 +15,7 @@ from flowedge.engine.middle_executor import MiddleExecutor
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import row_width

@@ -19,7 +19,7 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
 from flowedge.engine.stage import Stage
 from flowedge.live.pacing import abort_time
-from flowedge.strategies.base import TARGET
+from flowedge.strategies.events import TARGET
 
 DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, .. and middle models -2, -3, ..
 

@@ -1,1 +1,1 @@
-"""The cache on disk: what it may take, who uses what of it, and what is dropped. Imports no torch."""
+"""The weight cache on disk: objects named by their SHA-256, within one size limit."""

@@ -1,4 +1,4 @@
-"""SHA-256 of contents, which are what the cache calls things by."""
+"""SHA-256 digests, which name the objects of the weight cache."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from collections.abc import Callable
 from flowedge.core.errors import ProtocolError
 
 DIGEST_BYTES = 32
-READ_BYTES = 4 << 20  # that are hashed at a time
+READ_BYTES = 4 << 20  # per read while hashing
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a SHA-256 in hex, and so safe as the name of a file."""
+    """Whether a text is a SHA-256 in lower-case hex, and therefore safe as a file name."""
     return _HEX.fullmatch(text) is not None
 
 
 def check_digest(text: str) -> str:
-    """The text itself; ProtocolError when it is no SHA-256 in lower-case hex."""
+    """Return the text; raise ProtocolError unless it is a SHA-256 in lower-case hex."""
     if not is_digest(text):
-        raise ProtocolError(f"{text[:80]!r} is no SHA-256 in hex")
+        raise ProtocolError(f"{text[:80]!r} is no SHA-256 in lower-case hex")
     return text
 
 
 def digest_of(data: bytes) -> str:
-    """SHA-256 in hex."""
+    """The SHA-256 of bytes, in lower-case hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def hash_range(
     descriptor: int, offset: int, size: int, on_bytes: Callable[[int], None] | None = None
 ) -> hashlib._Hash:
-    """The hash of `size` bytes of an open file from `offset`, or of fewer where it ends before.
+    """Hash `size` bytes of an open file from `offset`, or fewer if the file ends earlier.
 
-    on_bytes: told how many were hashed, each time.
+    on_bytes: called after each read with the number of bytes that it hashed.
     """
     digest, buffer = hashlib.sha256(), memoryview(bytearray(min(READ_BYTES, max(1, size))))
     end = offset + size

@@ -1,4 +1,4 @@
-"""Where the cache is and how much it may take."""
+"""The directory and the size limit of the weight cache."""
 
 from __future__ import annotations
 
@@ -7,25 +7,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.settings_group import SettingsGroup, setting
 
 DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
 DEFAULT_GIB = 16.0
 
 
+class CacheSettings(SettingsGroup):
+    """Weights on disk: what was fetched, and what was quantised on this device."""
+
+    dir: str | None = setting(
+        None,
+        "Directory to keep weights in; ~/.cache/flowedge if not set.",
+        min_length=1,
+        examples=["/var/cache/flowedge"],
+    )
+    gib: float | None = setting(
+        None,
+        f"GiB that the weights there may take, {DEFAULT_GIB:g} if not set; 0 keeps none.",
+        ge=0,
+        examples=[DEFAULT_GIB],
+    )
+
+
 @dataclass(frozen=True)
 class CacheLimits:
-    """One directory for all that is kept, and the bytes that all of it may take together."""
+    """The cache directory, and the limit in bytes for all its files together."""
 
     root: Path
     max_bytes: int
 
     @classmethod
     def configured(cls, directory: str | None = None, gib: float | None = None) -> CacheLimits:
-        """What is not given is taken from the environment, then from the defaults.
+        """Return the limits of this process.
 
-        FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
-        BadRequestError when the size is no number, or below 0.
+        Arguments that are None are taken from the environment (FLOWEDGE_CACHE_DIR, FLOWEDGE_CACHE_GIB), then
+        from the defaults: ~/.cache/flowedge, or flowedge below XDG_CACHE_HOME, and 16 GiB.
+
+        Raises:
+            BadRequestError: when the size is no number, infinite or below 0.
         """
         if gib is None:
             text = os.environ.get(SIZE_VARIABLE, "")

@@ -1,4 +1,4 @@
-"""Locks between processes; the system lets go of them when a process ends, however it ends."""
+"""File locks between processes; the kernel releases a lock when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 0.01
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file for this descriptor alone; False when somebody else has it locked."""
+    """Lock an open file exclusively; return False if another descriptor holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -26,7 +26,7 @@ def try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def locked(path: Path, seconds: float = LOCK_S) -> Iterator[None]:
-    """Hold the lock that goes by a file, which is made. DeadlineError when it is not free in time."""
+    """Hold the lock of a file, which is created; raise DeadlineError if it is not free within `seconds`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Contents on disk that go by their SHA-256: whole or not at all, shared by all agents of a host."""
+"""Objects on disk, named by their SHA-256: each whole or absent, and shared by all agents of a host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectStore:
-    """Objects below the root of the cache. What is damaged is found when it is verified, and dropped.
+    """The objects below the root of the cache. Damaged objects are deleted when they are verified.
 
     Any number of threads and processes may use one root.
     """
@@ -27,19 +27,22 @@ class ObjectStore:
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
         self._space = CacheSpace(limits)
-        self._verified: dict[str, tuple[int, int, int]] = {}  # inode, size and time of change, then
+        self._verified: dict[str, tuple[int, int, int]] = {}  # state of the file when it was verified
 
     def path(self, digest: str) -> Path:
-        """Where an object is, or would be. ProtocolError for what is no digest."""
-        check_digest(digest)
-        return self.limits.root / OBJECTS / digest[:2] / digest
+        """The path of an object, whether it exists or not."""
+        return self.limits.root / OBJECTS / check_digest(digest)[:2] / digest
 
     def size(self, digest: str) -> int | None:
-        """The bytes of an object; None when it is not here."""
+        """Bytes of an object, None if it is absent."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
             return None
+
+    def missing(self, sizes: Mapping[str, int]) -> list[str]:
+        """The digests of objects that are absent or have another size than expected."""
+        return [digest for digest, size in sizes.items() if self.size(digest) != size]
 
     def __iter__(self) -> Iterator[str]:
         for path in (self.limits.root / OBJECTS).glob("*/*"):
@@ -47,11 +50,13 @@ class ObjectStore:
                 yield path.name
 
     def begin(self, digest: str, size: int, *, reserved: bool = False) -> PartialObject | None:
-        """What receives an object, with as much of it as was received before.
+        """Start or resume receiving an object.
 
-        reserved: a pin keeps room for it.
-        None when somebody else is receiving it, or it is here already. CapacityError when the cache or the
-        disk has no room for it; nothing is lost then.
+        Returns None if the object exists already or another process is receiving it.
+        reserved: whether a pin has reserved the space for it.
+
+        Raises:
+            CapacityError: when the cache or the disk is full; nothing is deleted then.
         """
         path, target = self._partial_path(digest, size), self.path(digest)
         with self._space.lock():
@@ -59,14 +64,14 @@ class ObjectStore:
                 return None
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                here = path.stat().st_size
+                received = path.stat().st_size
                 is_new = False
             except FileNotFoundError:
-                here, is_new = 0, True
+                received, is_new = 0, True
             if reserved:
-                self._space.check_free(size - here)
+                self._space.check_free(size - received)
             else:
-                self._reserve(size if is_new else 0, size - here)
+                self._reserve(size if is_new else 0, size - received)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not try_lock(descriptor):
                 os.close(descriptor)
@@ -75,14 +80,14 @@ class ObjectStore:
         return PartialObject(descriptor, path, target, digest, size)
 
     def partial_bytes(self, digest: str, size: int) -> int:
-        """How much of an object that is not whole is on the disk."""
+        """Bytes on disk of an object that has been received in part."""
         try:
             return min(size, self._partial_path(digest, size).stat().st_size)
         except FileNotFoundError:
             return 0
 
     def put(self, data: bytes) -> str:
-        """Store a content; returns its digest. CapacityError as `begin`."""
+        """Store bytes as an object; return their digest."""
         digest = digest_of(data)
         partial = self.begin(digest, len(data))
         if partial is not None:
@@ -93,7 +98,7 @@ class ObjectStore:
         return digest
 
     def read(self, digest: str) -> bytes | None:
-        """An object, checked; None when it is not here, or was damaged and is gone now."""
+        """Read and verify an object; return None if it is absent, or damaged and therefore deleted."""
         path = self.path(digest)
         try:
             data = path.read_bytes()
@@ -106,19 +111,16 @@ class ObjectStore:
         return data
 
     def is_verified(self, digest: str) -> bool:
-        """Whether it was verified, or received, by this process, and its file has not changed since."""
+        """Whether this process has verified or received an object, and its file has not changed since."""
         return self._state(digest) is not None and self._verified.get(digest) == self._state(digest)
 
     def verify(self, digest: str) -> bool:
-        """Read all of an object; one that is damaged is logged and dropped, and False as one not here."""
+        """Hash an object and delete it if it is damaged; return whether it is present and intact."""
         state, path = self._state(digest), self.path(digest)
         if state is None:
             return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            found = hash_range(descriptor, 0, state[1]).hexdigest()
-        finally:
-            os.close(descriptor)
+        with path.open("rb") as file:
+            found = hash_range(file.fileno(), 0, state[1]).hexdigest()
         if found != digest:
             self._drop_damaged(path)
             return False
@@ -126,20 +128,23 @@ class ObjectStore:
         return True
 
     def mark_verified(self, digest: str) -> None:
-        """Its hash was just computed."""
+        """Record that the caller has just hashed an object and found it intact."""
         state = self._state(digest)
         if state is not None:
             self._verified[digest] = state
 
     def touch(self, digests: Iterable[str]) -> None:
-        """They were used now."""
+        """Mark objects as used now."""
         for digest in digests:
             touch(self.path(digest))
 
     def pin(self, sizes: Mapping[str, int]) -> Pin:
-        """Keep objects from being dropped, and room for those that are not here, until the pin is released.
+        """Protect objects from eviction and reserve space for missing ones, until the pin is released.
 
-        sizes: bytes of each, by digest. CapacityError when there is no such room; nothing is lost then.
+        sizes: bytes of each object, by digest.
+
+        Raises:
+            CapacityError: when there is not enough space; nothing is deleted then.
         """
         with self._space.lock():
             pin = Pin(self.limits.root / PINS, {check_digest(name): size for name, size in sizes.items()})
@@ -150,40 +155,46 @@ class ObjectStore:
                 raise
             return pin
 
-    def _reserve(self, size: int, written: int, said: int | None = None) -> None:
-        """Room in the cache for `size` bytes more, and on the disk for `written`."""
+    def _reserve(self, size: int, written: int, needed: int | None = None) -> None:
+        """Make room for `size` bytes more in the cache and `written` on the disk.
+
+        needed: bytes that the error message names, if not `size`.
+        """
         if not self._space.make_room(size):
-            raise self._no_room(size if said is None else said)
+            raise self._no_room(size if needed is None else needed)
         self._space.check_disk(written)
 
     def remove(self, digests: Iterable[str]) -> int:
-        """Drop objects and parts of them, apart from those in use; returns the bytes that were freed."""
+        """Delete whole and partial objects that no process uses; return how many bytes that freed."""
         wanted, freed = set(digests), 0
         with self._space.lock():
-            for entry in self._space.entries():
+            for entry in self._space.entries()[0]:
                 if entry.path.name.partition(".")[0] in wanted and not entry.in_use:
                     remove(entry.path)
                     freed += entry.written
         return freed
 
     def taken_bytes(self) -> int:
-        """What all of the cache takes, quantised weights included."""
+        """Bytes of all files of the cache, quantised weights included."""
         with self._space.lock():
-            return sum(entry.written for entry in self._space.entries())
+            return sum(entry.written for entry in self._space.entries()[0])
 
     def _no_room(self, size: int) -> CapacityError:
         limits = self.limits
         if limits.max_bytes == 0:
-            return CapacityError(f"the cache {limits.root} is turned off; give it room with --cache-gib")
+            return CapacityError(
+                f"the cache {limits.root} is turned off (its limit is 0); set a limit with --cache-gib"
+            )
         return CapacityError(
-            f"the cache {limits.root} may take {limits.max_bytes / 2**30:.2f} GiB, and "
-            f"{size / 2**20:.0f} MiB more do not fit beside what is in use; give it room with --cache-gib"
+            f"the cache {limits.root} is limited to {limits.max_bytes / 2**30:.2f} GiB, and "
+            f"{size / 2**20:.0f} MiB more do not fit beside the files in use; raise it with --cache-gib"
         )
 
     def _partial_path(self, digest: str, size: int) -> Path:
         return self.limits.root / PARTIAL / f"{check_digest(digest)}.{size}"
 
     def _state(self, digest: str) -> tuple[int, int, int] | None:
+        """Inode, size and modification time of an object's file, None if it is absent."""
         try:
             found = self.path(digest).stat()
         except FileNotFoundError:
@@ -191,5 +202,5 @@ class ObjectStore:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _drop_damaged(self, path: Path) -> None:
-        _log.warning("the cached %s is damaged; it is dropped and fetched again when it is needed", path)
+        _log.warning("the cached object %s is damaged; it is deleted, and fetched again when needed", path)
         remove(path)

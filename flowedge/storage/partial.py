@@ -1,53 +1,54 @@
-"""An object that is being received: what is here is the beginning of it, and stays when it is cut off."""
+"""An object that is being received; what is on disk stays there when the transfer breaks off."""
 
 from __future__ import annotations
 
 import errno
 import os
 from pathlib import Path
-from types import TracebackType
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.storage.digest import hash_range
 
 
 class DamagedError(ProtocolError):
-    """What came is not what was asked for; all of it was thrown away."""
+    """Received bytes whose SHA-256 is not the one that was requested. They have been deleted."""
 
 
 class PartialObject:
-    """The only writer of one object; the lock on its file ends with it, or with its process.
+    """The only writer of one object. Its file is locked until it is closed or its process ends.
+
+    `append` and `commit` delete the file and raise an error when bytes are wrong or the disk is full.
 
     Attributes:
-        length: bytes that are here; those that were here before count once `resume` has read them.
+        length: bytes received so far; bytes of an earlier transfer are included after `resume`.
     """
 
     def __init__(self, descriptor: int, path: Path, target: Path, digest: str, size: int) -> None:
-        """descriptor: of `path`, open and locked; closed with this. target: where it goes at last."""
+        """descriptor: `path`, open and locked; owned by this object. target: the path of the whole object."""
         self.digest, self.size = digest, size
         self.length = 0
         self._descriptor, self._path, self._target = descriptor, path, target
         self._hash = hash_range(descriptor, 0, 0)
 
     def resume(self) -> int:
-        """Take what is on the disk already; returns how much that is. It reads all of it."""
-        here = os.fstat(self._descriptor).st_size
-        if here > self.size:
+        """Read and keep the bytes of an earlier transfer; return how many they are."""
+        found = os.fstat(self._descriptor).st_size
+        if found > self.size:
             self.restart()
             return 0
-        self._hash, self.length = hash_range(self._descriptor, 0, here), here
-        return here
+        self._hash, self.length = hash_range(self._descriptor, 0, found), found
+        return found
 
     def restart(self) -> None:
-        """Throw away what is here."""
+        """Delete all bytes received so far."""
         os.ftruncate(self._descriptor, 0)
         self._hash, self.length = hash_range(self._descriptor, 0, 0), 0
 
     def append(self, data: bytes) -> None:
-        """Add the next bytes. DamagedError as `commit` for too many, CapacityError for a full disk."""
+        """Write the next bytes, which must not exceed the size of the object."""
         if self.length + len(data) > self.size:
             self.discard()
-            raise DamagedError(f"more than the {self.size} bytes of {self.digest} came")
+            raise DamagedError(f"more than the {self.size} bytes of {self.digest} were received")
         view = memoryview(data)
         offset = self.length
         try:
@@ -60,13 +61,10 @@ class PartialObject:
         self.length = offset
 
     def commit(self) -> None:
-        """Make it an object. DamagedError when its bytes are others than its name says; none is kept then.
-
-        CapacityError when the disk is full.
-        """
+        """Check the SHA-256 and move the file to its place among the whole objects."""
         if self.length != self.size or self._hash.hexdigest() != self.digest:
             self.discard()
-            raise DamagedError(f"what came for {self.digest} has another SHA-256")
+            raise DamagedError(f"the bytes received for {self.digest} have another SHA-256")
         try:
             os.fsync(self._descriptor)
             self._target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -76,11 +74,11 @@ class PartialObject:
             raise self._disk_error(error) from error
 
     def discard(self) -> None:
-        """Take it off the disk."""
+        """Delete the file."""
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of it; what is here stays for the next one to resume."""
+        """Release the lock; the bytes stay on disk for a later `resume`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -88,18 +86,16 @@ class PartialObject:
     def __enter__(self) -> PartialObject:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _disk_error(self, error: OSError) -> Exception:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return error
-        self.discard()  # what it took is free for others again
+        self.discard()  # its space is free for others again
         return CapacityError(
-            f"the disk of the cache {self._path.parent.parent} is full; the rest of it is intact. Free "
-            "some, or give another disk with --cache-dir"
+            f"the disk of the cache {self._path.parent.parent} is full; the other objects are intact. Free "
+            "some space, or choose another disk with --cache-dir"
         )
 
 

@@ -1,20 +1,24 @@
-"""Who uses what, or will have it here: a file a user, locked for as long as the user lives."""
+"""Pins: lists of objects that a living process uses or is about to receive, one locked file per pin."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from flowedge.storage.lock import try_lock
 
 
 class Pin:
-    """Keeps objects from being dropped, and room for those to come, until it or its process ends."""
+    """Protects objects from eviction and reserves space for missing ones while its process lives.
+
+    As a context manager it is released at the end.
+    """
 
     def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
-        """To be made while the lock of the cache is held. OSError when the disk takes no file.
+        """Write the pin's file. The caller holds the lock of the cache.
 
         sizes: bytes of each object, by digest.
         """
@@ -26,28 +30,28 @@ class Pin:
             file.writelines(f"{digest} {size}\n" for digest, size in sorted(sizes.items()))
 
     def release(self) -> None:
-        """Let go; nothing happens the second time."""
+        """Delete the pin; a second call does nothing."""
         if self._descriptor >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 def pinned(directory: Path) -> dict[str, int]:
-    """What living processes use or will have here, with sizes. To be asked while the lock is held."""
+    """Bytes of each pinned object, by digest. The caller holds the lock of the cache."""
     found: dict[str, int] = {}
     for path in directory.glob("*"):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            if try_lock(descriptor):  # its owner is gone
+        with suppress(FileNotFoundError), path.open(encoding="ascii") as file:
+            if try_lock(file.fileno()):  # its process has ended
                 path.unlink(missing_ok=True)
             else:
-                found.update(_parse(path.read_text(encoding="ascii")))
-        finally:
-            os.close(descriptor)
+                found.update(_parse(file.read()))
     return found
 
 

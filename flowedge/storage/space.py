@@ -1,4 +1,4 @@
-"""The room that all of the cache takes together, and making some."""
+"""The disk space that objects, partial objects and quantised weights share, and eviction when it is full."""
 
 from __future__ import annotations
 
@@ -6,46 +6,55 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import CapacityError
-from flowedge.storage.eviction import CacheFile, choose_evicted
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.lock import locked, try_lock
 from flowedge.storage.pins import pinned
 
 OBJECTS, PARTIAL, QUANTISED, PINS = "objects", "partial", "quantised", "pins"
-WRITING = ".partial"  # the end of the name of a quantised weight that is still being written
-ABANDONED_S = 3600.0  # such a file has no writer any more when it was not written to for so long
-DISK_MARGIN = 16 << 20  # bytes of the disk that are left to others
+WRITING = ".partial"  # suffix of a quantised weight that is still being written
+ABANDONED_S = 3600.0  # a file with this suffix has no writer any more when it was last modified so long ago
+DISK_MARGIN = 16 << 20  # bytes of the disk that are left free
 
 _log = logging.getLogger(__name__)
 
 
-class CacheSpace:
-    """Objects, parts of objects and quantised weights below one root, with one bound.
+@dataclass(frozen=True)
+class CacheFile:
+    """A file of the cache."""
 
-    Its methods are to be called while `lock` is held.
+    path: Path
+    size: int  # bytes when it is complete
+    written: int  # bytes on disk
+    used_s: float  # time of the last use, seconds since the epoch
+    in_use: bool  # by a living process, so that it must not be deleted
+
+
+class CacheSpace:
+    """All files below one cache directory, whose sizes together stay within one limit.
+
+    The caller holds `lock` while it calls any other method.
     """
 
     def __init__(self, limits: CacheLimits, quantised: Path | None = None) -> None:
-        """quantised: the directory of quantised weights, where it is not the root's own."""
+        """quantised: the directory of quantised weights, if it is not the default one below the root."""
         self.limits = limits
         self._quantised = quantised or limits.root / QUANTISED
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the cache against other processes. DeadlineError, OSError."""
+        """Lock the cache against other processes."""
         self.limits.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         return locked(self.limits.root / ".lock")
 
-    def entries(self) -> list[CacheFile]:
-        """All that is on the disk."""
-        return self._entries(pinned(self.limits.root / PINS))
-
-    def _entries(self, used: Mapping[str, int]) -> list[CacheFile]:
+    def entries(self) -> tuple[list[CacheFile], int]:
+        """All files, and the bytes that pins reserve for objects of which nothing is on disk."""
         root = self.limits.root
+        used = pinned(root / PINS)
         found = [
             CacheFile(path, stat.st_size, stat.st_size, stat.st_mtime, path.name in used)
             for path, stat in _files(root / OBJECTS, "*/*")
@@ -59,54 +68,58 @@ class CacheSpace:
             size = path.name.rpartition(".")[2]
             whole = int(size) if size.isdigit() else stat.st_size
             found.append(CacheFile(path, whole, stat.st_size, stat.st_mtime, _is_locked(path)))
-        return found
+        present = {entry.path.name.partition(".")[0] for entry in found}
+        return found, sum(size for digest, size in used.items() if digest not in present)
 
     def make_room(self, size: int) -> bool:
-        """Drop what was not used for longest until `size` bytes more fit; False when they cannot.
+        """Delete the least recently used files until `size` bytes more fit; return False if they cannot fit.
 
-        Room that is kept for what is to come counts as taken.
+        Space that a pin reserves for missing objects counts as taken.
         """
-        used = pinned(self.limits.root / PINS)
-        entries = self._entries(used)
-        taken = sum(entry.size for entry in entries) + _to_come(used, entries)
-        excess = taken + size - self.limits.max_bytes
-        chosen = choose_evicted(entries, excess)
+        entries, reserved = self.entries()
+        excess = sum(entry.size for entry in entries) + reserved + size - self.limits.max_bytes
+        chosen = _choose_evicted(entries, excess)
         if size > self.limits.max_bytes or sum(entry.size for entry in chosen) < excess:
             return False
         for entry in chosen:
-            _log.info("%s, %d bytes, was not used for longest and is dropped", entry.path, entry.size)
+            _log.info("deleting %s (%d bytes), the least recently used file", entry.path, entry.size)
             remove(entry.path)
         return True
 
     def check_disk(self, size: int) -> None:
-        """CapacityError when the disk has no room for `size` bytes beside what is to come to it already."""
-        used = pinned(self.limits.root / PINS)
-        entries = self._entries(used)
+        """`check_free` for `size` bytes and for all bytes that are still to be received."""
+        entries, reserved = self.entries()
         promised = sum(entry.size - entry.written for entry in entries if entry.in_use)
-        self.check_free(size + promised + _to_come(used, entries))
+        self.check_free(size + promised + reserved)
 
     def check_free(self, size: int) -> None:
-        """CapacityError when the disk has no room for `size` bytes. It reads no directory."""
+        """Raise CapacityError unless the disk has `size` bytes free. This reads no directory."""
         free = shutil.disk_usage(self.limits.root).free - DISK_MARGIN
         if size > free:
             raise CapacityError(
                 f"the disk of the cache {self.limits.root} is full: {size / 2**20:.0f} MiB are needed and "
-                f"{max(0, free) / 2**20:.0f} MiB are free; nothing of the cache was touched. Free some, or "
-                "give another disk with --cache-dir"
+                f"{max(0, free) / 2**20:.0f} MiB are free; nothing in the cache was changed. Free some "
+                "space, or choose another disk with --cache-dir"
             )
 
 
-def _to_come(used: Mapping[str, int], entries: Iterable[CacheFile]) -> int:
-    """Bytes of objects that room is kept for, and nothing of which is here."""
-    here = {entry.path.name.partition(".")[0] for entry in entries}
-    return sum(size for digest, size in used.items() if digest not in here)
+def _choose_evicted(entries: Iterable[CacheFile], excess: int) -> list[CacheFile]:
+    """The least recently used files whose deletion frees `excess` bytes, or fewer if the rest is in use."""
+    chosen: list[CacheFile] = []
+    for entry in sorted(entries, key=lambda entry: (entry.used_s, str(entry.path))):
+        if excess <= 0:
+            break
+        if not entry.in_use:
+            chosen.append(entry)
+            excess -= entry.size
+    return chosen
 
 
 def _files(directory: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
     for path in directory.glob(pattern):
         try:
             yield path, path.stat()
-        except FileNotFoundError:  # another process dropped it
+        except FileNotFoundError:  # another process has deleted it
             continue
 
 
@@ -119,18 +132,13 @@ def _is_being_written(path: Path, modified_s: float) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not try_lock(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return not try_lock(file.fileno())
+    return False
 
 
 def touch(path: Path) -> None:
-    """Used now; a directory that is only read is not worth a word."""
+    """Mark a file as used now; a failure, as on a read-only disk, is only logged."""
     try:
         os.utime(path)
     except OSError as error:
@@ -138,8 +146,8 @@ def touch(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Drop a file; one that cannot be is logged."""
+    """Delete a file; a failure is only logged."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("%s cannot be removed: %s", path, error)
+        _log.warning("%s cannot be deleted: %s", path, error)

@@ -1,20 +1,13 @@
-"""Autoregressive decoding: one token a pass through the pipeline, nothing drafted."""
+"""Autoregressive decoding: one token a pass through the pipeline, without drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from flowedge.strategies.base import (
-    Append,
-    Command,
-    CreditGranted,
-    Emit,
-    Prefilled,
-    Strategy,
-    StrategyEvent,
-    Verified,
-)
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import Append, Command, Emit
+from flowedge.strategies.events import CreditGranted, Prefilled, StrategyEvent, Verified
 
 
 class Autoregressive(Strategy):
@@ -24,31 +17,30 @@ class Autoregressive(Strategy):
     needs_drafter: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__(max_draft_rows=0)
         self._credits = 0
-        self._waiting: int | None = None
-
-    @property
-    def max_draft_rows(self) -> int:
-        return 0
+        self._unsent_token: int | None = None
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
-                self._waiting = event.token
-                return [Emit((event.token,)), *self._append()]
+                return self._take(event.token)
             case Verified():
-                self._waiting = event.token
-                return [Emit((event.token,)), *self._append()]
+                return self._take(event.token)
             case CreditGranted():
                 self._credits += 1
                 return self._append()
             case _:
                 raise TypeError(f"{self.name} does not draft, but got {event}")
 
+    def _take(self, token: int) -> list[Command]:
+        self._unsent_token = token
+        return [Emit((token,)), *self._append()]
+
     def _append(self) -> list[Command]:
-        if self._waiting is None or self._credits == 0:
+        if self._unsent_token is None or self._credits == 0:
             return []
-        token, self._waiting = self._waiting, None
+        token, self._unsent_token = self._unsent_token, None
         self._credits -= 1
         return [Append(token)]

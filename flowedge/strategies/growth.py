@@ -1,20 +1,23 @@
-"""Growing a draft tree layer by layer (EAGLE-2; flowspec, section 3.2)."""
+"""The growth of a draft tree, layer by layer (EAGLE-2; flowspec, section 3.2)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from flowedge.core.tree import ROOT, DraftTree
-from flowedge.strategies.base import Grow, Layer
+from flowedge.strategies.commands import Grow
+from flowedge.strategies.events import Layer
 
 
 class Growth:
-    """T_base: a tree grown from the root, top_k frontier nodes a layer with top_k children each.
+    """T_base: a tree grown from the root, with top_k frontier nodes a layer and top_k children of each.
 
-    Node numbers of `base` are the names by which the drafter keeps its scratch, so `base` is only added to.
+    The node numbers of `base` are the names by which the drafter keeps its scratch, so nodes are only added.
 
     Attributes:
-        number: told apart from other growths by this; base: the tree so far; layers: how many are grown.
+        number: of the growth, in Grow commands.
+        base: the tree so far.
+        layers: number of layers so far.
     """
 
     def __init__(self, number: int, root_token: int, context: int, top_k: int, depth: int) -> None:
@@ -25,9 +28,13 @@ class Growth:
         self._top_k = top_k
         self._frontier: list[int] = [ROOT]
 
+    def successor(self, tree: DraftTree, depth: int) -> Growth:
+        """Return the next growth, of `depth` layers from the root of `tree`."""
+        return Growth(self.number + 1, int(tree.tokens[ROOT]), tree.context, self._top_k, depth)
+
     @property
     def exhausted(self) -> bool:
-        """Whether the drafter has nothing to propose below the deepest layer."""
+        """Whether the drafter proposes nothing below the deepest layer."""
         return not self._frontier
 
     @property
@@ -35,11 +42,11 @@ class Growth:
         return self.exhausted or self.layers >= self._target
 
     def deepen(self, layers: int) -> None:
-        """Ask for more layers below the deepest one (score-aware expansion), unless it is exhausted."""
+        """Ask for this many layers below the deepest layer (score-aware expansion)."""
         self._target = self.layers + layers
 
     def next_layer(self) -> Grow:
-        """The command that computes the next layer."""
+        """Return the command that computes the next layer."""
         frontier = np.array(self._frontier)
         return Grow(
             growth=self.number,
@@ -50,7 +57,7 @@ class Growth:
         )
 
     def add(self, layer: Layer) -> None:
-        """Put the computed children into the tree; the best top_k of them are the next frontier."""
+        """Add the computed children to the tree; the best top_k of them are the next frontier."""
         proposed = layer.tokens.ravel() >= 0
         parents = np.repeat(np.array(layer.nodes), layer.tokens.shape[1])[proposed]
         tokens = layer.tokens.ravel()[proposed]
@@ -61,18 +68,19 @@ class Growth:
         self.layers += 1
 
     def frontier_score(self) -> float:
-        """The best score an ungrown node could have: a child scores no higher than its parent."""
+        """Return the best score that a node below the frontier can have: no child scores above its parent."""
         return float(self.base.scores[self._frontier].max())
 
 
 def best_absent(base: DraftTree, tree: DraftTree, count: int) -> list[int]:
-    """The `count` best nodes of `base` that `tree` does not have, and those it has (score-aware expansion).
+    """Return the nodes of `base` that `tree` has, and the `count` best nodes of `base` that it lacks.
 
-    Together they are connected, so that they can be merged into `tree`, which has the same root.
+    Both trees have the same root. Together the nodes are connected, so that score-aware expansion can merge
+    them into `tree`.
     """
-    here: dict[int, int | None] = {ROOT: ROOT}
+    in_tree: dict[int, int | None] = {ROOT: ROOT}
     for node in range(ROOT + 1, len(base)):
-        twin = here[int(base.parents[node])]
-        here[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
-    absent = [node for node in base.ranking().tolist() if here[node] is None]
-    return [node for node, twin in here.items() if twin is not None] + absent[:count]
+        twin = in_tree[int(base.parents[node])]
+        in_tree[node] = None if twin is None else tree.child(twin, int(base.tokens[node]))
+    absent = [node for node in base.ranking().tolist() if in_tree[node] is None]
+    return [node for node, twin in in_tree.items() if twin is not None] + absent[:count]

@@ -9,76 +9,67 @@ from typing import ClassVar
 import numpy as np
 
 from flowedge.core.tree import ROOT, UNSENT
-from flowedge.strategies.base import (
-    AcceptPath,
-    Command,
-    CreditGranted,
-    Emit,
-    Layer,
-    Prefilled,
-    Returned,
-    Strategy,
-    StrategyEvent,
-    Verified,
-)
-from flowedge.strategies.live_tree import LiveTree
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import Command, Emit
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
+from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import MicroBatchSettings
+from flowedge.strategies.tree_commands import send_nodes
 
 
 class PipeInfer(Strategy):
-    """Section by section, and where a choice had to be made:
+    """The sections of the paper, and the choices that it leaves. A run is a micro-batch in the pipeline.
 
-    - Asynchronous speculation (IV-A): a drawn token that is not under way is sent alone at once, the
-      "non-speculative run", while the drafter goes on. The paper starts one for every drawn token; where a
-      speculative run holds the token already, it is the same row here and is not computed twice.
-    - Continuous speculation (IV-B): whenever D0 has nothing to verify it drafts the next micro-batch below
-      the tree there is. A micro-batch has 1 to 4 tokens; a branch goes on while its best token is at least as
-      likely as the cut-off, and forks where a further token reaches `split`. The values are those of the
-      artifact's command line; at 0.8 nothing forks, so that a run is a chain there.
-    - Reactive speculation (IV-B.2): each micro-batch raises the cut-off by `recovery`, each attempt that
-      gives none lowers it by `decay`, and a run that comes back with a live row resets it. An attempt is a
-      draft forward: the paper's loop has the same pace, and a strategy has no clock.
-    - Multibuffering (IV-C): every run has its own place in the session's one sequence of rows, and a row sees
-      its ancestors only, so partitions, buffer swaps and cache copies are not needed: a prune, numbered by
-      epoch and ordered with the runs, turns accepted rows into context. A run begins below rows that are
-      under way, where the paper copies cache entries early so as to skip them.
-    - Early inference cancellation (IV-D): the prune that a verification causes is the cancellation signal; it
-      reaches every stage directly, trims runs row by row, and aborts one that is being computed when none of
-      its rows lives. It comes back as a header, as in the paper. No run is ever superfluous.
-    - The drafter's known tokens are updated at a mismatch, by a new tree from the drawn token; on a match it
-      goes on in its own branch, as a language model does.
-    - Runs queue at D0 instead of at the first stage, until there is a credit.
+    - Asynchronous speculation (IV-A): a drawn token that is not in flight is sent alone at once, which is the
+      "non-speculative run", while the drafter goes on. The paper starts a non-speculative run for every drawn
+      token. If a speculative run holds the token already, it is the same row here and is not computed twice.
+    - Continuous speculation (IV-B): whenever D0 has nothing to verify, it drafts the next micro-batch below
+      the existing tree. A micro-batch has 1 to 4 tokens. A branch continues while its best token is at least
+      as likely as the cut-off, and forks where another token reaches `split`. The values are those of the
+      artifact's command line; at split = 0.8 nothing forks, so that a run is a chain.
+    - Reactive speculation (IV-B.2): each micro-batch raises the cut-off by `recovery`, each failed attempt
+      lowers it by `decay`, and a run that returns with a live row resets it. An attempt is a forward of the
+      drafter here, because a strategy has no clock. In the artifact a failed attempt costs no forward, and
+      the count of micro-batches starts anew each time that its loop is entered.
+    - Multibuffering (IV-C): every run has its own rows in the session's one sequence, and a row sees its
+      ancestors only. So partitions, buffer swaps and cache copies are not needed: a prune, ordered with the
+      runs by its epoch, turns accepted rows into context. A run begins below rows that are in flight, where
+      the paper copies cache entries early to skip them.
+    - Early inference cancellation (IV-D): the prune that follows a verification is the cancellation signal.
+      It reaches every stage directly, trims runs row by row, and aborts a run in computation when none of its
+      rows lives. A cancelled run returns as a header, as in the paper. No run is ever superfluous.
+    - The drafter gets the known tokens at a mismatch, by a new tree from the drawn token. On a match it
+      continues in its own branch, as a language model does.
+    - Runs that lack a credit wait at D0 instead of at the first stage.
     """
 
     name: ClassVar[str] = "pipeinfer"
 
     def __init__(self, settings: MicroBatchSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
-        self._live = LiveTree()
+        self._drafts = ProposalTree(settings.sequences)
         self._credits = 0
-        self._queue: deque[list[int]] = deque()  # runs that wait, as names of nodes
-        self._batch: list[int] = []  # names of the micro-batch that is being drafted
-        self._raised = 0.0  # by how much the cut-off is above the configured one
+        self._queue: deque[list[int]] = deque()  # unsent runs, as names of nodes
+        self._batch: list[int] = []  # the micro-batch in drafting, as names of nodes
+        self._raised = 0.0  # difference of the cut-off from the configured one
         self._drafting = False
 
     @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
-
-    @property
     def cutoff(self) -> float:
-        """The least confidence a drafted token must have now."""
+        """The least probability that a drafted token must have now."""
         return self._settings.cutoff + self._raised
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
-                self._begin(event.token, event.context)
+                self._drafts.restart(event.token, event.context)
+                self._restart()
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
-                self._extend(self._live.take(event))
+                self._extend(self._drafts.take(event))
                 return self._proceed()
             case Verified():
                 return self._advance(event)
@@ -88,57 +79,48 @@ class PipeInfer(Strategy):
                 self._credits += 1
                 return self._proceed()
 
-    def _begin(self, token: int, context: int) -> None:
-        self._live.restart(token, context)
+    def _restart(self) -> None:
         self._queue = deque([[ROOT]])
         self._batch = []
         self._drafting = False
 
     def _advance(self, event: Verified) -> list[Command]:
-        live, tree = self._live, self._live.tree
+        drafts = self._drafts
         self._raised = 0.0
-        path = [tree.node_of_row(row) for row in event.accepted]
-        emitted = Emit((*(int(tree.tokens[node]) for node in path[1:]), event.token))
-        match_ = tree.child(path[-1], event.token)
-        if match_ is None:
-            self._begin(event.token, tree.context + len(path))
-            return [emitted, AcceptPath(event.accepted, None, ends_round=True), *self._proceed()]
-        row = int(tree.rows[match_])
-        live.reroot(match_)
-        self._batch = [live.name(node) for node in live.living(self._batch) if node != ROOT]
-        if row == UNSENT:
-            self._queue.appendleft([live.name(ROOT)])
-        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
-        return [emitted, prune, *self._proceed()]
+        emit, accept = drafts.advance(event)
+        if accept.ends_round:
+            self._restart()
+        else:
+            self._batch = [int(drafts.names[node]) for node in drafts.living(self._batch) if node != ROOT]
+            if accept.root is None:
+                self._queue.appendleft([int(drafts.names[ROOT])])
+        return [emit, accept, *self._proceed()]
 
     def _extend(self, tips: list[int]) -> None:
-        """Take the candidates that are confident enough into the micro-batch; it ends where none is."""
+        """Add the confident proposals below `tips` to the micro-batch; without any, the micro-batch ends."""
         grown: list[int] = []
         forks = max(self._settings.sequences - len(tips), 0)
-        for node in sorted(tips, key=lambda tip: -float(self._live.tree.scores[tip])):
+        for node in sorted(tips, key=lambda tip: -float(self._drafts.tree.scores[tip])):
             room = self._settings.batch_rows - len(self._batch) - len(grown)
             children = self._children(node, room, forks)
             forks -= max(len(children) - 1, 0)
             grown += children
-        self._batch += [self._live.name(node) for node in grown]
+        self._batch += [int(self._drafts.names[node]) for node in grown]
         if tips and (not grown or len(self._batch) >= self._settings.batch_rows):
             self._end_batch()
 
     def _children(self, node: int, room: int, forks: int) -> list[int]:
-        """Add the best candidate below a node and, where a further one is likely enough, a fork."""
-        found = self._live.candidates(node)
-        if found is None:
-            return []
-        confidence = np.exp(found.log_probs)
+        """Add the best proposal below a node, and further proposals as forks if they are likely enough."""
+        tokens, log_probs = self._drafts.proposals(node)
+        confidence = np.exp(log_probs)
         if not len(confidence) or confidence[0] < self.cutoff:
             return []
         count = 1 + int(np.count_nonzero(confidence[1 : 1 + forks] > self._settings.split))
         count = min(count, room)
-        tokens, log_probs = found.tokens[:count].tolist(), found.log_probs[:count].tolist()
-        return self._live.add([node] * count, tokens, log_probs)
+        return self._drafts.add([node] * count, tokens[:count].tolist(), log_probs[:count].tolist())
 
     def _end_batch(self) -> None:
-        """One attempt is over: the micro-batch waits to be sent, and the cut-off reacts."""
+        """End an attempt: queue the micro-batch, if it has tokens, and change the cut-off."""
         if self._batch:
             self._queue.append(self._batch)
             self._batch = []
@@ -147,33 +129,31 @@ class PipeInfer(Strategy):
             self._raised -= self._settings.decay
 
     def _proceed(self) -> list[Command]:
-        """Send the runs there are credits for, and go on speculating."""
+        """Send runs while there are credits, and draft the next micro-batch."""
         commands: list[Command] = []
         if self._batch and not self._tips():
             self._end_batch()
         while self._credits and self._queue:
-            run = [node for node in self._live.living(self._queue[0]) if self._live.tree.rows[node] == UNSENT]
-            self._queue.popleft()
+            living = self._drafts.living(self._queue.popleft())
+            run = [node for node in living if self._drafts.tree.rows[node] == UNSENT]
             if run:
                 self._credits -= 1
-                commands.append(self._live.send(run))
-        room = self._settings.max_draft_rows - len(self._live.tree) + len(self._batch)
+                commands.append(send_nodes(self._drafts.tree, run))
+        room = self._settings.max_draft_rows - len(self._drafts.tree) + len(self._batch)
         tips = self._tips()
         if tips and not self._drafting and room >= self._settings.batch_rows:
             self._drafting = True
-            commands.append(self._live.grow(tips, self._settings.sequences))
+            commands.append(self._drafts.grow(tips))
         return commands
 
     def _tips(self) -> list[int]:
-        """The leaves that are speculated on: those of the micro-batch, or else the best of all.
+        """Return the leaves to draft below: leaves of the micro-batch, or else the best leaves of the tree.
 
-        None of them is one below which the drafter has nothing to propose: it would say so again.
+        A leaf below which the drafter has proposed nothing is left out: the drafter would propose nothing
+            again.
         """
-        leaves = [node for node in self._live.leaves() if not self._is_dead_end(node)]
-        begun = [node for node in leaves if self._live.name(node) in self._batch]
-        by_score = sorted(begun or leaves, key=lambda node: -float(self._live.tree.scores[node]))
+        dead_end = self._drafts.computed & (self._drafts.proposed < 0).all(axis=1)
+        leaves = [node for node in self._drafts.leaves() if not dead_end[node]]
+        begun = [node for node in leaves if int(self._drafts.names[node]) in self._batch]
+        by_score = sorted(begun or leaves, key=lambda node: -float(self._drafts.tree.scores[node]))
         return sorted(by_score[: self._settings.sequences])
-
-    def _is_dead_end(self, node: int) -> bool:
-        found = self._live.candidates(node)
-        return found is not None and not len(found.tokens)

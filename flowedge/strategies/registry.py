@@ -1,4 +1,4 @@
-"""The strategies by name."""
+"""The table of strategies by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowedge.strategies.settings import (
 
 def _autoregressive(options: Mapping[str, float]) -> Strategy:
     if options:
-        raise BadRequestError(f"autoregressive has no options, but got {', '.join(sorted(options))}")
+        raise BadRequestError(f"autoregressive has no options; leave out {', '.join(sorted(options))}")
     return Autoregressive()
 
 
@@ -52,7 +52,11 @@ STRATEGIES = tuple(_FACTORIES)
 
 
 def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
-    """A fresh strategy for one session. Raises BadRequestError for an unknown name or option."""
+    """Return a new strategy for one session.
+
+    Raises:
+        BadRequestError: when the name or an option is unknown, or an option is out of range.
+    """
     if name not in _FACTORIES:
         raise BadRequestError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
     return _FACTORIES[name](options)

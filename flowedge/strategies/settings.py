@@ -1,4 +1,4 @@
-"""Options of the strategies; the defaults are those of the papers."""
+"""Options of the strategies; each class says which of its defaults are a paper's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _Settings = TypeVar("_Settings", bound="Settings")
 
 @dataclass(frozen=True)
 class Settings:
-    """Options by name: counts, which are whole and 1 or more, and real numbers, which are 0 or more.
+    """Options by name: whole numbers of 1 or more, and real numbers of 0 or more, as their defaults are.
 
-    Raises BadRequestError when a value is out of range.
+    Raises:
+        BadRequestError: when a value is out of range.
     """
 
     def __post_init__(self) -> None:
@@ -24,14 +25,15 @@ class Settings:
             value, least = getattr(self, option.name), int(_is_count(option.default))
             if not least <= value < math.inf:
                 raise BadRequestError(
-                    f"strategy option {option.name} is {value}; it must be {least} or more, and finite"
+                    f"strategy option {option.name} is {value}; it must be finite and {least} or more"
                 )
 
     @classmethod
     def from_options(cls: type[_Settings], options: Mapping[str, float]) -> _Settings:
-        """Settings with some values overridden by name.
+        """Return the defaults with the given values in their place.
 
-        Raises BadRequestError for an unknown name, or a count that is not a whole number.
+        Raises:
+            BadRequestError: when a name is unknown, or a value out of range.
         """
         known = {option.name: option.default for option in fields(cls)}
         values: dict[str, Any] = {}
@@ -49,65 +51,70 @@ class Settings:
 
 @dataclass(frozen=True)
 class TreeSettings(Settings):
-    """Sizes of draft trees and segments, as the FlowSpec paper's appendix A.1 fixes them.
+    """Sizes of draft trees and segments, with the FlowSpec paper's symbols.
 
-    The symbols are the paper's.
+    The paper's appendix A.1 gives five values. Four are defaults here: L, d0, L_max and d_exp. The fifth,
+    L_exp = -1, says that the new nodes of an expansion are a single segment, not how many there are. The
+    paper gives no value for k, L_se, d_se and the rows in flight: k is EAGLE-2's, the other defaults are
+    ours.
     """
 
-    tree_nodes: int = 80  # L: nodes of a tree, root included
-    depth: int = 6  # d0: layers grown from the root
-    top_k: int = 10  # k: frontier nodes a layer, and children of each
-    segment_rows: int = 16  # L_max: most rows of a segment
-    expand_nodes: int = 64  # L_exp: nodes of a tree that is merged into the current one
-    expand_depth: int = 6  # d_exp: its layers
-    deepen_nodes: int = 16  # L_se: nodes appended by score-aware expansion
-    deepen_layers: int = 2  # d_se: layers it adds
-    max_draft_rows: int = 256  # most sent rows that are neither accepted nor pruned
+    tree_nodes: int = 80  # L: nodes of a tree, root included (A.1)
+    depth: int = 6  # d0: layers grown from the root (A.1)
+    top_k: int = 10  # k: frontier nodes a layer, and children of each (EAGLE-2)
+    segment_rows: int = 16  # L_max: most rows of a segment (A.1)
+    expand_nodes: int = 64  # L_exp: nodes of a tree that is merged into the current one (ours)
+    expand_depth: int = 6  # d_exp: layers of this tree (A.1)
+    deepen_nodes: int = 16  # L_se: nodes appended by score-aware expansion (ours)
+    deepen_layers: int = 2  # d_se: layers that score-aware expansion adds (ours)
+    max_draft_rows: int = 256  # most sent rows that are neither accepted nor pruned (ours)
 
 
 @dataclass(frozen=True)
 class LevelSettings(Settings):
     """Sizes of a tree that goes through the pipeline level by level (pipedec, section 3.3.3)."""
 
-    width: int = 16  # w: most nodes of a level
-    children: int = 16  # c: candidates of each node
-    max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned
+    width: int = 16  # w: most nodes of a level (flowspec, A.1; PipeDec's own is 32)
+    children: int = 16  # c: candidates of each node (pipedec, section 4.3.1)
+    max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned (ours)
 
 
 @dataclass(frozen=True)
 class MicroBatchSettings(Settings):
-    """How far PipeInfer speculates; the values are those of its artifact's command line."""
+    """Limits of PipeInfer's speculation, as the command line of its artifact sets them."""
 
     batch_rows: int = 4  # --draft: most tokens of a micro-batch (section IV-B.1)
     sequences: int = 3  # -np: most branches that are drafted side by side
     cutoff: float = 0.001  # -pa: least confidence of a drafted token
     split: float = 0.8  # -ps: least confidence of a further branch
-    recovery: float = 0.4  # -pr: raises the cut-off for each micro-batch sent ahead (section IV-B.2)
-    decay: float = 0.01  # -pd: lowers it for each attempt that fails; above 0
-    max_draft_rows: int = 128  # most tokens that are drafted and neither accepted nor pruned
+    recovery: float = 0.4  # -pr: added to the cut-off for each micro-batch sent ahead (section IV-B.2)
+    decay: float = 0.01  # -pd: subtracted from the cut-off for each failed attempt; above 0
+    max_draft_rows: int = 128  # most tokens that are drafted and neither accepted nor pruned (ours)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay == 0:
-            raise BadRequestError("strategy option decay is 0; the cut-off must come down in the end")
+            raise BadRequestError(
+                "strategy option decay is 0; it must be above 0, so that the cut-off comes down"
+            )
 
 
 @dataclass(frozen=True)
 class AutoSettings(Settings):
-    """What may be tuned of `auto`; the defaults were searched for by testbed/tools/tune_auto.py."""
+    """Options of `auto`; the defaults were found by testbed/tools/tune_auto.py."""
 
-    candidates: int = 16  # proposals that are kept below each node
-    draft_nodes: int = 32  # most nodes that are drafted below in one forward
+    candidates: int = 16  # proposals stored below each node
+    draft_nodes: int = 32  # most nodes of a forward of the drafter
     segment_rows: int = 48  # most rows of a segment
     max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
-    max_nodes: int = 600  # size of the tree beyond which nothing is drafted
-    row_price: float = 0.3  # what a row gains by going now must be this share of what it delays
-    patience: float = 1.5  # forwards that the first stage must be busy for, for a segment to wait
+    max_nodes: int = 600  # size of the tree from which on nothing is drafted
+    row_price: float = 0.3  # least gain of sending a row now, as a share of the delay that it causes
+    patience: float = 1.5  # a segment waits while the first stage is busy for more forwards than this
     least_node: float = 0.001  # least probability of a node of the tree; above 0
-    stale_tokens: float = 3.0  # tokens after which the drafter begins at the root again
-    extra_segments: float = 0.0  # segments under way beyond one a stage
-    prior: float = 10.0  # proposals that the drafter's own probabilities count as; above 0
-    lone_share: float = 0.0  # time of a lone row over that of several; 0 to measure it
+    stale_tokens: float = 3.0  # drawn tokens after which the drafter begins at the root again
+    extra_segments: float = 0.0  # segments in flight beyond one a stage
+    prior: float = 10.0  # number of proposals as which the drafter's own probabilities count; above 0
+    lone_share: float = 0.0  # time of a single row's trip over that of several rows; 0 to measure it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,22 +125,22 @@ class AutoSettings(Settings):
 
 @dataclass(frozen=True)
 class HierarchySettings(Settings):
-    """How many models PipeSpec works with, and how far they run ahead (pipespec, section 3)."""
+    """Number of models of PipeSpec, and how far they run ahead (pipespec, section 3)."""
 
-    models: int = 16  # K + 1: most models of the hierarchy, the drafter and the target among them; 2 or more
-    max_draft_rows: int = 128  # most tokens ahead of the last drawn one, itself included
+    models: int = 16  # K + 1: most models, the drafter and the target included; 2 or more
+    max_draft_rows: int = 128  # most tokens from the last drawn token on, that token included
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.models < 2:
             raise BadRequestError(
-                f"strategy option models is {self.models}; a drafter and the target are 2 models"
+                f"strategy option models is {self.models}; it must be 2 or more, for a drafter and the target"
             )
 
 
 @dataclass(frozen=True)
 class LookaheadSettings(Settings):
-    """Plain speculative decoding: a chain is drafted, then verified (pipespec, section 4.4)."""
+    """Options of synchronous speculative decoding (pipespec, section 4.4)."""
 
     lookahead: int = 8  # tokens of a chain
 

@@ -1,50 +1,51 @@
-"""The turns of a lock-step method."""
+"""The turns of a lock-step strategy."""
 
 from __future__ import annotations
 
 
 class TurnGate:
-    """Lets a segment enter for each one that has come back, so that `width` of them are under way.
+    """Lets a segment enter the pipeline for each segment that returns, so that `width` are in flight.
 
-    That is a turn of the papers' lock-step without a barrier: a stage works on one segment at a time, and
-    nothing enters before what is `width` turns ahead of it has left. Segments of an earlier round, whose
-    rows are all dead, hold no turn.
+    This is a turn of the papers' lock-step without a barrier: a stage works on one segment at a time, and a
+    segment enters when the segment `width` turns before it has returned. Segments of an earlier round, all of
+    whose rows are dead, hold no turn.
     """
 
     def __init__(self, width: int, granted: int) -> None:
-        """`granted` is the number of credits of the first stage; without one nothing enters either."""
+        """`granted` is the number of credits; each segment needs a credit of the first stage."""
         self._width = width
         self._credits = granted
-        self._flying = 0
-        self._stale = 0
+        self._in_flight = 0
+        self._dead = 0  # segments in flight of earlier rounds
 
     @property
     def open(self) -> bool:
         """Whether a turn is free."""
-        return self._flying < self._width
+        return self._in_flight < self._width
 
     @property
     def may_send(self) -> bool:
+        """Whether a turn is free and there is a credit."""
         return self.open and self._credits > 0
 
     def grant(self) -> None:
-        """A credit of the first stage has come."""
+        """Add a credit of the first stage."""
         self._credits += 1
 
     def send(self) -> None:
-        """A segment enters."""
+        """Count a segment that enters."""
         self._credits -= 1
-        self._flying += 1
+        self._in_flight += 1
 
     def take_back(self) -> bool:
-        """A segment has come back; says whether it belongs to this round."""
-        if self._stale:
-            self._stale -= 1
+        """Count a segment that returns; returns whether the segment belongs to this round."""
+        if self._dead:
+            self._dead -= 1
             return False
-        self._flying -= 1
+        self._in_flight -= 1
         return True
 
     def flush(self) -> None:
-        """Everything under way is dead: a new round."""
-        self._stale += self._flying
-        self._flying = 0
+        """Begin a new round: all segments in flight are dead."""
+        self._dead += self._in_flight
+        self._in_flight = 0

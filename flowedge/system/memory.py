@@ -12,18 +12,25 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import CapacityError
+from flowedge.core.settings_group import SettingsGroup, setting
 from flowedge.system.cgroup import cgroup_memory
 
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class MemorySettings:
-    """How much memory an agent takes for its work."""
+class MemorySettings(SettingsGroup):
+    """How much of the device's memory the agent may use. What does not fit is refused before it is loaded."""
 
-    limit_gib: float | None = None  # that this process may hold; None: all that the device has
-    reserve_gib: float = 0.25  # left free for activations, buffers and the rest of the device
-    kv_tokens: int = 2048  # for which the KV cache has to fit beside the weights
+    limit_gib: float | None = setting(
+        None,
+        "GiB that the agent may hold; if not set, all that the device and its cgroup have.",
+        gt=0,
+        examples=[6.0],
+    )
+    reserve_gib: float = setting(
+        0.25, "GiB left free beside weights and caches, for activations and buffers.", ge=0
+    )
+    kv_tokens: int = setting(2048, "Tokens of context whose KV cache has to fit beside the weights.", ge=1)
 
     @property
     def limit_bytes(self) -> int | None:

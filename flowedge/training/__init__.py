@@ -1,1 +1,1 @@
-"""Training of an EAGLE head for a target: data, features, recipe, checkpoints and evaluation."""
+"""Training of EAGLE heads. Bad input raises BadRequestError, unusable files raise CheckpointError."""

@@ -1,4 +1,4 @@
-"""A whole training: from a file of examples to a head that --drafter takes."""
+"""A whole training, from a file of examples to a head for --drafter."""
 
 from __future__ import annotations
 
@@ -6,47 +6,62 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.data.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out
 from flowedge.training.data.self_generation import self_generated
-from flowedge.training.evaluation import NEW_TOKENS, STRATEGY, AcceptanceLength, evaluate
 from flowedge.training.heads.kinds import head_taps, head_training
-from flowedge.training.heads.recipe import default_learning_rate
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import StateFolder, TrainingProgress
 from flowedge.training.targets.local_target import open_local_target
-from flowedge.training.targets.target import OpenTarget, TrainingTarget
-from flowedge.training.trainer import Trainer
+from flowedge.training.targets.target import OpenTarget, Question, TrainingTarget
+from flowedge.training.trainer import Trainer, default_learning_rate
 
 STATE_FOLDER = ".training"
 REPORT_NAME = "training.json"
 SAVE_EVERY_S = 120.0
+NEW_TOKENS = 64  # the most tokens of each evaluated answer
+STRATEGY = "naive_pp"  # of the evaluation
+
+
+@dataclass(frozen=True)
+class AcceptanceLength:
+    """The tokens of the answers to some prompts, and the draft-verify cycles they took."""
+
+    prompts: int
+    tokens: int
+    cycles: int
+
+    @property
+    def length(self) -> float:
+        """The mean tokens of a cycle, accepted and bonus tokens; 0 without cycles."""
+        return self.tokens / self.cycles if self.cycles else 0.0
 
 
 class TrainingObserver(Protocol):
-    """Who is told how a training goes."""
+    """Receives the progress of a training."""
 
     def say(self, line: str) -> None: ...
 
     def advance(self, what: str, done: int, total: int) -> None:
-        """Of answers that are generated, and prompts that are evaluated on."""
+        """Called for each generated answer and each evaluated prompt."""
 
     def step(self, progress: TrainingProgress, share: float) -> None:
-        """After each update; `share` of the training is done, 0 to 1."""
+        """Called after each update; `share` of the training, 0 to 1, is finished."""
 
     def saved(self, step: int) -> None:
-        """A checkpoint of `step` updates is on disk."""
+        """Called when the checkpoint of `step` updates is on disk."""
 
 
 def train_drafter(
@@ -54,17 +69,20 @@ def train_drafter(
     data: Path,
     out: Path,
     settings: TrainingSettings,
-    watcher: TrainingObserver,
+    observer: TrainingObserver,
     *,
     open_target: OpenTarget = open_local_target,
     restart: bool = False,
 ) -> AcceptanceLength:
-    """Trains a head, or goes on where the same call was interrupted, and evaluates it.
+    """Train a head, or continue an interrupted training, and evaluate it.
 
-    `out` gets config.json and model.safetensors in the published layout, training.json with settings and
-    results, and the checkpoints in .training. BadRequestError for data and settings that cannot be used or
-    are not those that the training in `out` was begun with, CheckpointError for a model that cannot be read,
-    and what `open_target` and its target raise; what was trained before a device was lost is kept.
+    The folder `out` gets config.json and model.safetensors in the published layout, training.json with
+    settings and results, and checkpoints in .training. `restart` replaces the training in `out`.
+
+    Raises:
+        BadRequestError: when data or settings cannot be used, or differ from those of the training in `out`.
+        CheckpointError: when the model cannot be read.
+        DeviceError: when a device of the target is lost; the training so far is saved.
     """
     _check_output(out, restart)
     if settings.init:
@@ -72,7 +90,7 @@ def train_drafter(
     training, held_out = split_held_out(read_examples(data), settings.evaluate)
     if not settings.self_generate and not any(example.has_answer for example in training):
         raise BadRequestError(
-            f"{data}: no line to train on has an answer; give --self-generate N for the target's own"
+            f"{data}: no line to train on has an answer; give --self-generate N for answers of the target"
         )
     checkpoint = Checkpoint.open(model)
     settings = _resolved(settings, checkpoint.config)
@@ -82,34 +100,29 @@ def train_drafter(
         shutil.rmtree(out / STATE_FOLDER)
     states = StateFolder(out / STATE_FOLDER, identity)
     with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
-        documents = _documents(target, training, settings, states.folder, watcher)
+        documents = _documents(target, training, settings, states.folder, observer)
         head = head_training(target, documents, settings)
         trainer = Trainer(target, head, documents, settings)
-        _train(trainer, states, watcher)
+        _train(trainer, states, observer)
         head.save(out)
         prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
-        acceptance = evaluate(
-            target,
-            out,
-            [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context],
-            lambda done, total: watcher.advance("evaluating", done, total),
-        )
+        acceptance = _evaluate(target, out, prompts, observer)
     _write_report(out, model, identity, trainer.progress, acceptance)
     return acceptance
 
 
 def _check_output(out: Path, restart: bool) -> None:
-    """BadRequestError where a head would overwrite what this command did not begin."""
+    """Check that the head overwrites no other model."""
     if out.exists() and not out.is_dir():
         raise BadRequestError(f"--out {out}: not a directory")
     if any((out / name).exists() for name in TOKENIZER_FILES):
-        raise BadRequestError(f"--out {out}: there is a tokenizer in it, as beside a language model")
+        raise BadRequestError(f"--out {out}: the directory has a tokenizer, as beside a language model")
     if not restart and (out / "config.json").exists() and not (out / STATE_FOLDER).exists():
-        raise BadRequestError(f"--out {out}: there is a model in it; --restart replaces it")
+        raise BadRequestError(f"--out {out}: the directory has a model; --restart replaces it")
 
 
 def _resolved(settings: TrainingSettings, config: Any) -> TrainingSettings:
-    """The settings with what the model's config decides filled in."""
+    """The settings with the values that depend on the model's config."""
     rate = settings.learning_rate or default_learning_rate(int(config.hidden_size))
     return replace(settings, learning_rate=rate, max_length=min(settings.max_length, max_positions(config)))
 
@@ -119,9 +132,9 @@ def _documents(
     examples: Sequence[Example],
     settings: TrainingSettings,
     folder: Path,
-    watcher: TrainingObserver,
+    observer: TrainingObserver,
 ) -> list[TrainingText]:
-    """What to train on: the examples with answers, and the target's own answers where they are asked for."""
+    """The texts to train on: the examples with answers, and the target's own answers."""
     found = [document_of(target.tokenizer, example) for example in examples if example.has_answer]
     if settings.self_generate:
         found += self_generated(
@@ -130,16 +143,17 @@ def _documents(
             max_new_tokens=settings.answer_tokens,
             seed=settings.seed,
             file=folder / "responses.jsonl",
-            advance=lambda done, total: watcher.advance("answering", done, total),
+            advance=lambda done, total: observer.advance("answering", done, total),
         )
     cut = [document.cut(settings.max_length) for document in found]
     documents = [document for document in cut if document.is_useful]
     if not documents:
         raise BadRequestError(
-            f"nothing to learn from is left of the examples within {settings.max_length} tokens"
+            f"no example has anything to learn from within its first {settings.max_length} tokens; "
+            "give a larger --max-length or other examples"
         )
     shortened = sum(len(document) > settings.max_length for document in found)
-    watcher.say(
+    observer.say(
         f"{len(documents)} texts of {sum(map(len, documents))} tokens; {shortened} were cut to "
         f"{settings.max_length} tokens, {len(found) - len(documents)} left out"
     )
@@ -149,7 +163,7 @@ def _documents(
 def _prompts(
     target: TrainingTarget, examples: Sequence[Example], settings: TrainingSettings
 ) -> list[list[int]]:
-    """Different prompts that leave room for an answer, as many as are to be answered, drawn by the seed."""
+    """The prompts for the target to answer: different ones with room for an answer, drawn by the seed."""
     unique = list({example.key: example for example in examples}.values())
     prompts: list[list[int]] = []
     for index in np.random.default_rng(settings.seed).permutation(len(unique)).tolist():
@@ -161,27 +175,44 @@ def _prompts(
     return prompts
 
 
-def _train(trainer: Trainer, states: StateFolder, watcher: TrainingObserver) -> None:
-    """Trains to the end from the last checkpoint, and keeps new ones on the way."""
+def _train(trainer: Trainer, states: StateFolder, observer: TrainingObserver) -> None:
+    """Train from the last checkpoint to the end, and save checkpoints meanwhile."""
+
+    def save() -> None:
+        states.save(trainer.state())
+        observer.saved(trainer.progress.step)
+
     saved = states.load()
     if saved is not None:
         trainer.restore(saved)
-        watcher.say(f"going on from step {saved.progress.step}")
+        observer.say(f"going on from step {saved.progress.step}")
+        observer.saved(trainer.progress.step)
     else:
-        states.save(trainer.saved())
-    watcher.saved(trainer.progress.step)
+        save()
     last = time.monotonic()
     try:
         for _ in trainer.steps():
-            watcher.step(trainer.progress, trainer.share)
+            observer.step(trainer.progress, trainer.share)
             if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
-                states.save(trainer.saved())
-                watcher.saved(trainer.progress.step)
+                save()
                 last = time.monotonic()
     except (DeviceError, DeadlineError):
-        states.save(trainer.saved())  # of the last whole step: features are what fails
-        watcher.saved(trainer.progress.step)
+        save()  # the features fail, so this is the state after the last complete step
         raise
+
+
+def _evaluate(
+    target: TrainingTarget, head: Path, prompts: Sequence[list[int]], observer: TrainingObserver
+) -> AcceptanceLength:
+    """Measure the acceptance of a saved head at temperature 0, on prompts that leave room for an answer."""
+    fitting = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context]
+    questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in fitting]
+    tokens = cycles = 0
+    for done, counters in enumerate(target.decode(head, questions, STRATEGY), 1):
+        rounds = counters.accepted_per_round
+        tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
+        observer.advance("evaluating", done, len(fitting))
+    return AcceptanceLength(len(fitting), tokens, cycles)
 
 
 def _write_report(

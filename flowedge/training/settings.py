@@ -1,4 +1,4 @@
-"""What a training is asked to do."""
+"""The settings of a training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from flowedge.core.errors import BadRequestError
 
 CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
-DRAFT_VOCAB = 32000  # of published EAGLE-3 heads
+DRAFT_VOCAB = 32000  # the draft vocabulary of published EAGLE-3 heads
 UNROLL = 7  # as published
 
 HeadKind = Literal["eagle", "eagle3"]
@@ -16,28 +16,29 @@ HeadKind = Literal["eagle", "eagle3"]
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The options; a training goes on only with those that it was begun with.
+    """The settings of a training, which can be continued only with the settings that it began with.
 
-    Exactly one of minutes and steps is set. Raises BadRequestError when a value is out of range.
+    Either minutes or steps is set.
+
+    Raises:
+        BadRequestError: when a value is out of range.
     """
 
     kind: HeadKind = "eagle"
-    init: str = ""  # directory of the head that it begins with; a random one if empty
-    minutes: float | None = None  # of training, those of earlier runs included; loading does not count
+    init: str = ""  # directory of the initial head; a random head if empty
+    minutes: float | None = None  # of training, with those of earlier runs and without loading
     steps: int | None = None  # updates of the weights
     batch_tokens: int = 2048  # tokens of one update
-    max_length: int = 2048  # tokens of a text; what is beyond is cut, and the model's context bounds it
-    learning_rate: float | None = None  # peak; None for recipe.default_learning_rate
-    cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # of an EAGLE-1/2 head
-    draft_vocab: int = DRAFT_VOCAB  # tokens that an EAGLE-3 head can propose, at most
-    unroll: int = (
-        UNROLL  # steps of an EAGLE-3 head that a row is trained through, all but one on its own output
-    )
+    max_length: int = 2048  # tokens that a text is cut to; the model's context bounds it as well
+    learning_rate: float | None = None  # peak; None for trainer.default_learning_rate
+    cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # EAGLE-1/2 heads only
+    draft_vocab: int = DRAFT_VOCAB  # the most tokens that an EAGLE-3 head can propose
+    unroll: int = UNROLL  # steps that a row of an EAGLE-3 head is trained through
     self_generate: int = 0  # prompts that the target answers itself, once at T=0 and once at T=1
-    answer_tokens: int = 256  # of a self-generated answer, at most
+    answer_tokens: int = 256  # the most tokens of a self-generated answer
     evaluate: int = 4  # held-out prompts
-    quant: str = "none"  # of the target's layers
-    dtype: str = "float32"  # of the target's other weights; the head is trained in float32
+    quant: str = "none"  # quantisation of the target's layers
+    dtype: str = "float32"  # dtype of the target's other weights; the head is trained in float32
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The state of a training on disk: JSON counters, and weights as safetensors."""
+"""The state of a training on disk: its progress as JSON, and its weights as safetensors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IDENTITY_NAME = "identity.json"
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
-        step: updates done; epoch, batch: the next batch's place in the data.
-        spent_s: seconds of training; tokens: trained on, repetitions included.
-        feature_loss, token_loss, agreement: see StepReport, smoothed over about the last 50 updates.
+        step: the number of updates; epoch, batch: the next batch's place in the data.
+        spent_s: seconds of training; tokens: the tokens trained on, with repetitions.
+        feature_loss, token_loss, agreement: see LossSums, smoothed over about the last 50 updates.
     """
 
     step: int = 0
@@ -38,20 +38,21 @@ class TrainingProgress:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint: its progress, and tensors by name."""
+class TrainingState:
+    """A checkpoint of a training: its progress, and the tensors of head and optimizer by name."""
 
     progress: TrainingProgress
     tensors: dict[str, Tensor]
 
 
 class StateFolder:
-    """The folder of one training: what it is, and its last checkpoint."""
+    """The folder of one training, with its identity and its last checkpoint."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        """`identity` says what is trained, on what and how.
+        """Open or create the folder of the training with this identity: its target, data and settings.
 
-        BadRequestError for the folder of another training.
+        Raises:
+            BadRequestError: when the folder belongs to another training.
         """
         self.folder = folder
         path = folder / IDENTITY_NAME
@@ -60,8 +61,8 @@ class StateFolder:
         else:
             _write(path, identity)
 
-    def load(self) -> Saved | None:
-        """The last checkpoint; None when there is none, CheckpointError when it cannot be read."""
+    def load(self) -> TrainingState | None:
+        """The last checkpoint; None before the first."""
         path = self.folder / STATE_NAME
         if not path.exists():
             return None
@@ -71,20 +72,20 @@ class StateFolder:
             # The file is data: it may name files of its own folder only.
             if Path(weights).name != weights:
                 raise ValueError(f"{weights!r} is no file name")
-            return Saved(progress, load_file(self.folder / weights))
+            return TrainingState(progress, load_file(self.folder / weights))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(path, error) from error
 
-    def save(self, saved: Saved) -> None:
-        """Replaces the last checkpoint in one step; CheckpointError when it cannot be written."""
-        weights = self.folder / f"step-{saved.progress.step}.safetensors"
+    def save(self, state: TrainingState) -> None:
+        """Replace the last checkpoint in one step."""
+        weights = self.folder / f"step-{state.progress.step}.safetensors"
         part = weights.with_suffix(".part")
         try:
-            save_file(saved.tensors, part)
+            save_file(state.tensors, part)
             part.replace(weights)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{weights}: cannot be written: {error}") from error
-        _write(self.folder / STATE_NAME, {"progress": asdict(saved.progress), "weights": weights.name})
+        _write(self.folder / STATE_NAME, {"progress": asdict(state.progress), "weights": weights.name})
         for older in self.folder.glob("step-*"):
             if older != weights:
                 older.unlink()
@@ -95,7 +96,7 @@ class StateFolder:
             if was != now:
                 raise BadRequestError(
                     f"{self.folder.parent} holds a training with another {name.replace('_', ' ')} "
-                    f"({was}, now {now}): give the same command to go on with it, or --restart to begin anew"
+                    f"({was}, now {now}): give the same command to continue it, or --restart to begin anew"
                 )
 
 

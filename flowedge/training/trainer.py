@@ -1,4 +1,4 @@
-"""The training loop: one update at a time, from one checkpoint to the next."""
+"""The training loop, one update at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import tee
 
 import torch
@@ -17,40 +17,24 @@ from torch.optim import AdamW
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.training.data.batch import Batch, like_lengths
 from flowedge.training.data.documents import TrainingText, updates_from
-from flowedge.training.heads.head_training import HeadTraining, Sums
-from flowedge.training.heads.recipe import (
-    BETAS,
-    WEIGHT_DECAY,
-    default_learning_rate,
-    learning_rate_scale,
-)
+from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import Saved, TrainingProgress
+from flowedge.training.state import TrainingProgress, TrainingState
 from flowedge.training.targets.target import TrainingTarget
 
-LARGEST_NORM = 1.0  # of an update's gradients
-SMOOTHING = 0.98  # of the losses that are shown
+BETAS = (0.9, 0.95)  # of AdamW, as published
+WEIGHT_DECAY = 0.01
+LARGEST_NORM = 1.0  # gradients of an update are clipped to it
+SMOOTHING = 0.98  # the weight of the earlier value in the smoothed losses
 _HEAD, _OPTIMIZER = "head.", "optimizer."
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """One update: the means over its counted rows, of an EAGLE-3 head over those of all steps.
-
-    Attributes:
-        token_loss: soft cross-entropy in nats; agreement: share of rows with the target's likeliest token.
-    """
-
-    feature_loss: float
-    token_loss: float
-    agreement: float
-
-
 class Trainer:
-    """Trains a head on documents; what it does depends on the settings, the data and the step alone.
+    """Trains a head on texts.
 
-    With `minutes` the learning rate follows the clock, and only with `steps` are two runs equal.
+    With `steps`, two runs with the same settings and data are equal. With `minutes` they are not, because the
+    learning rate follows the clock.
     """
 
     def __init__(
@@ -60,7 +44,7 @@ class Trainer:
         documents: Sequence[TrainingText],
         settings: TrainingSettings,
     ) -> None:
-        """`documents` have counted rows, all of them, and lie within the target's context."""
+        """Train on `documents`, which are useful texts (see TrainingText) within the target's context."""
         self._target = target
         self._documents = documents
         self._settings = settings
@@ -72,14 +56,14 @@ class Trainer:
 
     @property
     def share(self) -> float:
-        """How much of the training is done, 0 to 1."""
+        """The finished share of the training, 0 to 1."""
         if self._settings.steps is not None:
             return min(1.0, self.progress.step / self._settings.steps)
         assert self._settings.minutes is not None
         return min(1.0, self.progress.spent_s / (60 * self._settings.minutes))
 
-    def steps(self) -> Iterator[StepReport]:
-        """Trains to the end; the trainer may be saved whenever it has yielded."""
+    def steps(self) -> Iterator[None]:
+        """Train to the end, and yield after each update; the state may be saved then."""
         settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
         updates, ahead = tee(updates_from(lengths, settings.batch_tokens, settings.seed, *place))
@@ -87,48 +71,48 @@ class Trainer:
         with closing(self._target.features(texts)) as features:
             while self.share < 1:
                 update = next(updates)
-                report = self._step([self._documents[index] for index in update.documents], features)
+                self._step([self._documents[index] for index in update.documents], features)
                 if update.is_last:
                     self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
-                yield report
+                yield
 
-    def saved(self) -> Saved:
-        """The state from which `restore` goes on."""
+    def state(self) -> TrainingState:
+        """The state from which `restore` continues."""
         tensors = {_HEAD + name: value.detach() for name, value in self.head.state_dict().items()}
         for name, parameter in self.head.named_parameters():
             for key, value in self._optimizer.state[parameter].items():
                 tensors[f"{_OPTIMIZER}{name}/{key}"] = value
-        return Saved(self.progress, tensors)
+        return TrainingState(self.progress, tensors)
 
-    def restore(self, saved: Saved) -> None:
-        """Goes on from a state; CheckpointError when it is not one of this head."""
+    def restore(self, state: TrainingState) -> None:
+        """Continue from a state."""
         weights = {
-            name[len(_HEAD) :]: value for name, value in saved.tensors.items() if name.startswith(_HEAD)
+            name[len(_HEAD) :]: value for name, value in state.tensors.items() if name.startswith(_HEAD)
         }
         try:
             self.head.load_state_dict(weights)
-            # Before the first update there is nothing that AdamW remembers.
-            for name, parameter in self.head.named_parameters() if saved.progress.step else ():
-                state = {key: saved.tensors[f"{_OPTIMIZER}{name}/{key}"] for key in ("step", *_MOMENTS)}
+            # Before the first update AdamW has no state.
+            for name, parameter in self.head.named_parameters() if state.progress.step else ():
+                moments = {key: state.tensors[f"{_OPTIMIZER}{name}/{key}"] for key in ("step", *_MOMENTS)}
                 # AdamW keeps the step on the CPU.
-                self._optimizer.state[parameter] = state | {
-                    key: state[key].to(parameter.device) for key in _MOMENTS
+                self._optimizer.state[parameter] = moments | {
+                    key: moments[key].to(parameter.device) for key in _MOMENTS
                 }
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
                 f"the training's checkpoint does not fit the head ({error}); --restart begins anew"
             ) from error
-        self.progress = saved.progress
+        self.progress = state.progress
 
-    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> StepReport:
-        """`features` gives those of the batch's documents next."""
+    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> None:
+        """Update the weights; `features` yields the rows of the batch's texts next."""
         started = time.monotonic()
-        # Keyed by the step, so that there is no state of it to keep.
+        # Seeded by the step, so that the generator has no state to save.
         noise = torch.Generator(self._target.device).manual_seed(
             (self._settings.seed << 32) + self.progress.step
         )
         rows = sum(int(document.rows.sum()) for document in batch)
-        sums = Sums()
+        sums = LossSums()
         given = [next(features) for _ in batch]
         for alike in like_lengths([len(document) for document in batch]):
             texts = Batch.of(
@@ -147,19 +131,26 @@ class Trainer:
             group["lr"] = self._peak * learning_rate_scale(self.share)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        share = sums.share or 1.0
-        report = StepReport(sums.feature / share, sums.token / share, sums.agreed / share)
-        self.progress = _advanced(self.progress, report, sum(map(len, batch)), time.monotonic() - started)
-        return report
+        self.progress = _advanced(self.progress, sums, sum(map(len, batch)), time.monotonic() - started)
 
 
-def _advanced(
-    progress: TrainingProgress, report: StepReport, tokens: int, seconds: float
-) -> TrainingProgress:
-    kept = SMOOTHING if progress.step else 0.0
+def learning_rate_scale(progress: float, warmup: float = 0.02) -> float:
+    """The factor on the peak learning rate at a progress from 0 to 1: linear warm-up, then linear decay."""
+    if progress < warmup:
+        return max(progress / warmup, 0.05)
+    return max((1 - progress) / (1 - warmup), 0.01)
 
-    def smooth(old: float, new: float) -> float:
-        return kept * old + (1 - kept) * new
+
+def default_learning_rate(hidden_size: int) -> float:
+    """A peak that falls with the width: 1e-3 up to 256, the published 3e-5 from 8192 on."""
+    return min(1e-3, max(3e-5, 0.256 / hidden_size))
+
+
+def _advanced(progress: TrainingProgress, sums: LossSums, tokens: int, seconds: float) -> TrainingProgress:
+    weight = SMOOTHING if progress.step else 0.0
+
+    def smooth(old: float, total: float) -> float:
+        return weight * old + (1 - weight) * (total / (sums.share or 1.0))
 
     return replace(
         progress,
@@ -167,7 +158,7 @@ def _advanced(
         batch=progress.batch + 1,
         spent_s=progress.spent_s + seconds,
         tokens=progress.tokens + tokens,
-        feature_loss=smooth(progress.feature_loss, report.feature_loss),
-        token_loss=smooth(progress.token_loss, report.token_loss),
-        agreement=smooth(progress.agreement, report.agreement),
+        feature_loss=smooth(progress.feature_loss, sums.feature),
+        token_loss=smooth(progress.token_loss, sums.token),
+        agreement=smooth(progress.agreement, sums.agreed),
     )

@@ -76,35 +76,35 @@ class AgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BecomeStage(self, request, context):
-        """Loads a block of layers and serves it; the stream tells progress and ends with `ready`.
+        """Loads a block of layers and serves it; the stream reports progress and ends with `ready`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BecomeDraftNode(self, request, context):
-        """Makes the device the draft node of a pipeline over the given stages, which it sets up itself.
+        """Makes the device the draft node of a pipeline; the device sets up the given stages itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives the role up and frees its memory.
+        """Ends the role and frees its memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Timeline(self, request, context):
-        """What the device did for a session, as far as it remembers.
+        """The events of a session on the device, as far as they are still stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Clock(self, request, context):
-        """The monotonic clock that timelines are told in, so that a caller can match it with its own.
+        """The monotonic clock of timelines, so that a caller can convert their times to its own clock.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnrolmentStub:
-    """Served over TLS to anyone: the caller has no certificate yet, and checks the server's.
+    """Served over TLS to everyone: the caller has no certificate yet, and verifies the server's.
     """
 
     def __init__(self, channel):
@@ -53,25 +53,25 @@ class EnrolmentStub:
 
 
 class EnrolmentServicer:
-    """Served over TLS to anyone: the caller has no certificate yet, and checks the server's.
+    """Served over TLS to everyone: the caller has no certificate yet, and verifies the server's.
     """
 
     def Authority(self, request, context):
-        """The CA's certificate. Whoever asks has its fingerprint from a token, and refuses another.
+        """The CA's certificate. The caller compares it with the fingerprint in its token and refuses any other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Signs a new member's certificate, for the secret of a token that has not been used.
+        """Signs a new member's certificate, in exchange for the secret of an unused token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Revoked(self, request, context):
-        """The certificates that are no longer to be trusted.
+        """The certificates that are revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_EnrolmentServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Enrolment:
-    """Served over TLS to anyone: the caller has no certificate yet, and checks the server's.
+    """Served over TLS to everyone: the caller has no certificate yet, and verifies the server's.
     """
 
     @staticmethod
@@ -211,7 +211,7 @@ class RenewalServicer:
     """
 
     def Renew(self, request, context):
-        """Signs a new certificate for the member that calls; its name and role stay.
+        """Signs a new certificate for the calling member, with the same name and role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

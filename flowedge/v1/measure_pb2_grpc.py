@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MeasureStub:
-    """Only an agent without a role measures, or is measured against, and one thing at a time.
+    """An agent measures, or answers measurements, only while it has no role, and one at a time.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,32 @@ class MeasureStub:
 
 
 class MeasureServicer:
-    """Only an agent without a role measures, or is measured against, and one thing at a time.
+    """An agent measures, or answers measurements, only while it has no role, and one at a time.
     """
 
     def MeasureDevice(self, request, context):
-        """Times layers, the drafter and the LM head here; the stream tells progress and ends with the measurement.
+        """Times layers, the drafter and the LM head; the stream reports progress and ends with the measurement.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MeasureLink(self, request, context):
-        """Measures the link from this device to another agent, which is sent data by Sink and Ping.
+        """Measures the link from this device to another agent by that agent's Sink and Ping.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Sink(self, request_iterator, context):
-        """Takes data and throws it away.
+        """Receives data and discards it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ping(self, request_iterator, context):
-        """Sends every probe back at once.
+        """Returns every probe at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ def add_MeasureServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Measure:
-    """Only an agent without a role measures, or is measured against, and one thing at a time.
+    """An agent measures, or answers measurements, only while it has no role, and one at a time.
     """
 
     @staticmethod

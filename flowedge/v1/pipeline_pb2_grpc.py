@@ -50,14 +50,14 @@ class PipelineServicer:
     """Missing associated documentation comment in .proto file."""
 
     def InBand(self, request_iterator, context):
-        """Segments, prunes, open and close, in order. The caller is the upstream device; credits come back.
+        """Opens, segments, prunes and closes, in order. The caller is the upstream device; the replies are credits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Express(self, request_iterator, context):
-        """Prunes and closes from the draft node straight to a stage, which answers with heartbeats.
+        """Prunes and closes from the draft node directly to a stage, which answers with heartbeats.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

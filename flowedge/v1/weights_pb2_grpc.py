@@ -60,28 +60,28 @@ class WeightsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Have(self, request, context):
-        """Which of these objects the device has, or is receiving.
+        """Tells which of the given objects the device has or is receiving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """One object, from an offset on.
+        """Sends an object, from an offset on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Catalogue(self, request, context):
-        """The models that the device knows, and how much of each is in its cache.
+        """Lists the models that the device knows, and how much of each is in its cache.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Look(self, request, context):
-        """Whether a model, as a role names it, can be opened on the device without fetching anything.
+        """Tells whether the device can open a model, as a role names it, without fetching any object.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,1 +1,5 @@
-"""Weights over the network: what a model is made of, who has it, and fetching just what a device needs."""
+"""Weights over the network: what a model consists of, which device has it, and fetching what a device needs.
+
+torch is imported by `importing`, `manifest.describing` and `open` (except its `model_opener` and
+`model_request`); all other modules belong to an idle agent, which does not import it.
+"""

@@ -1,4 +1,4 @@
-"""What models are cached where, for people; dropping and checking those of this device."""
+"""The models that are cached on this device and on others, for `flowedge models`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from dataclasses import dataclass
 
 from flowedge.core.errors import FlowEdgeError
 from flowedge.v1 import weights_pb2 as pb
-from flowedge.weights.fetch.peer import Peer
-from flowedge.weights.known_models import shown
-from flowedge.weights.library import Library
-from flowedge.weights.manifest.reference import resolve
+from flowedge.weights.fetch.weights_client import WeightsClient
+from flowedge.weights.known_models import printable_name
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import catalogue
 from flowedge.weights.settings import WeightsSettings
 
-HERE = "this device"
+THIS_DEVICE = "this device"
 
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A model on a device; `device` is an address, or "this device"."""
+    """A model on a device. The names of the fields are keys of `flowedge models --json`.
+
+    Attributes:
+        device: its address, or "this device".
+        here_bytes: bytes of the model that are on the device.
+    """
 
     id: str
     name: str
@@ -34,8 +38,8 @@ class HeldModel:
     def from_proto(cls, device: str, model: pb.KnownModel) -> HeldModel:
         return cls(
             id=model.id.hex(),
-            name=shown(model.name),
-            quant=shown(model.quant),
+            name=printable_name(model.name),
+            quant=printable_name(model.quant),
             device=device,
             here_bytes=model.here_bytes,
             total_bytes=model.total_bytes,
@@ -43,52 +47,58 @@ class HeldModel:
         )
 
 
-def own_models(library: Library) -> list[HeldModel]:
-    """Those of this device's cache."""
-    return [HeldModel.from_proto(HERE, model) for model in catalogue(library).models]
+def own_models(local_weights: LocalWeights) -> list[HeldModel]:
+    return [HeldModel.from_proto(THIS_DEVICE, model) for model in catalogue(local_weights).models]
 
 
 async def ask_all(addresses: Sequence[str]) -> tuple[list[HeldModel], list[str]]:
-    """The models of agents, and what is wrong with those that did not answer."""
+    """Ask agents which models they have; return the models, and an error for each agent that failed."""
     settings = WeightsSettings()
 
     async def ask(address: str) -> list[HeldModel] | str:
-        peer = Peer(address, settings)
+        client = WeightsClient(address, settings)
         try:
-            return [HeldModel.from_proto(address, model) for model in (await peer.catalogue()).models]
+            return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
         except FlowEdgeError as error:
             return str(error)
         finally:
-            await peer.close()
+            await client.close()
 
     answers = await asyncio.gather(*map(ask, addresses))
     held = [model for answer in answers if isinstance(answer, list) for model in answer]
     return held, [answer for answer in answers if isinstance(answer, str)]
 
 
-def remove_model(library: Library, model: str) -> int:
-    """Drop a model, apart from what others share and what is in use; returns the bytes that were freed.
+def remove_model(local_weights: LocalWeights, model: str) -> int:
+    """Delete a model from the cache; return how many bytes that freed.
 
-    BadRequestError for a model that the cache does not know.
+    Objects that are in use, or belong to another model too, stay.
+
+    Raises:
+        BadRequestError: when the cache has no such model.
     """
-    identity = resolve(model, library.shelf)
-    known = {found.manifest.id: found.manifest for found in library.shelf.models()}
-    gone = known.pop(identity, None)
-    library.shelf.forget(identity)
-    kept = {digest for manifest in known.values() for digest in manifest.sizes}
-    return library.store.remove({identity, *(gone.sizes if gone is not None else ())} - kept)
+    known_models = local_weights.known_models
+    model_id = known_models.resolve(model)
+    manifests = {known.manifest.id: known.manifest for known in known_models.models()}
+    removed = manifests.pop(model_id, None)
+    known_models.forget(model_id)
+    still_needed = {digest for manifest in manifests.values() for digest in manifest.sizes}
+    return local_weights.store.remove({model_id, *(removed.sizes if removed else ())} - still_needed)
 
 
-def verify_models(library: Library, model: str | None) -> tuple[int, int]:
-    """How many objects of a model, of all with None, are as their hashes say, and how many are not.
+def verify_models(local_weights: LocalWeights, model: str | None) -> tuple[int, int]:
+    """Verify the cached objects of a model, or all if it is None; return how many are intact and damaged.
 
-    Those are dropped. BadRequestError for a model that the cache does not know.
+    Damaged objects are deleted.
+
+    Raises:
+        BadRequestError: when the cache has no such model.
     """
-    store = library.store
-    wanted = set(store)
+    store = local_weights.store
+    digests = set(store)
     if model is not None:
-        identity = resolve(model, library.shelf)
-        manifest = library.shelf.manifest(identity)
-        wanted &= {identity, *(manifest.sizes if manifest is not None else ())}
-    good = sum(store.verify(digest) for digest in wanted)
-    return good, len(wanted) - good
+        model_id = local_weights.known_models.resolve(model)
+        manifest = local_weights.known_models.manifest(model_id)
+        digests &= {model_id, *(manifest.sizes if manifest else ())}
+    intact = sum(store.verify(digest) for digest in digests)
+    return intact, len(digests) - intact

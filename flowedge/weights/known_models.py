@@ -1,4 +1,4 @@
-"""The models that the cache knows: for each a directory by its id, with links to its small files."""
+"""The models whose manifests are in the cache: a directory for each, with links to its small files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.core.errors import ProtocolError
+from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.storage.digest import check_digest, is_digest
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.manifest.manifest import Manifest, parse_manifest
 
 MODELS = "models"  # below the cache's root
+HASH_PREFIX = "sha256:"  # of the name of a model that is given by its hash
+MIN_DIGITS = 8  # of a hash that is not given in full
 MAX_NAME = 128
 _NAME = ".name"
 
@@ -25,31 +27,31 @@ class KnownModel:
     """A model whose manifest is in the cache.
 
     Attributes:
-        name: for people.
-        here: bytes of it that are in the cache.
+        name: for people; it identifies nothing.
+        cached_bytes: bytes of its objects that are in the cache.
     """
 
     name: str
     manifest: Manifest
-    here: int
+    cached_bytes: int
 
 
 class KnownModels:
-    """Directories below the root of the cache; only names that a manifest may have are ever made in them."""
+    """The directories of models below the root of the cache."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._root = store.limits.root / MODELS
 
     def put(self, manifest: Manifest, name: str) -> Path:
-        """Make a model known, and link what is here of its files; returns its directory. OSError.
+        """Add a model, or update the links of a known one; return its directory.
 
-        A name that it has already stays.
+        The links lead to those of its small files that are cached. A known model keeps its name.
         """
         directory = self._root / check_digest(manifest.id)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (directory / _NAME).exists():
-            (directory / _NAME).write_text(shown(name), encoding="utf-8")
+            (directory / _NAME).write_text(printable_name(name), encoding="utf-8")
         for entry in manifest.files:
             target = self._store.path(entry.sha256)
             if target.exists():
@@ -59,12 +61,12 @@ class KnownModels:
         return directory
 
     def manifest(self, model: str) -> Manifest | None:
-        """The manifest of an id; None when it is not here."""
+        """The manifest of an id, None if it is not cached."""
         data = self._store.read(check_digest(model))
         return None if data is None else parse_manifest(data, model)
 
     def models(self) -> list[KnownModel]:
-        """All of them, by name; those whose manifest is gone are forgotten."""
+        """All known models, sorted by name. Directories whose manifest is gone are deleted."""
         found = []
         for directory in self._root.glob("*"):
             if not is_digest(directory.name):
@@ -72,32 +74,48 @@ class KnownModels:
             try:
                 manifest = self.manifest(directory.name)
             except ProtocolError as error:
-                _log.warning("the cached model %s is dropped: %s", directory.name, error)
+                _log.warning("the cached model %s is deleted: %s", directory.name, error)
                 manifest = None
             if manifest is None:
                 self.forget(directory.name)
                 continue
             try:
-                name = shown((directory / _NAME).read_text(encoding="utf-8"))
+                name = printable_name((directory / _NAME).read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 name = "model"
-            here = sum(self._store.size(digest) or 0 for digest in manifest.sizes)
-            found.append(KnownModel(name, manifest, here))
+            cached = sum(self._store.size(digest) or 0 for digest in manifest.sizes)
+            found.append(KnownModel(name, manifest, cached))
         return sorted(found, key=lambda model: (model.name, model.manifest.id))
 
     def forget(self, model: str) -> None:
-        """Drop the directory of a model, not its objects."""
+        """Delete the directory of a model, but not its objects."""
         shutil.rmtree(self._root / check_digest(model), ignore_errors=True)
 
+    def resolve(self, model: str) -> str:
+        """The id of a model that is named "sha256:" and its hash, or the first digits of a known model's.
 
-def name_of(source: str) -> str:
-    """What to call the model of a directory or hub id, for people."""
-    path = Path(source).expanduser()
-    return shown(path.resolve().name if path.is_dir() else path.name)
+        Raises:
+            BadRequestError: when there are too few digits, or they match no or several known models.
+        """
+        digits = model.removeprefix(HASH_PREFIX).lower()
+        if is_digest(digits):
+            return digits
+        if len(digits) < MIN_DIGITS:
+            raise BadRequestError(f"{model}: give at least {MIN_DIGITS} digits of the hash")
+        found = [known.manifest.id for known in self.models() if known.manifest.id.startswith(digits)]
+        if len(found) != 1:
+            matches = f"{model} matches {len(found) or 'none'} of the models that `flowedge models` lists"
+            raise BadRequestError(f"{matches}; give the digits of exactly one")
+        return found[0]
 
 
-def shown(name: str) -> str:
-    """A name for people, of printable characters and not too long."""
+def is_reference(model: str) -> bool:
+    """Whether a model is named by its hash, not by a directory or hub id."""
+    return model.startswith(HASH_PREFIX)
+
+
+def printable_name(name: str) -> str:
+    """A name without unprintable characters, cut to MAX_NAME characters."""
     return "".join(character for character in name if character.isprintable())[:MAX_NAME] or "model"
 
 

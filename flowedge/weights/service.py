@@ -1,12 +1,10 @@
-"""The Weights service: gives other devices what this one has."""
+"""The Weights service, which gives other devices the objects that this device has."""
 
 # ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,39 +16,38 @@ from flowedge.net.grpc_status import abort
 from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.library import Library, read_at
-from flowedge.weights.manifest.manifest import MAX_TENSORS
-from flowedge.weights.open.here import is_here
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.manifest.document import MAX_ENTRIES
+from flowedge.weights.manifest.manifest import Manifest
+from flowedge.weights.model_directory import is_on_disk
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-_log = logging.getLogger(__name__)
-
 
 class WeightsService(rpc.WeightsServicer):
-    """Answers for one device. It reads files of the library alone, each by its hash."""
+    """Answers for one device. It reads the files of its LocalWeights only, and each by a hash."""
 
-    def __init__(self, device: str, library: Library, settings: WeightsSettings) -> None:
+    def __init__(self, device: str, local_weights: LocalWeights, settings: WeightsSettings) -> None:
         self._device = device
-        self._library = library
+        self._local = local_weights
         self._settings = settings
 
     async def Have(self, request: pb.HaveRequest, context: Context) -> pb.HaveReply:
-        """What of a list is here."""
         try:
-            if len(request.objects) > MAX_TENSORS:
-                raise BadRequestError(f"at most {MAX_TENSORS} objects can be asked for at once")
+            if len(request.objects) > MAX_ENTRIES:
+                raise BadRequestError(
+                    f"{len(request.objects)} objects were asked for at once; at most {MAX_ENTRIES} may be"
+                )
             digests = [_digest(name) for name in request.objects]
         except FlowEdgeError as error:
             await abort(context, error)
-        held = await asyncio.to_thread(lambda: bytes(self._library.state_of(name) for name in digests))
-        return pb.HaveReply(held=held, sending=self._library.traffic.sending)
+        held = await asyncio.to_thread(lambda: bytes(self._local.state_of(name) for name in digests))
+        return pb.HaveReply(held=held, sending=self._local.traffic.sending)
 
     async def Read(self, request: pb.ReadRequest, context: Context) -> None:
-        """One object in chunks."""
-        traffic = self._library.traffic
+        traffic = self._local.traffic
         if traffic.sending >= self._settings.max_sending:
             busy = CapacityError(f"device {self._device} sends {traffic.sending} streams already")
             await abort(context, busy)
@@ -63,83 +60,73 @@ class WeightsService(rpc.WeightsServicer):
             traffic.sending -= 1
 
     async def Catalogue(self, request: pb.CatalogueRequest, context: Context) -> pb.CatalogueReply:
-        """The models of the cache and of the directories that are shared."""
-        return await asyncio.to_thread(catalogue, self._library)
+        return await asyncio.to_thread(catalogue, self._local)
 
     async def Look(self, request: pb.LookRequest, context: Context) -> pb.LookReply:
-        """Whether a model is on the disk."""
-        here = await asyncio.to_thread(is_here, request.model, self._settings)
-        return pb.LookReply(here=here)
+        return pb.LookReply(here=await asyncio.to_thread(is_on_disk, request.model, self._settings))
 
     async def _send(self, digest: str, offset: int, doubted: bool, context: Context) -> None:
-        library = self._library
-        content = library.content(digest)
-        if content is not None:
-            await self._write(content[offset:], context)
+        local = self._local
+        document = local.document(digest)
+        if document is not None:
+            await self._write(document[offset:], context)
             return
-        if doubted and library.store.size(digest) is not None:
-            await finish_in_thread(lambda: library.store.verify(digest))
-        location = library.locate(digest)
-        if location is None or offset > location.size:
-            raise DeviceError(self._device, f"it does not have {digest} from byte {offset}")
+        if doubted and local.store.size(digest) is not None:
+            await finish_in_thread(lambda: local.store.verify(digest))
+        found = local.locate(digest)
+        if found is None or offset > found.size:
+            raise DeviceError(self._device, f"it does not have {digest} from byte {offset} on")
         try:
-            descriptor = location.open()
+            with found.open() as file:
+                while offset < found.size:
+                    size = min(self._settings.chunk_bytes, found.size - offset)
+                    data = await finish_in_thread(partial(found.read, file, offset, size))
+                    await self._write(data, context)
+                    offset += len(data)
         except OSError as error:
-            library.lost(location, digest)
-            raise DeviceError(self._device, f"it does not have {digest} any more: {error}") from error
-        try:
-            while offset < location.size:
-                size = min(self._settings.chunk_bytes, location.size - offset)
-                data = await finish_in_thread(partial(read_at, descriptor, size, location.offset + offset))
-                await self._write(data, context)
-                offset += len(data)
-        except OSError as error:
-            library.lost(location, digest)
-            raise DeviceError(self._device, f"{digest} cannot be read: {error}") from error
-        finally:
-            os.close(descriptor)
+            local.drop_unreadable(digest, found)
+            raise DeviceError(self._device, f"it cannot read {digest} any more: {error}") from error
 
     async def _write(self, data: bytes, context: Context) -> None:
         for start in range(0, len(data), self._settings.chunk_bytes):
             chunk = data[start : start + self._settings.chunk_bytes]
             what = f"device {self._device} could not send"
             await within(self._settings.give_up_s, context.write(pb.ObjectChunk(data=chunk)), what)
-            self._library.traffic.sent += len(chunk)
+            self._local.traffic.sent += len(chunk)
 
 
-def catalogue(library: Library) -> pb.CatalogueReply:
-    """What the library has, and what has gone through it."""
+def catalogue(local_weights: LocalWeights) -> pb.CatalogueReply:
+    """The models that the device has, the size of its cache, and the bytes that crossed the network."""
+    store, traffic = local_weights.store, local_weights.traffic
     models = [
-        pb.KnownModel(
-            id=bytes.fromhex(model.manifest.id),
-            name=model.name,
-            quant=model.manifest.quant,
-            total_bytes=model.manifest.total_bytes,
-            here_bytes=model.here,
-        )
-        for model in library.shelf.models()
+        _known_model(known.name, known.manifest, known.cached_bytes)
+        for known in local_weights.known_models.models()
     ]
     models += [
-        pb.KnownModel(
-            id=bytes.fromhex(model),
-            name=name,
-            quant=manifest.quant,
-            total_bytes=manifest.total_bytes,
-            here_bytes=manifest.total_bytes,
-            in_directory=True,
-        )
-        for model, (name, manifest) in list(library.shared.items())
+        _known_model(name, manifest, manifest.total_bytes, in_directory=True)
+        for name, manifest in list(local_weights.shared.values())
     ]
     return pb.CatalogueReply(
         models=models,
-        cache_bytes=library.store.taken_bytes(),
-        cache_max_bytes=library.store.limits.max_bytes,
-        sent_bytes=library.traffic.sent,
-        received_bytes=library.traffic.received,
+        cache_bytes=store.taken_bytes(),
+        cache_max_bytes=store.limits.max_bytes,
+        sent_bytes=traffic.sent,
+        received_bytes=traffic.received,
+    )
+
+
+def _known_model(name: str, manifest: Manifest, here_bytes: int, in_directory: bool = False) -> pb.KnownModel:
+    return pb.KnownModel(
+        id=bytes.fromhex(manifest.id),
+        name=name,
+        quant=manifest.quant,
+        total_bytes=manifest.total_bytes,
+        here_bytes=here_bytes,
+        in_directory=in_directory,
     )
 
 
 def _digest(name: bytes) -> str:
     if len(name) != DIGEST_BYTES:
-        raise BadRequestError(f"an object goes by the {DIGEST_BYTES} bytes of its SHA-256")
+        raise BadRequestError(f"an object is named by the {DIGEST_BYTES} bytes of its SHA-256")
     return name.hex()

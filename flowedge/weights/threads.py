@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop."""
+"""Blocking work in a worker thread."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def finish_in_thread(function: Callable[[], T]) -> T:
-    """The result of a function that runs in a thread; it has ended when this has, also when it is cancelled.
+    """Run a function in a thread and wait for its end, even when this is cancelled.
 
-    So a file that it uses can be closed afterwards.
+    So the caller can close files that the function uses.
     """
     running = asyncio.ensure_future(asyncio.to_thread(function))
     try:
@@ -20,5 +20,5 @@ async def finish_in_thread(function: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait({running})
         if not running.cancelled():
-            running.exception()  # looked at, so that nothing complains
+            running.exception()  # retrieved, so that asyncio does not warn
         raise

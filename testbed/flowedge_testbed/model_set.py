@@ -11,10 +11,10 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
@@ -47,7 +47,7 @@ class ModelSet:
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
-        loaded = load_drafter(drafter, Target(checkpoint, head, tokenizer, torch.float32))
+        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
             raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter_label(drafter)}")
         between = tuple(

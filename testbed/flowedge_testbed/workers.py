@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,8 @@ def carry_out_all(
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
+    # Starting the tracker unblocks SIGINT, so it must run before SIGINT is blocked.
+    resource_tracker.ensure_running()
     # Processes inherit what is blocked: the main one hears Ctrl-C and ends them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

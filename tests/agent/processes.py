@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import psutil
 
+from flowedge.net.link_settings import LinkSettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -24,15 +25,12 @@ from flowedge.version import PROTOCOL_VERSION
 START_S = 60.0
 LOAD_S = 240.0
 _PROGRAM = """
-import json, sys
-from flowedge.agent.main import AgentSettings, serve
-from flowedge.agent.limits import AgentLimits
-from flowedge.agent.operations_settings import OperationsSettings
+import sys
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.main import serve
 from flowedge.net.link_settings import LinkSettings
-settings = json.loads(sys.argv[1])
-parts = {"operations": OperationsSettings, "limits": AgentLimits, "link": LinkSettings}
-settings |= {name: part(**settings.get(name, {})) for name, part in parts.items()}
-serve(AgentSettings(**settings))
+LinkSettings.max_replies = int(sys.argv[2])
+serve(AgentConfig.model_validate_json(sys.argv[1]))
 """
 
 
@@ -67,17 +65,18 @@ def agents(
     *,
     advertise: bool = False,
     environment: dict[str, str] | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    max_replies: int = LinkSettings.max_replies,
 ) -> Iterator[list[AgentProcess]]:
     """Agents that serve; all are gone when the context ends, whatever happened to them.
 
-    settings: fields of AgentSettings, for all of them; `operations`, `limits` and `link` by their fields.
+    settings: of all of them, by section; max_replies: see LinkSettings.
     """
     running: list[AgentProcess] = []
     try:
         for name in names:
-            chosen = {"name": name, "advertise": advertise, **(settings or {})}
-            running.append(_launch(name, chosen, environment or {}))
+            chosen = {"agent": {"name": name, "advertise": advertise}, **(settings or {})}
+            running.append(_launch(name, chosen, max_replies, environment or {}))
         for agent in running:
             _await_address(agent)
         yield running
@@ -113,9 +112,11 @@ def become_pipeline(
     assert last.ready
 
 
-def _launch(name: str, settings: dict[str, Any], environment: dict[str, str]) -> AgentProcess:
+def _launch(
+    name: str, settings: Mapping[str, Any], max_replies: int, environment: dict[str, str]
+) -> AgentProcess:
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(settings)],
+        [sys.executable, "-c", _PROGRAM, json.dumps(settings), str(max_replies)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

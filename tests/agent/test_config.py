@@ -10,17 +10,23 @@ from typing import Any
 import pytest
 import tomli
 
-from flowedge.agent.config.agent_config import AgentConfig, section_fields
-from flowedge.agent.config.example import example_toml, example_value
+from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
 from flowedge.agent.config.loading import EffectiveConfig, load_config
-from flowedge.agent.config.rendering import toml_value
-from flowedge.agent.settings import AgentSettings
-from flowedge.cli.discovery_options import discovery_settings
+from flowedge.agent.config.rendering import (
+    EXAMPLE_FILE,
+    TABLE_FILE,
+    example_toml,
+    example_value,
+    toml_value,
+    with_table,
+)
 from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.net.link_settings import LinkSettings
 
-EXAMPLE = Path(__file__).parents[2] / "device_agents" / "agent.toml"
+ROOT = Path(__file__).parents[2]
+WRITE = "python -m flowedge.agent.config.rendering"
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +55,9 @@ def test_flags_before_environment_before_file_before_defaults(
     monkeypatch.setenv("FLOWEDGE_AGENT__NAME", "environment")
     monkeypatch.setenv("FLOWEDGE_CACHE_GIB", "7")
     effective = load(path, {"--port": ("agent", "port", 4), "--name": ("agent", "name", None)})
-    settings = effective.config.settings()
-    assert (settings.port, settings.name, settings.threads) == (4, "environment", 2)
-    assert (settings.cache_gib, settings.cache_dir, settings.host) == (7, "/a", None)
+    agent, cache = effective.config.agent, effective.config.cache
+    assert (agent.port, agent.name, agent.threads) == (4, "environment", 2)
+    assert (cache.gib, cache.dir, agent.host) == (7, "/a", None)
     assert effective.origins == {
         ("agent", "port"): "flag --port",
         ("agent", "name"): "environment variable FLOWEDGE_AGENT__NAME",
@@ -62,7 +68,8 @@ def test_flags_before_environment_before_file_before_defaults(
 
 
 def test_without_any_the_defaults_are_those_of_the_runtime(tmp_path: Path) -> None:
-    assert load(None).config.settings() == AgentSettings()
+    assert load(None).config == AgentConfig()
+    assert load(None).config.link == LinkSettings()
     path = write(tmp_path, "[agent]\nport = 9\n")
     assert load_config({}, default_file=path).config.agent.port == 9
 
@@ -146,16 +153,23 @@ def test_print_config_gives_a_file_that_means_the_same(
 
 
 def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
-    text = EXAMPLE.read_text(encoding="utf-8")
-    assert text == example_toml(), "python -m flowedge.agent.config.example > device_agents/agent.toml"
+    text = (ROOT / EXAMPLE_FILE).read_text(encoding="utf-8")
+    assert text == example_toml(), WRITE
     assert {key for table in tomli.loads(text).values() for key in table} == set()
     found = re.findall(r"^# .+\n#(\w+) = .", text, re.MULTILINE)
-    assert found == [key for model in section_fields().values() for key in model.model_fields]
+    assert found == [key for model in SECTIONS.values() for key in model.model_fields]
     given = AgentConfig.model_validate(tomli.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
-    for section, model in section_fields().items():
+    for section, model in SECTIONS.items():
         for key, field in model.model_fields.items():
             assert getattr(getattr(given, section), key) == example_value(field)
             assert field.default is None or example_value(field) == field.default
+
+
+def test_the_table_in_the_docs_has_every_setting() -> None:
+    text = (ROOT / TABLE_FILE).read_text(encoding="utf-8")
+    assert text == with_table(text), WRITE
+    found = re.findall(r"^\| `(\w+)\.(\w+)` \| (?:`.+`)? \| .+ \|$", text, re.MULTILINE)
+    assert found == [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
 
 
 def test_lists_and_paths_are_written_too() -> None:
@@ -170,9 +184,9 @@ def test_discovery_is_configured_for_agents_and_for_commands(
     path = write(
         tmp_path, '[discovery]\npeers = ["10.0.0.9:7070"]\nallow = ["eth*", "10.0.0.0/8"]\nttl_s = 5\n'
     )
-    settings = load(path).config.settings().discovery
+    settings = load(path).config.discovery
     assert settings == DiscoverySettings(peers=("10.0.0.9:7070",), allow=("eth*", "10.0.0.0/8"), ttl_s=5)
     with pytest.raises(BadRequestError, match="host:port"):
         load(write(tmp_path, '[discovery]\npeers = ["board"]\n'))
     monkeypatch.setenv("FLOWEDGE_DISCOVERY__PEERS", '["10.0.0.8:7070"]')
-    assert discovery_settings().peers == ("10.0.0.8:7070",)
+    assert load_config().config.discovery.peers == ("10.0.0.8:7070",)

@@ -13,7 +13,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.known_models import KnownModels
-from flowedge.weights.open.kept import open_kept
+from flowedge.weights.open.checkpoint_opener import open_cached
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
     store = ObjectStore(CacheLimits(cache, 1 << 40))
     manifest = KnownModels(store).manifest(str(model["id"]))
     assert manifest is not None
-    kept = open_kept(store, manifest, cache / "models" / manifest.id)
+    cached = open_cached(store, manifest, cache / "models" / manifest.id)
     bundled = Checkpoint.open("bundled")
-    assert kept.names == bundled.names and kept.fingerprint == bundled.fingerprint
-    ours, theirs = (LayerBlock.load(checkpoint, 1, 2)._layers[0] for checkpoint in (kept, bundled))
+    assert cached.names == bundled.names and cached.fingerprint == bundled.fingerprint
+    ours, theirs = (LayerBlock.load(checkpoint, 1, 2).layers[0] for checkpoint in (cached, bundled))
     assert all((a == b).all() for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
     assert run(["models", "verify", name[:15]]) == 0
@@ -64,12 +64,12 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["rm", "sha256:12345678"], "means none of the models"),
+        (["rm", "sha256:12345678"], "matches none of the models"),
         (["rm", "sha256:12"], "8 digits"),
-        (["verify", "sha256:12345678"], "means none of the models"),
-        (["pull", "sha256:12345678", "--from", "127.0.0.1:1"], "means 0 of the models that 1 agents have"),
+        (["verify", "sha256:12345678"], "matches none of the models"),
+        (["pull", "sha256:12345678", "--from", "127.0.0.1:1"], "matches 0 of the models that 1 agents have"),
         (["pull", "/nowhere"], "no such directory"),
-        (["pull", "owner/name"], "the hub is not allowed"),
+        (["pull", "owner/name"], "downloads from the hub are not allowed"),
     ],
 )
 def test_what_is_wrong_is_one_line(

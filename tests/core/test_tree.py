@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.messages import CONTEXT
-from flowedge.core.tree import ROOT, UNSENT, DraftTree, ancestor_mask
+from flowedge.core.tree import ROOT, UNSENT, DraftTree
 from flowedge.protocol.row_sequence import RowSequence
 from tests.core.trees import (
     LOG_PROBS,
@@ -191,24 +191,6 @@ def test_a_cap_drops_the_worst_unsent_nodes_only(tree, limit):
         assert (float(tree.scores[n]), int(tree.rows[n])) == before[p]
     tree.put([0], [99], [-1.0])
     check_tree(tree)
-
-
-@given(st.data(), st.integers(0, 20))
-@EXAMPLES
-def test_ancestor_mask_is_the_naive_one(data, size):
-    parents = [data.draw(st.integers(-1, row - 1)) for row in range(size)]
-    mask = ancestor_mask(parents)
-    assert mask.shape == (size, size)
-    for row in range(size):
-        seen, at = set(), row
-        while at >= 0:
-            seen.add(at)
-            at = parents[at]
-        assert set(np.flatnonzero(mask[row]).tolist()) == seen
-
-
-def test_ancestor_mask_of_a_single_row_sees_itself():
-    assert ancestor_mask([-1]).tolist() == [[True]]
 
 
 @given(st.data())

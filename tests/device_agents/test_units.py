@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.operations_settings import OperationsSettings
+from flowedge.agent.config.agent_config import DeadlineSettings
 from flowedge.cli.exits import EXIT_USAGE
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))
@@ -59,7 +59,7 @@ def test_accelerators_stay_reachable(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", AGENTS, ids=lambda unit: unit.stem)
 def test_systemd_waits_longer_than_the_drain(unit: Path) -> None:
-    assert float(read(unit)["TimeoutStopSec"][0]) >= OperationsSettings().drain_s + 10
+    assert float(read(unit)["TimeoutStopSec"][0]) >= DeadlineSettings().drain_s + 10
 
 
 def test_a_wrong_configuration_is_not_tried_again() -> None:

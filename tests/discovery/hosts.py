@@ -15,10 +15,12 @@ from flowedge_testbed.paced.namespaces import Namespaces
 DEADLINE_S = 120.0
 CLI = [sys.executable, "-m", "flowedge.cli.main"]
 AGENT = (
-    "import sys; from flowedge.agent.main import AgentSettings, serve; "
+    "import sys; from flowedge.agent.main import serve; "
+    "from flowedge.agent.config.agent_config import AgentConfig; "
+    "from flowedge.agent.config.agent_config import DeviceSettings; "
     "from flowedge.discovery.settings import DiscoverySettings; "
     "from flowedge.security.settings import SecuritySettings; "
-    "serve(AgentSettings(host='0.0.0.0', name=sys.argv[1], port=int(sys.argv[2]), "
+    "serve(AgentConfig(agent=DeviceSettings(host='0.0.0.0', name=sys.argv[1], port=int(sys.argv[2])), "
     "security=SecuritySettings(insecure=True), discovery=DiscoverySettings(ttl_s=2)))"
 )
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.heads.eagle3 import Eagle3Drafter
+from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.layers.head import LMHead
@@ -38,7 +38,7 @@ class Setting:
 
     def drafter(self) -> HeadDrafter:
         target_head = LMHead(nn.Parameter(torch.zeros(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
-        drafter = Eagle3Drafter(self._head, target_head, self.embedding, eagle3_taps(8))
+        drafter = HeadDrafter(self._head, target_head, self.embedding, eagle3_taps(8))
         drafter.open("s", len(self.rows), 0)
         return drafter
 
@@ -73,7 +73,7 @@ def test_rewound_rows_are_forgotten(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     drafter = setting.drafter()
     drafter.extend("s", setting.rows[:9], setting.next_tokens[:9])
-    drafter.grow("s", 1, [0], [-1], [0], 3)
+    drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
     drafter.rewind("s", 4)
     drafter.extend("s", setting.rows[4:6], setting.next_tokens[4:6])
     grow_and_check(drafter, 2, 3, lambda *given: setting.check_below(6, *given), vocab=VOCAB)
@@ -83,7 +83,7 @@ def test_a_wide_layer_has_the_whole_draft_vocabulary_and_no_more(tmp_path: Path)
     setting = Setting(tmp_path)
     drafter = setting.drafter()
     drafter.extend("s", setting.rows[:5], setting.next_tokens[:5])
-    layer = drafter.grow("s", 1, [0], [-1], [0], VOCAB)
+    layer = drafter.grow("s", 1, Frontier([0], [-1], [0]), VOCAB)
     assert sorted(layer.tokens[0].tolist()) == setting.plain.target_ids.tolist()
 
 

@@ -9,10 +9,10 @@ from torch import nn
 from transformers import LlamaConfig
 
 from flowedge.core.errors import CapacityError
-from flowedge.drafting.drafter import DraftLayer
-from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.heads.eagle_head import EagleHead, KeyValueViews
-from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS
+from flowedge.drafting.drafter import DraftLayer, Frontier
+from flowedge.drafting.heads.draft_head import KeyValueViews
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.models.layers.head import LMHead
 
 HIDDEN, VOCAB = 32, 50
@@ -37,8 +37,8 @@ class Setting:
         self.features = np.random.default_rng(seed).standard_normal((rows, HIDDEN)).astype(np.float32)
         self.next_tokens = np.random.default_rng(seed + 1).integers(0, VOCAB, rows)
 
-    def drafter(self) -> EagleDrafter:
-        return EagleDrafter(self.head, self.lm_head, self.embedding)
+    def drafter(self) -> HeadDrafter:
+        return HeadDrafter(self.head, self.lm_head, self.embedding)
 
     @torch.inference_mode()
     def recompute(self, rows: int, path: list[int]) -> torch.Tensor:
@@ -68,14 +68,14 @@ class Setting:
         )
 
 
-def grow_and_check(setting: Setting, drafter: EagleDrafter, rows: int, growth: int, layers: int) -> None:
+def grow_and_check(setting: Setting, drafter: HeadDrafter, rows: int, growth: int, layers: int) -> None:
     """Grow a tree of random frontiers and compare every layer with the recomputation."""
     random = np.random.default_rng(growth)
     width, frontier = 4, 3
     paths: dict[int, list[int]] = {0: []}
     nodes, parents, tokens = [0], [-1], [0]
     for _ in range(layers):
-        layer = drafter.grow("s", growth, nodes, parents, tokens, width)
+        layer = drafter.grow("s", growth, Frontier(nodes, parents, tokens), width)
         check(setting, rows, [paths[node] for node in nodes], layer)
         chosen = random.permutation(len(nodes) * width)[:frontier]
         above = [(nodes[index // width], int(layer.tokens.reshape(-1)[index])) for index in chosen]
@@ -113,11 +113,11 @@ def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
     drafter = setting.drafter()
     drafter.open("s", 10, 0)
     drafter.extend("s", setting.features[:10], setting.next_tokens[:10])
-    first = drafter.grow("s", 1, [0], [-1], [0], 3)
-    drafter.grow("s", 1, [1], [0], [int(first.tokens[0, 0])], 3)
-    drafter.grow("s", 2, [0], [-1], [0], 3)
+    first = drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
+    drafter.grow("s", 1, Frontier([1], [0], [int(first.tokens[0, 0])]), 3)
+    drafter.grow("s", 2, Frontier([0], [-1], [0]), 3)
     with pytest.raises(ValueError, match="not of growth 2"):
-        drafter.grow("s", 2, [2], [1], [3], 3)
+        drafter.grow("s", 2, Frontier([2], [1], [3]), 3)
 
 
 def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
@@ -125,13 +125,13 @@ def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
     drafter = setting.drafter()
     drafter.open("s", 5, 0)
     drafter.extend("s", setting.features[:5], setting.next_tokens[:5])
-    layer = drafter.grow("s", 1, [0], [-1], [0], VOCAB)
+    layer = drafter.grow("s", 1, Frontier([0], [-1], [0]), VOCAB)
     tokens = layer.tokens[0].tolist()
     node = 1
     for _ in range(SCRATCH_ROWS // VOCAB + 2):
         nodes = list(range(node, node + VOCAB))
         node += VOCAB
-        layer = drafter.grow("s", 1, nodes, [0] * VOCAB, tokens, 3)
+        layer = drafter.grow("s", 1, Frontier(nodes, [0] * VOCAB, tokens), 3)
     check(setting, 5, [[token] for token in tokens], layer)
 
 
@@ -142,7 +142,7 @@ def test_sessions_are_apart_and_capacity_holds() -> None:
     drafter.open("t", 8, 0)
     drafter.extend("s", setting.features[:8], setting.next_tokens[:8])
     drafter.extend("t", setting.features[8:12], setting.next_tokens[8:12])
-    check(setting, 8, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))
+    check(setting, 8, [[]], drafter.grow("s", 1, Frontier([0], [-1], [0]), 5))
     with pytest.raises(CapacityError, match="8 rows"):
         drafter.extend("s", setting.features[:1], setting.next_tokens[:1])
     drafter.close("s")
@@ -157,4 +157,4 @@ def test_a_payload_in_bfloat16_is_read_as_such() -> None:
     setting.features[:6] = exact.float().numpy()
     drafter.open("s", 6, 0)
     drafter.extend("s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
-    check(setting, 6, [[]], drafter.grow("s", 1, [0], [-1], [0], 5))
+    check(setting, 6, [[]], drafter.grow("s", 1, Frontier([0], [-1], [0]), 5))

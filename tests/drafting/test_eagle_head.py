@@ -12,7 +12,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
-from flowedge.drafting.heads.eagle_head import EagleHead, KeyValueViews, load_eagle_head, save_eagle_head
+from flowedge.drafting.heads.draft_head import KeyValueViews
+from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head, save_eagle_head
 
 HIDDEN = 32
 PUBLISHED_NAMES = {
@@ -201,11 +202,11 @@ def test_bad_tensor_is_named(tmp_path: Path, name: str, value: torch.Tensor | No
     ("file", "content", "message"),
     [
         ("config.json", b"[1]", "JSON object"),
-        ("config.json", b"{", "cannot read"),
+        ("config.json", b"{", "cannot be read"),
         ("config.json", b'{"num_hidden_layers": 2}', "num_hidden_layers is 2"),
         ("config.json", b'{"hidden_size": "wide"}', "not a usable Llama config"),
-        ("model.safetensors", b"junk", "cannot read"),
-        ("config.json", None, "cannot read"),
+        ("model.safetensors", b"junk", "cannot be read"),
+        ("config.json", None, "cannot be read"),
         ("model.safetensors", None, "neither"),
     ],
 )
@@ -225,5 +226,8 @@ def test_bin_with_code_is_refused(tmp_path: Path) -> None:
     save_eagle_head(small_head(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save({"fc.weight": small_head()}, tmp_path / "pytorch_model.bin")
-    with pytest.warns(UserWarning, match="pickle"), pytest.raises(CheckpointError, match="cannot read"):
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(CheckpointError, match="holds more than tensors"),
+    ):
         load_eagle_head(tmp_path, torch.float32)

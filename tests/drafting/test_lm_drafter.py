@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from flowedge.core.errors import CapacityError
+from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.lm import SCRATCH_ROWS, LMDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
@@ -126,7 +127,7 @@ def test_going_back_and_on_again(directory: Path) -> None:
     setting.drafter.rewind("s", 12)
     setting.rows = 12
     with pytest.raises(ValueError, match="no true row"):
-        setting.drafter.grow("s", 2, [0], [-1], [0], 3)
+        setting.drafter.grow("s", 2, Frontier([0], [-1], [0]), 3)
     setting.tokens[13:] = setting.tokens[13:][::-1].copy()
     setting.extend(6)
     setting.grow(3, layers=4)
@@ -144,10 +145,10 @@ def test_a_node_that_is_asked_for_again_costs_nothing(
     setting = Setting(directory)
     setting.open()
     setting.extend(5)
-    setting.drafter.grow("s", 1, [0], [-1], [0], 3)
-    first = setting.drafter.grow("s", 1, [1, 2], [0, 0], [7, 8], 3)
+    setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
+    first = setting.drafter.grow("s", 1, Frontier([1, 2], [0, 0], [7, 8]), 3)
     setting.count_rows(monkeypatch)
-    again = setting.drafter.grow("s", 1, [2, 3], [0, 0], [8, 9], 3)
+    again = setting.drafter.grow("s", 1, Frontier([2, 3], [0, 0], [8, 9]), 3)
     assert setting.computed == [1]
     assert first.tokens[1].tolist() == again.tokens[0].tolist()
     setting.check([9], again.tokens[1], again.log_probs[1])
@@ -166,9 +167,9 @@ def test_what_does_not_fit_is_refused(directory: Path) -> None:
     setting.extend(8)
     with pytest.raises(CapacityError, match="8 rows"):
         setting.extend(1)
-    setting.drafter.grow("s", 1, [0], [-1], [0], 3)
+    setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
     with pytest.raises(ValueError, match="not of growth 1"):
-        setting.drafter.grow("s", 1, [2], [1], [3], 3)
+        setting.drafter.grow("s", 1, Frontier([2], [1], [3]), 3)
     setting.drafter.close("s")
     setting.drafter.close("s")
 
@@ -177,7 +178,7 @@ def test_a_token_the_model_does_not_have_ends_nothing(directory: Path) -> None:
     setting = Setting(directory)
     setting.open()
     setting.drafter.extend("s", None, np.array([3, VOCAB + 5]))
-    layer = setting.drafter.grow("s", 1, [0], [-1], [0], TARGET_VOCAB + 9)
+    layer = setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), TARGET_VOCAB + 9)
     assert layer.tokens.shape == (1, TARGET_VOCAB), "nothing beyond the target's vocabulary is proposed"
 
 

@@ -12,10 +12,11 @@ import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import drafter_label, drafter_names, drafter_value, drafters_of
-from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.loading import Target, drafter_kinds, load_drafter
+from flowedge.drafting.loading import TargetModel, drafter_kinds, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
@@ -24,9 +25,9 @@ from flowedge.v1 import agent_pb2 as pb
 
 
 @pytest.fixture(scope="module")
-def target() -> Target:
+def target() -> TargetModel:
     checkpoint = Checkpoint.open("bundled")
-    return Target(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
+    return TargetModel(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -91,37 +92,37 @@ def test_names_that_make_no_sense(given: list[str], said: str) -> None:
     "names",
     [("recall",), ("ngram", "recall"), ("bundled-small", "recall"), ("bundled-eagle3", "recall")],
 )
-def test_recall_needs_a_head(target: Target, names: tuple[str, ...]) -> None:
+def test_recall_needs_a_head(target: TargetModel, names: tuple[str, ...]) -> None:
     with pytest.raises(BadRequestError, match="recall corrects an EAGLE head"):
         load_drafter(names, target)
 
 
-def test_every_kind_is_loaded(target: Target, lm: Path) -> None:
+def test_every_kind_is_loaded(target: TargetModel, lm: Path) -> None:
     assert load_drafter((), target) is None
     assert isinstance(load_drafter(("ngram",), target), NGramDrafter)
     eagle, small = load_drafter(("bundled",), target), load_drafter((str(lm),), target)
-    assert isinstance(eagle, EagleDrafter) and eagle.needs_features
+    assert isinstance(eagle, HeadDrafter) and isinstance(eagle.head, EagleHead) and eagle.needs_features
     assert isinstance(small, LMDrafter) and not small.needs_features
-    hybrid = load_drafter(("ngram", str(lm)), target)
-    assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"{small.fingerprint}+ngram-1-12"
+    joined = load_drafter(("ngram", str(lm)), target)
+    assert isinstance(joined, JoinedDrafter)
+    assert joined.fingerprint == f"{small.fingerprint}+ngram-1-12"
     assert drafter_kinds((str(lm), "bundled")) == ("lm", "eagle")
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("bundled", "eagle"), ("bundled-small", "lm"), ("bundled-eagle3", "eagle3")]
 )
-def test_the_bundled_ones_are_loaded_by_name(target: Target, name: str, kind: str) -> None:
+def test_the_bundled_ones_are_loaded_by_name(target: TargetModel, name: str, kind: str) -> None:
     assert drafter_kinds((name,)) == (kind,)
     loaded = load_drafter((name,), target)
     assert loaded is not None
     assert 2e6 < loaded.weight_bytes < 2e7
-    hybrid = load_drafter((name, "ngram"), target)
-    assert isinstance(hybrid, HybridDrafter)
-    assert hybrid.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
+    joined = load_drafter((name, "ngram"), target)
+    assert isinstance(joined, JoinedDrafter)
+    assert joined.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
 
 
-def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:
+def test_a_tied_head_is_kept_once(target: TargetModel, lm: Path) -> None:
     small = load_drafter((str(lm),), target)
     assert small is not None
     parameters = sum(torch.Size(Checkpoint(lm).shape(name)).numel() for name in Checkpoint(lm).names)
@@ -133,13 +134,13 @@ def test_a_tied_head_is_kept_once(target: Target, lm: Path) -> None:
 
 
 def test_one_layer_with_a_tokenizer_is_a_language_model(
-    target: Target, small_lm: Callable[..., Path]
+    target: TargetModel, small_lm: Callable[..., Path]
 ) -> None:
     assert isinstance(load_drafter((str(small_lm(num_hidden_layers=1)),), target), LMDrafter)
 
 
 def test_another_tokenizer_is_named_with_its_first_difference(
-    target: Target, lm: Path, tmp_path: Path
+    target: TargetModel, lm: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(lm, other)
@@ -155,7 +156,7 @@ def test_another_tokenizer_is_named_with_its_first_difference(
     assert f"token 300 is {second!r} there and {first!r}" in str(error.value)
 
 
-def test_a_head_for_another_model(target: Target, tmp_path: Path) -> None:
+def test_a_head_for_another_model(target: TargetModel, tmp_path: Path) -> None:
     other = tmp_path / "head"
     shutil.copytree(target.checkpoint.directory.parent / "eagle", other)
     config = json.loads((other / "config.json").read_text())
@@ -163,7 +164,7 @@ def test_a_head_for_another_model(target: Target, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"fc\.bias is not part of an EAGLE-3 head"):
         load_drafter((str(other),), target)
     (other / "config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"config\.json: not a JSON object"):
         load_drafter((str(other),), target)
     with pytest.raises(BadRequestError, match=r"nowhere: no such directory.*bundled"):
         load_drafter(("nowhere",), target)

@@ -12,11 +12,10 @@ from torch import nn
 from transformers import LlamaConfig
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.heads.eagle3 import Eagle3Drafter
+from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.ranking import best_drawn_of
@@ -47,14 +46,14 @@ def eagle(directory: Path, small_lm: SmallLM) -> Drafter:
     config = LlamaConfig(
         hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, vocab_size=VOCAB
     )
-    return EagleDrafter(EagleHead(config, fc_bias=True).eval(), lm_head(), nn.Embedding(VOCAB, HIDDEN))
+    return HeadDrafter(EagleHead(config, fc_bias=True).eval(), lm_head(), nn.Embedding(VOCAB, HIDDEN))
 
 
 def eagle3(directory: Path, small_lm: SmallLM) -> Drafter:
     torch.manual_seed(0)
     save_eagle3_head(directory, hidden=HIDDEN, vocab=VOCAB, draft_vocab=25)
     head = load_eagle3_head(directory, torch.float32)
-    return Eagle3Drafter(head, lm_head(), nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
+    return HeadDrafter(head, lm_head(), nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
 
 
 def ngram(directory: Path, small_lm: SmallLM) -> Drafter:
@@ -82,9 +81,9 @@ class Text:
 
 def below(drafter: Drafter, growth: int, path: list[int]) -> list[tuple[int, float]]:
     """All that the drafter has to say without noise at the end of a chain below the root."""
-    layer = drafter.grow("plain", growth, [0], [-1], [0], VOCAB)
+    layer = drafter.grow("plain", growth, Frontier([0], [-1], [0]), VOCAB)
     for name, token in enumerate(path, start=1):
-        layer = drafter.grow("plain", growth, [name], [name - 1], [token], VOCAB)
+        layer = drafter.grow("plain", growth, Frontier([name], [name - 1], [token]), VOCAB)
     tokens, log_probs = children(layer, 0)
     return list(zip(tokens.tolist(), log_probs.tolist(), strict=True))
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.sampling import FloatArray, SamplingParams, gumbel_noise_of
+from flowedge.core.arrays import FloatArray
+from flowedge.core.sampling import SamplingParams, gumbel_noise_of
 from flowedge.drafting.ranking import ERROR_SCALE, best_drawn_of, drawn_scores, ranked
 from flowedge.models.layers.sampler import TokenSampler
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
 from flowedge.models.layers.head import LMHead
 
@@ -67,15 +68,15 @@ def test_a_text_that_comes_again_is_foreseen() -> None:
     features = 3 * weight.numpy()[tokens[1:]]  # the state of a token is what gives the next one
     hits = {}
     for recalls in (False, True):
-        drafter = EagleDrafter(head, lm_head, embedding, recalls)
+        drafter = HeadDrafter(head, lm_head, embedding, recalls=recalls)
         drafter.open("s", len(tokens), int(tokens[0]))
         hits[recalls] = 0
         for known in range(16, len(tokens) - 1):
             start = 0 if known == 16 else known - 1
             drafter.extend("s", features[start:known], tokens[start + 1 : known + 1])
-            layer = drafter.grow("s", known, [0], [-1], [int(tokens[known])], 1)
+            layer = drafter.grow("s", known, Frontier([0], [-1], [int(tokens[known])]), 1)
             hits[recalls] += int(layer.tokens[0, 0] == tokens[known + 1])
     assert hits[True] == 15 > hits[False] + 5
-    plain = EagleDrafter(head, lm_head, embedding)
+    plain = HeadDrafter(head, lm_head, embedding)
     assert drafter.session_bytes(10) - plain.session_bytes(10) == 3 * 10 * HIDDEN * 4
     assert drafter.fingerprint != plain.fingerprint

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
 
 Check = Callable[[list[int], np.ndarray, np.ndarray], None]
 """Told the path below the root to a node, and what is proposed there: tokens and log-probabilities."""
@@ -24,7 +24,7 @@ def grow_and_check(
     expanded: dict[int, list[int]] = {}
     nodes, parents, tokens = [ROOT], [-1], [0]
     for _ in range(layers):
-        layer = drafter.grow("s", growth, nodes, parents, tokens, width)
+        layer = drafter.grow("s", growth, Frontier(nodes, parents, tokens), width)
         check_shape(layer, len(nodes), width)
         for i, node in enumerate(nodes):
             check(paths[node], *children(layer, i))

@@ -7,9 +7,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import Payload
 from flowedge.engine.jobs import Forward, StageJob
-from flowedge.strategies.base import Command, Predicted, Prefilled, StrategyEvent
+from flowedge.strategies.commands import Command
+from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.pipespec.pipespec import PipeSpec
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.messages import CONTEXT, Payload
+from flowedge.core.arrays import Payload
+from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import NO_TOKEN, DraftLayer
 from flowedge.engine.jobs import (

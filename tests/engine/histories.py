@@ -9,7 +9,8 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies.base import TARGET, Strategy
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.events import TARGET
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle

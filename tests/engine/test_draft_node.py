@@ -185,8 +185,8 @@ def nth_draft_result(n: int, change: Callable[[Segment], Segment]) -> Tamper:
 
 
 WRONG = {
-    "number": (lambda s: replace(s, number=s.number + 1), "came back where"),
-    "number again": (lambda s: replace(s, number=s.number - 1), "came back where"),
+    "number": (lambda s: replace(s, number=s.number + 1), "came back, but"),
+    "number again": (lambda s: replace(s, number=s.number - 1), "came back, but"),
     "epoch ahead": (lambda s: replace(s, epoch=s.epoch + 1), "the link is at"),
     "epoch behind": (lambda s: replace(s, epoch=s.epoch - 1), "the link is at"),
     "width": (lambda s: replace(s, payload=np.zeros((s.num_rows, 2), np.uint64)), r"uint64 \[\d+, 2\], not"),
@@ -255,7 +255,7 @@ def test_a_result_that_comes_twice_is_refused():
     loop = Loop()
     loop.node.start(request())
     loop.run(lambda m: [m, m] if isinstance(m, Segment) else [m])
-    assert "segment 0 came back where 1 was due" in str(loop.error())
+    assert "segment 0 came back, but 1 was due" in str(loop.error())
     loop.check_empty()
 
 
@@ -268,7 +268,7 @@ def test_a_result_that_was_never_sent_is_refused():
     loop.node.receive(replace(segment[1], payload=payload))
     loop.node.receive(replace(segment[1], payload=payload, number=1))
     loop.run()
-    assert "segment 1 came back where 1 was due" in str(loop.error())
+    assert "segment 1 came back, but 1 was due" in str(loop.error())
 
 
 @pytest.mark.parametrize("epoch", [0, 2, 2**40, -1])
@@ -282,7 +282,7 @@ def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
         return [replace(message, epoch=epoch) if wrong else message]
 
     loop.run(tamper)
-    assert f"prune {epoch} came back after 0" in str(loop.error())
+    assert f"prune {epoch} came back, but 1 was due" in str(loop.error())
     loop.check_finished("other")
     loop.check_empty()
 

@@ -22,7 +22,7 @@ from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies import base
+from flowedge.strategies.commands import AcceptPath
 from flowedge.strategies.flowspec.flowspec import FlowSpec
 from tests.engine import exact_model, histories
 from tests.engine.histories import run_history
@@ -243,7 +243,7 @@ def subtree_without_grandchildren(original, self: RowSequence, root: int):
 
 def subtree_dies(original, self: FlowSpec, event) -> list:
     commands = original(self, event)
-    return [replace(c, root=None) if isinstance(c, base.AcceptPath) else c for c in commands]
+    return [replace(c, root=None) if isinstance(c, AcceptPath) else c for c in commands]
 
 
 def walk_one_too_far(tokens, parents, draw) -> Walk:

@@ -1,16 +1,17 @@
-"""What strategies are told of the time: the crossings of segments, on a clock where everything is known."""
+"""What strategies are told of the time: the trips of segments, on a clock where everything is known."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies.base import Layer, PipelineTrip, Prefilled, StrategyEvent, Verified
+from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, ExactStage
 from tests.engine.histories import NoText
@@ -39,7 +40,7 @@ class EvenCosts:
 
 
 @pytest.mark.parametrize("name", ["auto", "autoregressive"])
-def test_a_crossing_takes_what_its_jobs_and_links_do(name: str) -> None:
+def test_a_trip_takes_what_its_jobs_and_links_do(name: str) -> None:
     events: list[StrategyEvent] = []
 
     def recorded(request: Request):
@@ -59,11 +60,11 @@ def test_a_crossing_takes_what_its_jobs_and_links_do(name: str) -> None:
     assert isinstance(pipeline.outputs[-1].output, Finished)
     least = 2 * COMPUTE + 3 * (TRANSFER + LATENCY)
     (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
-    assert prefilled.crossings == (PipelineTrip(3, least),)
-    verified = [event.crossing for event in events if isinstance(event, Verified)]
+    assert prefilled.trips == (PipelineTrip(3, least),)
+    verified = [event.trip for event in events if isinstance(event, Verified)]
     assert verified
-    assert all(crossing is not None and crossing.rows == 1 for crossing in verified)
-    assert min(crossing.seconds for crossing in verified) == least, "one that waits for nothing"
+    assert all(trip is not None and trip.rows == 1 for trip in verified)
+    assert min(trip.seconds for trip in verified) == least, "one that waits for nothing"
     layers = [event for event in events if isinstance(event, Layer)]
     assert all(layer.seconds == DRAFT for layer in layers)
     assert bool(layers) == (name == "auto")

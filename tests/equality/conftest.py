@@ -12,8 +12,8 @@ import torch
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle_head import load_eagle_head
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
@@ -69,7 +69,7 @@ def pair() -> Pair:
     head = LMHead.load(checkpoint)
     embedding = load_embedding(checkpoint, shared_with=head)
     eagle = load_eagle_head(checkpoint.directory.parent / "eagle", torch.float32)
-    return Pair(checkpoint, head, EagleDrafter(eagle, head, embedding), load_tokenizer(checkpoint))
+    return Pair(checkpoint, head, HeadDrafter(eagle, head, embedding), load_tokenizer(checkpoint))
 
 
 @cache

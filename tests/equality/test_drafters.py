@@ -15,9 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle_head import EagleHead
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.check.reference import ReferenceModel
@@ -70,11 +70,11 @@ class Models:
     def lm(self, checkpoint: Checkpoint) -> LMDrafter:
         return LMDrafter(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, "")
 
-    def eagle(self, recalls: bool = False) -> EagleDrafter:
+    def eagle(self, recalls: bool = False) -> HeadDrafter:
         torch.manual_seed(1)
         head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
         embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
-        return EagleDrafter(head, self.head, embedding, recalls)
+        return HeadDrafter(head, self.head, embedding, recalls=recalls)
 
 
 DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
@@ -82,8 +82,8 @@ DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
     "lm": lambda models: models.lm(models.noisy),
     "itself": lambda models: models.lm(models.checkpoint),
     "ngram": lambda models: NGramDrafter(),
-    "eagle+recall+ngram": lambda models: HybridDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
-    "lm+eagle+ngram": lambda models: HybridDrafter(
+    "eagle+recall+ngram": lambda models: JoinedDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
+    "lm+eagle+ngram": lambda models: JoinedDrafter(
         [models.lm(models.noisy), models.eagle()], NGramDrafter(), VOCAB
     ),
 }

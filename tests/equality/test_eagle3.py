@@ -11,15 +11,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.core.messages import Payload
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle3 import Eagle3Drafter
-from flowedge.drafting.hybrid import HybridDrafter
+from flowedge.drafting.heads.eagle3_head import Eagle3Head
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.loading import Target, drafter_kinds, drafter_taps, load_drafter
+from flowedge.drafting.loading import TargetModel, drafter_kinds, drafter_taps, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -56,8 +57,8 @@ class Models:
     eagle3: Path
     head: LMHead
 
-    def target(self) -> Target:
-        return Target(self.checkpoint, self.head, None, torch.float32)
+    def target(self) -> TargetModel:
+        return TargetModel(self.checkpoint, self.head, None, torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +144,9 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
     for sampling in SAMPLINGS:
         expected = plain(models, sampling)
         eagle3 = load_drafter((str(models.eagle3),), models.target())
-        assert isinstance(eagle3, Eagle3Drafter) and eagle3.needs_features and eagle3.taps == TAPS
-        for drafter, split in ((eagle3, [1, 4, 3]), (HybridDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
+        assert isinstance(eagle3, HeadDrafter) and isinstance(eagle3.head, Eagle3Head)
+        assert eagle3.needs_features and eagle3.taps == TAPS
+        for drafter, split in ((eagle3, [1, 4, 3]), (JoinedDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
             tokens, finished = generate(models, drafter, strategy, sampling, split)
             assert tokens == expected
             assert finished.counters.draft_layers > 0
@@ -163,7 +165,7 @@ def test_a_head_for_another_width(models: Models, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="hidden size 16 and 24 tokens, this one has 32 and 24"):
         load_drafter((str(tmp_path),), models.target())
     save_eagle3_head(tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN)
-    with pytest.raises(CheckpointError, match="has no embedding of its own"):
+    with pytest.raises(CheckpointError, match=r"16 wide and cannot share .* which is 32 wide; it needs an"):
         load_drafter((str(tmp_path),), models.target())
     save_eagle3_head(
         tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN, own_embedding=True
@@ -179,4 +181,4 @@ def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> No
     eagle3 = load_drafter((str(models.eagle3),), models.target())
     assert eagle3 is not None
     with pytest.raises(ValueError, match=r"one drafter taps the layers \(1,\)"):
-        HybridDrafter([eagle3, tapping], None, VOCAB)
+        JoinedDrafter([eagle3, tapping], None, VOCAB)

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.core.request import Finished, Noise, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.heads.eagle import EagleDrafter
 from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -75,7 +75,7 @@ def known_by_a_head(directory: Path) -> Known:
     model.save_pretrained(directory)
     checkpoint = Checkpoint(directory)
     head = LMHead.load(checkpoint)
-    return Known(checkpoint, head, EagleDrafter(eagle, head, load_embedding(checkpoint, shared_with=head)))
+    return Known(checkpoint, head, HeadDrafter(eagle, head, load_embedding(checkpoint, shared_with=head)))
 
 
 KINDS = {"lm": known_by_itself, "eagle": known_by_a_head}

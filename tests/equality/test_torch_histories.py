@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.sampling import IntArray, SamplingParams
-from flowedge.drafting.drafter import DraftLayer
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import DraftLayer, Frontier
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
@@ -46,16 +45,8 @@ class RandomDrafter:
     def extend(self, session: str, features: Payload, next_tokens: IntArray) -> None:
         assert len(features) == len(next_tokens)
 
-    def grow(
-        self,
-        session: str,
-        growth: int,
-        nodes: Sequence[int],
-        parents: Sequence[int],
-        tokens: Sequence[int],
-        width: int,
-    ) -> DraftLayer:
-        drafted = np.array([self.rng.permutation(VOCAB)[:width] for _ in nodes], dtype=np.int64)
+    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
+        drafted = np.array([self.rng.permutation(VOCAB)[:width] for _ in frontier.nodes], dtype=np.int64)
         weights = np.sort(self.rng.choice([0.1, 0.3, 0.3, 0.6], size=drafted.shape))[:, ::-1]
         return DraftLayer(drafted, np.log(weights))
 

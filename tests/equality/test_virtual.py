@@ -10,7 +10,7 @@ import torch
 
 from flowedge.core.request import Failed, Finished, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.check.judging import Tolerance
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
@@ -60,7 +60,7 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
 @pytest.mark.parametrize("names", [("bundled-small",), ("bundled", "bundled-small"), ("bundled-eagle3",)])
 @pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
 def test_the_other_bundled_drafters(pair: Pair, names: tuple[str, ...], sampling: SamplingParams) -> None:
-    drafter = load_drafter(names, Target(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
+    drafter = load_drafter(names, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
     assert drafter is not None
     outputs = (
         replace(pair, drafter=drafter)

@@ -31,7 +31,7 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.agent.processes import LOAD_S, AgentProcess, agents, become_pipeline
 from tests.fuzz.mutation import Mutator
-from tests.fuzz.peers import LINK, FakeStage, Peer, RawStream, mark, serving
+from tests.fuzz.peers import DEADLINES, MAX_REPLIES, FakeStage, Peer, RawStream, mark, serving
 from tests.fuzz.seeds import (
     calls,
     express_frames,
@@ -60,9 +60,7 @@ SHARES = {
     "results": 0.06,
 }
 EXTREME = {
-    "keep_alive_s": 0.05,
-    "progress_s": 30.0,
-    "link": LINK,
+    "deadlines": {**DEADLINES, "keep_alive_s": 0.05, "progress_s": 30.0},
     "limits": {"sessions": 16, "prompt_bytes": 2000, "calls": 2000},
 }
 
@@ -280,12 +278,12 @@ async def warm_up(idle: AgentProcess) -> None:
 @contextlib.contextmanager
 def fuzzed_agents() -> Iterator[list[AgentProcess]]:
     """Two for stages, one without a role, one for a draft node."""
-    environment = {"HF_HUB_OFFLINE": "1"}
+    shared: dict[str, Any] = {"environment": {"HF_HUB_OFFLINE": "1"}, "max_replies": MAX_REPLIES}
     # A role that waits for a next device which is not there should not hold up the others for long.
-    impatient = {**EXTREME, "load_s": 5.0}
+    impatient = {**EXTREME, "deadlines": {**EXTREME["deadlines"], "load_s": 5.0}}
     with (
-        agents(["first", "second", "drafting"], settings=EXTREME, environment=environment) as others,
-        agents(["idle"], settings=impatient, environment=environment) as idle,
+        agents(["first", "second", "drafting"], settings=EXTREME, **shared) as others,
+        agents(["idle"], settings=impatient, **shared) as idle,
     ):
         timed(lambda: warm_up(idle[0]))
         yield [*others[:2], *idle, others[2]]

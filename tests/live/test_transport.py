@@ -7,7 +7,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import grpc.aio
@@ -341,7 +341,11 @@ def test_bad_frames_are_answered_and_the_stream_goes_on() -> None:
 def test_a_peer_that_reads_no_replies_is_dropped() -> None:
     async def test() -> None:
         owner = Owner()
-        settings = LinkSettings(heartbeat_s=0.05, max_replies=4)
+
+        class FewReplies(LinkSettings):
+            max_replies: ClassVar[int] = 4
+
+        settings = FewReplies(heartbeat_s=0.05)
         async with serving(owner, settings) as address, grpc.aio.insecure_channel(address) as channel:
             call: Any = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, "p"),))
             await call.initial_metadata()

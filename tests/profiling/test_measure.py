@@ -12,11 +12,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
-from flowedge.agent.settings import AgentSettings
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
@@ -162,11 +162,11 @@ def test_what_is_no_measurement_is_refused() -> None:
 @asynccontextmanager
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
-    settings, lane = AgentSettings(), ComputeThread("here")
+    config, lane = AgentConfig(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
-    identity = DeviceInfo.of(settings, port)
-    service = MeasureService(identity, RoleHolder("here"), settings, lane, limits)
+    identity = DeviceInfo.of(config, port)
+    service = MeasureService(identity, RoleHolder("here"), config, lane, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()
     try:

@@ -66,8 +66,8 @@ class Cluster:
         signed = self.authority.join(secret, name, request_for(key), when)
         ca = self.authority.certificate
         info = ClusterInfo("home", (self.address,), self.port + 1)
-        identity = Credentials(key_pem(key), read_certificate(signed.certificate), ca, info)
-        CredentialStore.create(self.directory / name, identity, read_list(signed.revocation_list, ca))
+        credentials = Credentials(key_pem(key), read_certificate(signed.certificate), ca, info)
+        CredentialStore.create(self.directory / name, credentials, read_list(signed.revocation_list, ca))
         return self.directory / name
 
     def security(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Security:
@@ -138,7 +138,7 @@ def enrolment_service(cluster: Cluster) -> Iterator[Process]:
 
 @contextmanager
 def agents(states: Sequence[Path], *options: str) -> Iterator[list[Process]]:
-    """`flowedge agent` on loopback for each identity, all started at once."""
+    """`flowedge agent` on loopback for each state directory, all started at once."""
     running: list[Process] = []
     try:
         for state in states:

@@ -57,15 +57,15 @@ def impostor(
 
 def posing_as(state: Path) -> Any:
     """An impostor with the key and certificate of a member."""
-    identity = CredentialStore.open(state).identity
-    return impostor(identity.key_pem, identity.certificate_pem, identity.authority_pem)
+    credentials = CredentialStore.open(state).credentials
+    return impostor(credentials.key_pem, credentials.certificate_pem, credentials.authority_pem)
 
 
 @contextmanager
 def call_as(
     address: str, server: Credentials, caller: Credentials | None, *, shown: bool = True
 ) -> Iterator[grpc.Channel]:
-    """A channel to the agent with an identity, by a caller with another; not `shown`, it is kept back."""
+    """A channel to the agent with credentials, by a caller with others, which it shows or not."""
     own = (caller.key_pem, caller.certificate_pem) if caller is not None and shown else (None, None)
     credentials = grpc.ssl_channel_credentials(server.authority_pem, *own)
     options = [("grpc.ssl_target_name_override", server.holder.dns_name)]

@@ -24,11 +24,10 @@ from flowedge.security import process
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
-from flowedge.security.credentials.enrolment import refresh_revoked
-from flowedge.security.credentials.freshening import freshen
+from flowedge.security.credentials.enrolment import refresh_credentials, refresh_revoked
 from flowedge.security.process import Security
-from flowedge.security.tls.channels import _credentials, _naming
-from flowedge.security.tls.introduction import VerifiedPeer
+from flowedge.security.tls.channels import options_for, tls_for
+from flowedge.security.tls.peer_verification import VerifiedPeer
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
@@ -55,9 +54,9 @@ def kitchen(cluster: Cluster) -> Iterator[Process]:
 
 
 @pytest.fixture
-def own_identity(cluster: Cluster) -> Credentials:
+def own_credentials(cluster: Cluster) -> Credentials:
     """The agent's, as it is now."""
-    return CredentialStore.open(cluster.directory / "kitchen").identity
+    return CredentialStore.open(cluster.directory / "kitchen").credentials
 
 
 @pytest.fixture
@@ -93,16 +92,16 @@ def test_a_running_agent_renews_its_certificate_and_serves_on(cluster: Cluster, 
     issued = [c for c in cluster.authority.certificates() if c.name == "kitchen"]
     assert len(issued) == 2
     store = CredentialStore.open(cluster.directory / "kitchen")
-    assert store.identity.holder.serial == issued[-1].serial
+    assert store.credentials.holder.serial == issued[-1].serial
     with Client(
         kitchen.address, name="kitchen", security=cluster.security("reader", CertificateRole.CLIENT)
     ) as client:
         assert client.describe().certified_role == "agent"
 
 
-def test_a_peer_without_a_certificate(kitchen: Process, own_identity: Credentials) -> None:
+def test_a_peer_without_a_certificate(kitchen: Process, own_credentials: Credentials) -> None:
     seen = len(kitchen.lines)
-    refused(kitchen, own_identity, None, grpc.StatusCode.UNAVAILABLE)
+    refused(kitchen, own_credentials, None, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "PEER_DID_NOT_RETURN_A_CERTIFICATE", after=seen)
 
 
@@ -118,29 +117,29 @@ def test_a_peer_in_plaintext(kitchen: Process) -> None:
         client.describe()
 
 
-def test_a_peer_of_another_cluster(kitchen: Process, own_identity: Credentials, stranger: Cluster) -> None:
+def test_a_peer_of_another_cluster(kitchen: Process, own_credentials: Credentials, stranger: Cluster) -> None:
     seen = len(kitchen.lines)
-    caller = CredentialStore.open(stranger.member("admin2", CertificateRole.ADMIN)).identity
-    refused(kitchen, own_identity, caller, grpc.StatusCode.UNAVAILABLE)
+    caller = CredentialStore.open(stranger.member("admin2", CertificateRole.ADMIN)).credentials
+    refused(kitchen, own_credentials, caller, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "CERTIFICATE_VERIFY_FAILED", "issuer", after=seen)
 
 
 def test_a_peer_whose_certificate_has_expired(
-    cluster: Cluster, kitchen: Process, own_identity: Credentials
+    cluster: Cluster, kitchen: Process, own_credentials: Credentials
 ) -> None:
     seen = len(kitchen.lines)
     old = cluster.security("old", CertificateRole.ADMIN, now() - OLD / 2)
     assert old.store is not None
-    refused(kitchen, own_identity, old.store.identity, grpc.StatusCode.UNAVAILABLE)
+    refused(kitchen, own_credentials, old.store.credentials, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "certificate has expired", after=seen)
     with Client(kitchen.address, security=old) as client, pytest.raises(AccessError, match="join again"):
         client.describe()
 
 
-def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_identity: Credentials) -> None:
+def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_credentials: Credentials) -> None:
     """A client gives no stage roles, an agent asks nothing, and neither sends rows out of turn."""
-    client = CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT)).identity
-    agent = CredentialStore.open(cluster.member("garage", CertificateRole.AGENT)).identity
+    client = CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT)).credentials
+    agent = CredentialStore.open(cluster.member("garage", CertificateRole.AGENT)).credentials
     attempts: list[tuple[Credentials, str, Callable[[grpc.Channel], object]]] = [
         (
             client,
@@ -169,7 +168,7 @@ def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_iden
     ]
     for caller, method, attempt in attempts:
         with (
-            call_as(kitchen.address, own_identity, caller) as channel,
+            call_as(kitchen.address, own_credentials, caller) as channel,
             pytest.raises(grpc.RpcError) as caught,
         ):
             attempt(channel)
@@ -186,11 +185,11 @@ def test_an_agent_may_not_lead(cluster: Cluster, kitchen: Process, monkeypatch: 
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
-    cluster: Cluster, kitchen: Process, own_identity: Credentials
+    cluster: Cluster, kitchen: Process, own_credentials: Credentials
 ) -> None:
-    caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).identity
+    caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).credentials
     probes: queue.SimpleQueue[measure_pb2.Probe | None] = queue.SimpleQueue()
-    with call_as(kitchen.address, own_identity, caller) as channel:
+    with call_as(kitchen.address, own_credentials, caller) as channel:
         call = MeasureStub(channel).Ping(iter(probes.get, None))
         probes.put(measure_pb2.Probe(data=b"1"))
         assert next(call).data == b"1"
@@ -202,7 +201,7 @@ def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
         assert "has been revoked" in str(caught.value.details())
         probes.put(None)
     kitchen.line("refused flowedge.v1.Measure/Ping", "thief (agent)", "has been revoked")
-    details = refused(kitchen, own_identity, caller, grpc.StatusCode.PERMISSION_DENIED)
+    details = refused(kitchen, own_credentials, caller, grpc.StatusCode.PERMISSION_DENIED)
     assert "has been revoked" in details
 
 
@@ -246,19 +245,17 @@ def test_impostors_are_told_nothing(
     assert servicer.heard == []
 
 
-def test_a_forged_introduction_is_worth_nothing(
-    cluster: Cluster, own_identity: Credentials, reader: Security
+def test_a_forged_verification_is_worth_nothing(
+    cluster: Cluster, own_credentials: Credentials, reader: Security
 ) -> None:
     """A proxy shows the real agent's certificate first and then its own: gRPC demands the very same one."""
     assert reader.store is not None
-    other = cluster.member(
-        "attic", CertificateRole.AGENT
-    )  # a valid agent, but not the one that was introduced
-    introduced = VerifiedPeer(own_identity.holder, reader.store.identity)
+    other = cluster.member("attic", CertificateRole.AGENT)  # a valid agent, but not the one that was verified
+    peer = VerifiedPeer(own_credentials.holder, reader.store.credentials)
     with posing_as(other) as (servicer, address):
-        options = _naming(CHANNEL_OPTIONS, introduced)
+        options = options_for(peer, CHANNEL_OPTIONS)
         with (
-            grpc.secure_channel(address, _credentials(introduced), options=options) as channel,
+            grpc.secure_channel(address, tls_for(peer), options=options) as channel,
             pytest.raises(grpc.RpcError) as caught,
         ):
             describe(channel)
@@ -328,11 +325,11 @@ def test_a_command_learns_who_was_revoked(cluster: Cluster) -> None:
     lost = cluster.security("lost", CertificateRole.AGENT)
     assert old.store is not None and lost.store is not None
     cluster.authority.revoke("lost", now())
-    serial = old.store.identity.holder.serial
-    freshen(old.store, now())
+    serial = old.store.credentials.holder.serial
+    refresh_credentials(old.store, now())
     with pytest.raises(AccessError, match="has been revoked"):
-        old.store.revoked.check(lost.store.identity.holder)
-    assert CredentialStore.open(cluster.directory / "laptop2").identity.holder.serial != serial
+        old.store.revoked.check(lost.store.credentials.holder)
+    assert CredentialStore.open(cluster.directory / "laptop2").credentials.holder.serial != serial
 
 
 def test_the_cas_directory_alone_makes_members(tmp_path: Path) -> None:

@@ -10,12 +10,18 @@ import pytest
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificate_role import CALLERS, CertificateRole, may_call
-from flowedge.security.credentials.certificates import new_key, read_certificate, request_for, verify
+from flowedge.security.credentials.certificates import (
+    new_key,
+    read_certificate,
+    renewal_time,
+    request_for,
+    retry_delay,
+    verify,
+)
 from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.security.credentials.join_token import JoinToken
 from flowedge.security.credentials.member import fingerprint
-from flowedge.security.credentials.renewal_time import renewal_time, retry_delay
 from flowedge.security.credentials.revocation import newer, read_list
-from flowedge.security.credentials.token import JoinToken
 
 NOW = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.timezone.utc)
 MINUTE = datetime.timedelta(minutes=1)

@@ -12,9 +12,9 @@ from flowedge.cli.main import run
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.credentials.token import JoinToken
+from flowedge.security.credentials.join_token import JoinToken
 from tests.security.clusters import Cluster, Process, enrolment_service, free_ports, now
-from tests.security.impostor import impostor
+from tests.security.impostor import impostor, posing_as
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def test_a_device_joins_once_with_a_token(
     assert not (tmp_path / "desk").exists()
 
     assert join(cluster.token(), "shelf2", tmp_path / "shelf") == 2
-    assert "--replace gives it up" in capsys.readouterr().err
+    assert "--replace replaces them" in capsys.readouterr().err
     assert join(cluster.token(), "shelf2", tmp_path / "shelf", "--replace") == 0
-    assert CredentialStore.open(tmp_path / "shelf").identity.holder.member.name == "shelf2"
+    assert CredentialStore.open(tmp_path / "shelf").credentials.holder.member.name == "shelf2"
 
 
 def test_an_expired_token_is_refused(
@@ -79,7 +79,7 @@ def test_a_proxy_with_its_own_certificate_is_told_nothing(
 ) -> None:
     """It may even pass the real CA's certificate on, which anyone can have."""
     other = Cluster(tmp_path / "other", 1)
-    key, certificate, _ = other.authority.service_identity(now())
+    key, certificate, _ = other.authority.service_credentials(now())
     token = cluster.token()
     for shown, reason in (
         (other.authority, "its CA has the fingerprint"),
@@ -98,8 +98,7 @@ def test_a_member_cannot_pose_as_the_service(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An agent that was taken over has a certificate of the cluster, but not the service's name."""
-    identity = CredentialStore.open(cluster.member("traitor", CertificateRole.AGENT)).identity
-    with impostor(identity.key_pem, identity.certificate_pem, identity.authority_pem) as (servicer, address):
+    with posing_as(cluster.member("traitor", CertificateRole.AGENT)) as (servicer, address):
         assert join(lured(cluster.token(), address), "shelf", tmp_path / "lured") == 1
     assert servicer.heard == []
 

@@ -7,29 +7,21 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from flowedge.core.messages import CONTEXT
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.protocol.row_sequence import RowSequence
-from flowedge.strategies.base import (
-    AcceptPath,
-    CreditGranted,
-    Emit,
-    Grow,
-    Layer,
-    PipelineTrip,
-    Prefilled,
-    Returned,
-    Send,
-    Strategy,
-    StrategyEvent,
-    Verified,
-)
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 
 
 class Script:
     """Holds the sequence, the credits and the segments in flight, and checks every command against them.
 
     Attributes:
-        sends: all segments so far; flying: rows of each segment in flight, those that are verified together
-        in one list; grow: the layer that is asked for, if one is; emitted: all tokens put out.
+        sends: all segments so far.
+        in_flight: rows of each segment in flight; segments that are verified together share a list.
+        grow: the layer that is asked for, if any.
+        emitted: all tokens put out.
     """
 
     def __init__(
@@ -41,7 +33,7 @@ class Script:
         self.credits = granted
         self.sends: list[Send] = []
         self.prunes: list[AcceptPath] = []
-        self.flying: list[list[int]] = []
+        self.in_flight: list[list[int]] = []
         self.grow: Grow | None = None
         self.emitted: list[int] = []
         self.commands: list[object] = []
@@ -62,18 +54,16 @@ class Script:
             log_probs = np.log(np.array(probs))
         return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
 
-    def verified(
-        self, accepted: Items[int], token: int, crossing: PipelineTrip | None = None
-    ) -> list[object]:
+    def verified(self, accepted: Items[int], token: int, trip: PipelineTrip | None = None) -> list[object]:
         """The oldest segment in flight has come back and these of its rows are on the true path."""
         assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
-        rows = self.flying.pop(0)
+        rows = self.in_flight.pop(0)
         assert set(accepted) <= set(rows)
-        return self._event(Verified(tuple(accepted), token, crossing))
+        return self._event(Verified(tuple(accepted), token, trip))
 
     def returned(self) -> list[object]:
         """The oldest segment in flight has come back and none of its rows lives."""
-        assert self.flying.pop(0) == []
+        assert self.in_flight.pop(0) == []
         return self._event(Returned())
 
     def row_of(self, parent: int, token: int) -> int | None:
@@ -105,9 +95,9 @@ class Script:
         first = self.sequence.append(send.tokens, send.parents)
         rows = list(range(first, self.sequence.length))
         if self.sends and self.sends[-1].more:
-            self.flying[-1] += rows
+            self.in_flight[-1] += rows
         else:
-            self.flying.append(rows)
+            self.in_flight.append(rows)
         self.sends.append(send)
         assert self.sequence.length - self.sequence.context <= self.strategy.max_draft_rows
         roots = [row for row, parent in enumerate(self.sequence.parents) if parent == CONTEXT]
@@ -121,5 +111,5 @@ class Script:
         assert not (prune.ends_round and known is not None), "a round ended though its token was sent"
         message = self.sequence.prune(prune.accepted, prune.root)
         new = {old: message.context + i for i, old in enumerate(message.retained.tolist())}
-        self.flying = [[new[row] for row in rows if row in new] for rows in self.flying]
+        self.in_flight = [[new[row] for row in rows if row in new] for rows in self.in_flight]
         self.prunes.append(prune)

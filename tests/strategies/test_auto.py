@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.auto.auto import Auto, grows_anew
-from flowedge.strategies.base import AcceptPath, Emit, Grow, PipelineTrip, Prefilled, Send
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
+from flowedge.strategies.events import Prefilled
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
@@ -21,7 +23,7 @@ from tests.strategies.script_layers import FIRST, SECOND
 
 
 def auto(**changes: float) -> Auto:
-    """Two candidates a node, whose scores stay the drafter's word; a lone row takes as long as several."""
+    """Two candidates a node, whose scores stay the drafter's word; a single row takes as long as several."""
     values = {"candidates": 2, "prior": 1e9, "stale_tokens": 99.0, "lone_share": 1.0, **changes}
     return Auto(AutoSettings.from_options(values))
 
@@ -78,7 +80,7 @@ def test_rows_that_are_dear_go_one_after_the_other():
 
 
 def rounds_of(strategy: Auto, seconds: list[Callable[[int], float]]) -> list[list[tuple[int, ...]]]:
-    """What each round sends of FIRST and SECOND before a miss; the root's crossing takes seconds(rows)."""
+    """What each round sends of FIRST and SECOND before a miss; the root's trip takes seconds(rows)."""
     script, sent = Script(strategy, granted=99, stages=4), []
     for number, takes in enumerate(seconds):
         before = len(script.sends)
@@ -86,8 +88,8 @@ def rounds_of(strategy: Auto, seconds: list[Callable[[int], float]]) -> list[lis
         script.layer(*SECOND, 0.1)
         sent.append([send.tokens[1:] for send in script.sends[before:]])
         rows = (2, 128)[number % 2]
-        script.verified([script.flying[0][0]], 77, PipelineTrip(rows, takes(rows)))
-        while script.flying:
+        script.verified([script.in_flight[0][0]], 77, PipelineTrip(rows, takes(rows)))
+        while script.in_flight:
             script.returned()
     return sent
 
@@ -106,17 +108,17 @@ def test_a_stage_that_slows_in_mid_request_is_given_its_next_segment_later():
     assert len(sent[-1]) == 1, "it is busy for 0.5 s: the next segment is chosen when more is drafted"
 
 
-def test_lone_rows_that_become_quick_in_mid_request_go_alone():
+def test_single_rows_that_become_quick_in_mid_request_go_alone():
     strategy = auto(lone_share=0.0)
     several = [PipelineTrip(rows, 1.0 + 0.001 * rows) for rows in (128,)]
     strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
-    share = strategy._crossing
+    share = strategy._trip_estimate
     share.observe([PipelineTrip(1, 0.9)] * 5)
-    assert not strategy._sends_lone_rows
+    assert not strategy._sends_single_rows
     share.observe([PipelineTrip(1, 0.3)] * 20)
-    assert not strategy._sends_lone_rows, "many rows may be dear, or one cheap"
+    assert not strategy._sends_single_rows, "many rows may be dear, or one cheap"
     share.observe([PipelineTrip(5, 1.005)])
-    assert strategy._sends_lone_rows
+    assert strategy._sends_single_rows
 
 
 def test_a_candidate_becomes_a_node_as_the_root_moves():
@@ -192,7 +194,7 @@ def test_the_smallest_sizes_there_are_still_decode():
     for token in range(3):
         script.layer([[token + 7]], [[0.9]])
         assert script.sends[-1].tokens == (script.emitted[-1],)
-        script.verified(script.flying[0], 100 + token)
+        script.verified(script.in_flight[0], 100 + token)
     assert script.emitted == [0, 100, 101, 102]
 
 
@@ -278,23 +280,23 @@ def test_auto_on_random_scripts(data, seed):
         step, before = rng.integers(3), len(script.sends)
         if step == 0 and script.grow is not None:
             answer()
-        elif step == 1 and script.credits + len(script.flying) < 8:
+        elif step == 1 and script.credits + len(script.in_flight) < 8:
             script.credit()
-        elif script.flying and not script.flying[0]:
+        elif script.in_flight and not script.in_flight[0]:
             script.returned()
-        elif script.flying:
-            accepted, token = follow(script, script.flying[0], rng, vocab)
-            first = script.flying[0][0]
+        elif script.in_flight:
+            accepted, token = follow(script, script.in_flight[0], rng, vocab)
+            first = script.in_flight[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
             script.verified(accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random())))
         check_state(strategy, script, script.sends[before:])
-        assert sum(map(bool, script.flying)) <= stages + values["extra_segments"] + 1
+        assert sum(map(bool, script.in_flight)) <= stages + values["extra_segments"] + 1
     assert script.emitted == drawn
     # Whatever has happened: with credits, layers and what comes back, the root always gets out.
     for _ in range(40):
-        if any(script.flying):
+        if any(script.in_flight):
             return
-        if script.flying:
+        if script.in_flight:
             script.returned()
         elif script.grow is not None:
             answer()
@@ -326,5 +328,5 @@ def check_state(strategy: Auto, script: Script, sends: list[Send]) -> None:
     unsent = effective[tree.rows == UNSENT]
     if sent and len(unsent) and script.grow is None:
         assert sent[-1] >= unsent.max(), "a better node was left behind"
-    if script.grow is None and not any(script.flying) and not script.credits:
+    if script.grow is None and not any(script.in_flight) and not script.credits:
         assert tree.rows[0] == UNSENT, "the root waits for a credit"

@@ -1,4 +1,4 @@
-"""What `auto` learns and keeps: crossings, acceptance and the tree of candidates."""
+"""What `auto` learns and keeps: trips, acceptance and the tree of candidates."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
-from flowedge.strategies.auto.segment_rows import RowsGain, lone_rows_pay, rows_worth
-from flowedge.strategies.auto.time_estimates import FirstStage
+from flowedge.strategies.auto.segment_rows import WideSegmentGain, rows_worth, single_rows_pay
+from flowedge.strategies.auto.time_estimates import FirstStageBacklog
 from flowedge.strategies.auto.trip_estimate import TripEstimate
-from flowedge.strategies.base import Layer, PipelineTrip
+from flowedge.strategies.events import Layer
 from tests.core.trees import path, paths
 
 
-def crossings(base: float, slope: float, rows: tuple[int, ...]) -> list[PipelineTrip]:
+def trips(base: float, slope: float, rows: tuple[int, ...]) -> list[PipelineTrip]:
     return [PipelineTrip(count, base + slope * count) for count in rows]
 
 
-def test_a_line_of_crossings_is_recovered():
+def test_a_line_of_trips_is_recovered():
     estimate = TripEstimate()
-    estimate.observe(crossings(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 2, 60, 17) * 4))
+    estimate.observe(trips(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 2, 60, 17) * 4))
     assert estimate.seconds == pytest.approx(0.3, rel=0.02)
     assert estimate.row_share == pytest.approx(0.002 / 0.3, rel=0.05)
 
 
-def test_a_lone_row_is_a_case_apart():
-    estimate = TripEstimate(lone_share=0.5)
-    assert estimate.lone_share == 0.5, "the profile's word"
-    estimate.observe(crossings(0.8, 0.0, (128, 20, 5, 30) * 10))
-    assert estimate.less_rows(1) == pytest.approx(0.5 * estimate.less_rows(2))
+def test_a_single_row_is_a_case_apart():
+    estimate = TripEstimate(single_row_share=0.5)
+    assert estimate.single_row_share == 0.5, "the profile's word"
+    estimate.observe(trips(0.8, 0.0, (128, 20, 5, 30) * 10))
+    assert estimate.base_seconds(1) == pytest.approx(0.5 * estimate.base_seconds(2))
     estimate.observe([PipelineTrip(1, 0.2)] * 30)
-    assert estimate.lone_share == pytest.approx(0.25, rel=0.02)
-    assert TripEstimate().lone_share is None
+    assert estimate.single_row_share == pytest.approx(0.25, rel=0.02)
+    assert TripEstimate().single_row_share is None
 
 
 def test_a_row_goes_while_it_gains_more_than_it_delays():
@@ -47,30 +48,30 @@ def test_a_row_goes_while_it_gains_more_than_it_delays():
     assert rows_worth(np.zeros(0), 1.0) == 0
 
 
-def test_lone_rows_pay_where_they_are_quicker_by_more_than_they_miss():
-    gain = RowsGain()
+def test_single_rows_pay_where_they_are_quicker_by_more_than_they_miss():
+    gain = WideSegmentGain()
     for _ in range(200):
         gain.observe(np.array([0.25, 1.0, 0.5, 0.25]), 2)
     assert gain.gain == pytest.approx(2.0 / 1.5, rel=0.01)
-    assert lone_rows_pay(0.7, gain.gain)
-    assert not lone_rows_pay(0.8, gain.gain)
+    assert single_rows_pay(0.7, gain.gain)
+    assert not single_rows_pay(0.8, gain.gain)
 
 
 def test_the_first_stage_is_busy_while_the_pipeline_fills():
-    stage = FirstStage()
-    stage.take(0.3)
-    stage.drafted(0.1)
-    assert (stage.is_busy_for(0.15), stage.is_busy_for(0.25)) == (True, False)
-    stage.flow()
-    assert not stage.is_busy_for(0.0), "one goes in as one comes out"
-    stage.empty()
-    assert not stage.is_busy_for(0.0), "what it worked on is dropped"
+    backlog = FirstStageBacklog()
+    backlog.add_segment(0.3)
+    backlog.pass_time(0.1)
+    assert (backlog.exceeds(0.15), backlog.exceeds(0.25)) == (True, False)
+    backlog.pipeline_filled()
+    assert not backlog.exceeds(0.0), "one goes in as one comes out"
+    backlog.pipeline_emptied()
+    assert not backlog.exceeds(0.0), "what it worked on is dropped"
 
 
 def test_a_change_in_mid_request_is_followed():
     estimate = TripEstimate()
-    estimate.observe(crossings(0.3, 0.001, (10, 40, 128) * 20))
-    estimate.observe(crossings(0.6, 0.012, (2, 48, 96) * 30))
+    estimate.observe(trips(0.3, 0.001, (10, 40, 128) * 20))
+    estimate.observe(trips(0.6, 0.012, (2, 48, 96) * 30))
     assert estimate.seconds == pytest.approx(0.6, rel=0.1)
     assert estimate.row_share == pytest.approx(0.02, rel=0.15)
 
@@ -79,7 +80,7 @@ def test_a_change_in_mid_request_is_followed():
 def test_one_row_count_gives_the_line_that_is_taken_for_granted(rows):
     estimate = TripEstimate()
     assert (estimate.seconds, estimate.row_share) == (0.0, pytest.approx(0.3 / 64))
-    estimate.observe(crossings(0.5, 0.0, (rows,) * 3))
+    estimate.observe(trips(0.5, 0.0, (rows,) * 3))
     assert estimate.row_share == pytest.approx(0.3 / 64)
     assert estimate.seconds * (1 + estimate.row_share * rows) == pytest.approx(0.5)
 
@@ -175,7 +176,7 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
     for _ in range(30):
         if rng.random() < 0.2:
             tree.regrow()
-        grow = tree.grow(most)
+        grow = tree.grow_likeliest(most)
         if grow is not None:
             count = int(rng.integers(width + 1))
             shape = (len(grow.nodes), count)
@@ -207,7 +208,7 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
 
 
 def asked_path(tree: CandidateTree, name: int) -> tuple[int, ...]:
-    (node,) = np.flatnonzero(tree._names == name)
+    (node,) = np.flatnonzero(tree.names == name)
     return path(tree.tree, int(node))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge.strategies.base import AcceptPath, Emit, Grow, Prefilled, Returned, Send
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
+from flowedge.strategies.events import Prefilled, Returned
 from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
 from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
 from flowedge.strategies.flowspec.pruned_pp import PrunedPP
@@ -30,27 +31,27 @@ def grow_first_tree(script: Script) -> None:
 
 
 def test_a_turn_is_free_for_each_segment_that_has_come_back():
-    pace = TurnGate(2, granted=3)
-    pace.send()
-    assert pace.may_send
-    pace.send()
-    assert not pace.open
-    assert pace.take_back()
-    assert pace.may_send
-    pace.send()
-    assert pace.take_back()
-    assert pace.open
-    assert not pace.may_send, "there is no credit"
+    gate = TurnGate(2, granted=3)
+    gate.send()
+    assert gate.may_send
+    gate.send()
+    assert not gate.open
+    assert gate.take_back()
+    assert gate.may_send
+    gate.send()
+    assert gate.take_back()
+    assert gate.open
+    assert not gate.may_send, "there is no credit"
 
 
 def test_segments_of_an_earlier_round_hold_no_turn():
-    pace = TurnGate(2, granted=4)
-    pace.send()
-    pace.send()
-    pace.flush()
-    pace.send()
-    pace.send()
-    assert [pace.take_back() for _ in range(4)] == [False, False, True, True]
+    gate = TurnGate(2, granted=4)
+    gate.send()
+    gate.send()
+    gate.flush()
+    gate.send()
+    gate.send()
+    assert [gate.take_back() for _ in range(4)] == [False, False, True, True]
 
 
 # --------------------------------------------------------------------------------------------- pruned_pp

@@ -8,22 +8,11 @@ import pytest
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import CONTEXT, Segment
 from flowedge.engine.middle_session import MiddleSession
-from flowedge.strategies.base import (
-    AcceptPath,
-    CreditGranted,
-    Emit,
-    Grow,
-    Keep,
-    Layer,
-    Predicted,
-    Prefilled,
-    Send,
-    SendTo,
-    Verified,
-)
-from flowedge.strategies.pipespec.hierarchy import Hierarchy
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Keep, Send, SendTo
+from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Verified
 from flowedge.strategies.pipespec.pipespec import PipeSpec
 from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
+from flowedge.strategies.pipespec.token_chain import TokenChain
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings, LookaheadSettings
 from tests.strategies.script import Script
@@ -177,7 +166,7 @@ def test_fewer_models_leave_the_first_middle_models_out():
 
 
 def test_buffers_are_prefixes_of_each_other():
-    chain = Hierarchy(3, 100, 10)
+    chain = TokenChain(3, 100, 10)
     for token in (1, 2, 3):
         chain.append(token)
     assert not chain.predict(2, 11, [1, 2]), "a later model may agree before an earlier one"

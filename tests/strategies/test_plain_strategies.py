@@ -7,17 +7,8 @@ import pytest
 
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.autoregressive import Autoregressive
-from flowedge.strategies.base import (
-    AcceptPath,
-    Append,
-    CreditGranted,
-    Emit,
-    Grow,
-    Layer,
-    Prefilled,
-    Send,
-    Verified,
-)
+from flowedge.strategies.commands import AcceptPath, Append, Emit, Grow, Send
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Verified
 from flowedge.strategies.flowspec.naive_pp import NaivePP
 from flowedge.strategies.growth import Growth
 from flowedge.strategies.registry import STRATEGIES, make_strategy
@@ -41,7 +32,7 @@ def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, si
     assert sent_tokens == base.tokens[base.best(80)].tolist()
     script.credit()
     assert len(script.sends) == len(sizes) and script.grow is None, "the tree is verified before the next"
-    assert len(script.flying) == 1 and len(script.flying[0]) == 80
+    assert len(script.in_flight) == 1 and len(script.in_flight[0]) == 80
 
 
 def test_naive_pp_drafts_a_new_tree_from_the_drawn_token():

@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.tree import UNSENT
-from flowedge.strategies.base import (
-    AcceptPath,
-    Emit,
-    Grow,
-    Send,
-)
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
 from flowedge.strategies.flowspec.flowspec import FlowSpec
 from flowedge.strategies.settings import TreeSettings
 from tests.core.trees import check_tree
@@ -101,7 +96,7 @@ def test_a_token_in_flight_goes_on_and_its_subtree_stays():
     assert commands[1] == AcceptPath((5, 6), 7, ends_round=False)
     assert isinstance(commands[2], Grow)
     assert commands[2].tokens == (3,)
-    assert script.flying == [[7]], "row 2 of the second segment is pruned"
+    assert script.in_flight == [[7]], "row 2 of the second segment is pruned"
     commands = script.verified([7], 99)
     assert commands[:2] == [Emit((99,)), AcceptPath((7,), None, ends_round=True)]
 
@@ -129,7 +124,7 @@ def test_a_token_that_has_no_node_ends_the_round_and_a_new_tree_is_grown():
         AcceptPath((5, 6), None, ends_round=True),
         Grow(2, (0,), (-1,), (77,), 2),
     ]
-    assert script.flying == [[], []], "everything in flight dies"
+    assert script.in_flight == [[], []], "everything in flight dies"
     script.layer([[1, 2]], [[0.6, 0.3]])
     script.credit()
     assert script.sends[-1] == Send((77, 1), (-1, 7))
@@ -233,12 +228,12 @@ def test_flowspec_on_random_scripts(data, seed):
             tokens = [rng.permutation(vocab)[:width].tolist() for _ in script.grow.nodes]
             shape = (len(tokens), width)
             script.layer(tokens, np.sort(rng.choice([0.1, 0.25, 0.5, 1.0], size=shape))[:, ::-1])
-        elif step == 1 and script.credits + len(script.flying) < 4:
+        elif step == 1 and script.credits + len(script.in_flight) < 4:
             script.credit()
-        elif script.flying:
-            rows = script.flying[0]
+        elif script.in_flight:
+            rows = script.in_flight[0]
             if not rows:
-                script.flying.pop(0)
+                script.in_flight.pop(0)
                 continue
             assert rows[0] == script.sequence.context, "a row that has come back is still draft"
             accepted, token = follow(script, rows, rng, vocab)
@@ -247,8 +242,8 @@ def test_flowspec_on_random_scripts(data, seed):
         check_sends(strategy, script, script.sends[before:], values["segment_rows"])
     assert script.emitted == drawn
     # Whatever has happened: with credits and layers, the root always gets out, so that decoding goes on.
-    while not script.flying or not any(script.flying):
-        script.flying.clear()
+    while not script.in_flight or not any(script.in_flight):
+        script.in_flight.clear()
         if script.grow is not None:
             width = min(script.grow.width, vocab)
             tokens = [list(range(width)) for _ in script.grow.nodes]

@@ -61,7 +61,7 @@ class Killer(Recorder):
 def small_work() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowedge.training.evaluation.NEW_TOKENS", 12)
+        patch.setattr("flowedge.training.run.NEW_TOKENS", 12)
         yield
 
 
@@ -108,7 +108,7 @@ def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list
         Question(range(5, 20), SamplingParams(temperature=t, seed=7), count)
         for t, count in ((0.0, 6), (1.0, 9), (1.0, 3))
     ]
-    alone = LocalTarget.load(str(target), "none", torch.float32, taps=(0, 1))
+    alone = LocalTarget(str(target), "none", torch.float32, taps=(0, 1))
     with cluster_target(target, agents, taps=(0, 1)) as together:
         rows = together.features(cycle(texts))
         for ours, expected in zip(islice(rows, 7), cycle(alone.features(texts)), strict=False):

@@ -7,13 +7,8 @@ import math
 import pytest
 import torch
 
-from flowedge.training.heads.recipe import (
-    NOISE,
-    default_learning_rate,
-    head_losses,
-    learning_rate_scale,
-    with_noise,
-)
+from flowedge.training.heads.eagle_training import NOISE, head_losses, with_noise
+from flowedge.training.trainer import default_learning_rate, learning_rate_scale
 
 
 def test_losses_by_hand() -> None:

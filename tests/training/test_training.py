@@ -17,9 +17,10 @@ from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.heads.eagle import EagleDrafter
-from flowedge.drafting.heads.eagle3 import Eagle3Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.heads.eagle3_head import Eagle3Head
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
@@ -36,8 +37,8 @@ from tests.models.tiny_families import make_tiny
 
 TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
 KINDS = {
-    "eagle": (TRAINING, EagleDrafter),
-    "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Drafter),
+    "eagle": (TRAINING, EagleHead),
+    "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Head),
 }
 LEARNED = {
     "eagle": (0, 0.9),
@@ -86,7 +87,7 @@ def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def evaluations_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.evaluation.NEW_TOKENS", 16)
+    monkeypatch.setattr("flowedge.training.run.NEW_TOKENS", 16)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     target: Path, data: Path, tmp_path: Path, kind: str
 ) -> None:
     out, watcher = tmp_path / "head", Recorder()
-    settings, drafter_class = KINDS[kind]
+    settings, head_class = KINDS[kind]
     acceptance = train_drafter(str(target), data, out, settings, watcher)
     which, bound = LEARNED[kind]
     assert watcher.losses[20][which] < bound * watcher.losses[1][which]
@@ -121,8 +122,8 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     checkpoint = Checkpoint(target)
     head = LMHead.load(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
-    drafter = load_drafter((str(out),), Target(checkpoint, head, tokenizer, torch.float32))
-    assert isinstance(drafter, drafter_class)
+    drafter = load_drafter((str(out),), TargetModel(checkpoint, head, tokenizer, torch.float32))
+    assert isinstance(drafter, HeadDrafter) and isinstance(drafter.head, head_class)
     prompt = tuple(encode_chat(tokenizer, "Count to 7."))
     pipeline = virtual_pipeline(
         checkpoint, [3, 4], FixedCosts(), drafter=drafter, head=head, make_text=NoText
@@ -202,7 +203,7 @@ def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         ids = torch.from_numpy(tokens.astype(np.int64))[None]
         states = model.model(ids, output_hidden_states=True).hidden_states
-    loaded = LocalTarget.load(str(target), "none", torch.float32, taps=(2, 3, 4))
+    loaded = LocalTarget(str(target), "none", torch.float32, taps=(2, 3, 4))
     (features,) = loaded.features([tokens])
     expected = torch.cat([states[index][0] for index in (-1, 2, 3, 4)], dim=1)
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
@@ -249,7 +250,7 @@ def test_the_target_answers_itself(target: Path, tmp_path: Path) -> None:
         sampling = SamplingParams(temperature=temperature, seed=seed)
         expected = list(reference.generate(prompt, sampling, 12, frozenset()).token_ids)
         assert expected[: len(answer)] == answer
-        assert len(answer) == 12 or answer[-1] in LocalTarget.load(str(target), "none", torch.float32).eos
+        assert len(answer) == 12 or answer[-1] in LocalTarget(str(target), "none", torch.float32).eos
 
 
 def test_a_quantised_target_in_half_precision(data: Path, tmp_path: Path) -> None:
@@ -272,9 +273,9 @@ def test_every_kind_of_family_gets_a_head(family: str, data: Path, tmp_path: Pat
     settings = TrainingSettings(steps=2, batch_tokens=64, max_length=48, evaluate=0)
     train_drafter(str(model), data, tmp_path / "head", settings, Recorder())
     checkpoint = Checkpoint(model)
-    choice = Target(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
+    choice = TargetModel(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
     drafter = load_drafter((str(tmp_path / "head"),), choice)
-    assert isinstance(drafter, EagleDrafter)
+    assert isinstance(drafter, HeadDrafter) and isinstance(drafter.head, EagleHead)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import eos_token_ids
 from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
 from flowedge.storage.digest import digest_of
-from flowedge.weights.library import Library
-from flowedge.weights.pulling import import_model
+from flowedge.weights.importing import import_model
+from flowedge.weights.local_weights import LocalWeights
 from tests.weights.bad_link import BadLink
 from tests.weights.big_checkpoint import write_checkpoint
 from tests.weights.devices import EmptyDevice, start_all
@@ -61,7 +61,7 @@ def assert_same_bytes(cluster: list[EmptyDevice], checkpoint: Checkpoint) -> Non
     }
     found: set[str] = set()
     for device in cluster:
-        store = Library.configured(str(device.cache), None).store
+        store = LocalWeights.configured(str(device.cache), None).store
         held = [digest for digest in store if digest in wanted]
         assert all(store.verify(digest) for digest in held)
         assert len(held) < len(wanted), "a device has more than its part"
@@ -78,9 +78,9 @@ def test_models_come_over_a_bad_link_bit_for_bit_and_once(tmp_path: Path, device
     giver, *cluster = devices
     directory = tmp_path / "big"
     write_checkpoint(directory, SIZE)
-    library = Library.configured(str(giver.cache), None)
+    local = LocalWeights.configured(str(giver.cache), None)
     bundled, big = (
-        import_model(library, source, hub=False, on_transfer=lambda *_: None)
+        import_model(local, source, hub=False, on_transfer=lambda *_: None)
         for source in ("bundled", str(directory))
     )
     start_all([giver])

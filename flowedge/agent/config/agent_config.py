@@ -1,93 +1,190 @@
-"""The agent's configuration: a field here for each section of the file, and how the agent is told of it."""
+"""The configuration of an agent: the groups that only an agent has, and all sections of the file."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated, Literal
 
-from flowedge.agent.config.discovery_section import DiscoverySection
-from flowedge.agent.config.log_section import LogSection
-from flowedge.agent.config.memory_section import MemorySection
-from flowedge.agent.config.pipeline_section import PipelineSection
-from flowedge.agent.config.section import Section
-from flowedge.agent.config.sections import (
-    AgentSection,
-    CacheSection,
-    DeadlinesSection,
-    LimitsSection,
-    MetricsSection,
-    SecuritySection,
-    WeightsSection,
-)
-from flowedge.agent.limits import MIB, AgentLimits
-from flowedge.agent.operations_settings import OperationsSettings
-from flowedge.agent.settings import AgentSettings
-from flowedge.net.link_settings import LinkSettings
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from flowedge.core.errors import CapacityError
+from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.drafting.choice import drafter_names
+from flowedge.net.address import checked_address, host_ip
+from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
+from flowedge.storage.limits import CacheSettings
+from flowedge.system.memory import MemorySettings
 from flowedge.weights.settings import WeightsSettings
+
+Host = Annotated[str, checked_by(host_ip)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Name = Annotated[str, Field(min_length=1, max_length=63)]
+Limit = Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+def _checked_drafter(drafter: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    drafter_names(drafter)
+    return drafter
+
+
+DrafterSetting = Annotated[str | tuple[str, ...], checked_by(_checked_drafter)]
+
+
+class DeviceSettings(SettingsGroup):
+    """The device itself."""
+
+    host: Host | None = setting(
+        None,
+        "Address to listen on, one of the device's own; 0.0.0.0 for all its networks. If not set, "
+        "127.0.0.1 until the device joins a cluster, then 0.0.0.0.",
+        examples=["192.168.1.20"],
+    )
+    port: Port = setting(0, "Port to listen on; 0 takes a free port.")
+    name: Name | None = setting(None, "Name of the device; the host's name if not set.", examples=["kitchen"])
+    device_kind: Name | None = setting(
+        None, "What the device is; found out if not set.", examples=["Jetson Orin Nano"]
+    )
+    advertise: bool = setting(True, "Make the agent known on its networks by zeroconf.")
+    threads: int = setting(1, "Processor threads that a computation uses.", ge=1, le=1024)
+    reflection: bool = setting(False, "Answer gRPC server reflection, for grpcurl and similar tools.")
+
+
+class PipelineSettings(SettingsGroup):
+    """The pipeline that the agent keeps up by itself, as its draft node; none without a model."""
+
+    model: str = setting(
+        "",
+        "Keep a pipeline of this model up, with this device as its draft node: a directory or hub id that "
+        'all its devices can read, or "bundled". Empty: none, until someone asks for one.',
+    )
+    drafter: DrafterSetting = setting(
+        "bundled",
+        'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none"; several drafters to '
+        'join are a list: ["bundled", "ngram"].',
+    )
+    quant: str = setting("none", "Quantisation of the layers.")
+    stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
+        (), "Stages, host:port in the order of the layers; empty: idle agents that are found."
+    )
+    count: int = setting(0, "How many stages to find; 0 takes all idle agents.", ge=0)
+    split: tuple[Annotated[int, Field(ge=1)], ...] = setting(
+        (), "Layers of each stage; empty: as even as possible."
+    )
+    look_s: Seconds = setting(5.0, "Seconds between two checks of whether the pipeline still stands.")
+
+    @model_validator(mode="after")
+    def _stages_are_clear(self) -> PipelineSettings:
+        if self.stages and self.count:
+            raise ValueError("give either the stages of the pipeline or their count")
+        wanted = self.stages_wanted
+        if self.split and len(self.split) != wanted:
+            raise ValueError(
+                f"split has {len(self.split)} stages, but {wanted or 'any number'} are asked for"
+            )
+        return self
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names of the drafters to join; empty for no drafter."""
+        return drafter_names(self.drafter)
+
+    @property
+    def stages_wanted(self) -> int:
+        """How many stages the pipeline must have; 0 for any number."""
+        return len(self.stages) or self.count
+
+
+class MetricsSettings(SettingsGroup):
+    """Prometheus metrics."""
+
+    enabled: bool = setting(True, "Serve metrics over HTTP, at /metrics.")
+    host: Host = setting("127.0.0.1", "Address of the metrics; whoever can connect to it may read them.")
+    port: Port = setting(0, "Port of the metrics; 0 takes a free port and says so in the log.")
+
+
+class AgentLimits(MessageLimit):
+    """How much the agent takes, from one peer and from all of them. Anything beyond is refused."""
+
+    sessions: Limit = setting(64, "Sessions open at the same time.")
+    segment_rows: Limit = setting(4096, "Rows of a segment.")
+    queued_segments: Limit = setting(4096, "Segments that wait for a stage's computation.")
+    prompt_bytes: Limit = setting(1 << 20, "Bytes of a prompt as text.")
+    prompt_tokens: Limit = setting(1 << 17, "Tokens of a prompt; the model's own limit is often lower.")
+    calls: Limit = setting(512, "Calls going on at the same time, streams included.")
+    streams_per_peer: Limit = setting(64, "Streams that one address may hold open.")
+
+    def check_prompt_text(self, prompt: str) -> None:
+        """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
+        size = len(prompt.encode())
+        if size > self.prompt_bytes:
+            raise CapacityError(
+                f"the prompt has {size} bytes, at most {self.prompt_bytes} are taken; shorten it"
+            )
+
+    def check_prompt_tokens(self, number: int) -> None:
+        """Raise CapacityError for a prompt of too many tokens."""
+        if number > self.prompt_tokens:
+            raise CapacityError(
+                f"the prompt has {number} tokens, at most {self.prompt_tokens} are taken; shorten it"
+            )
+
+
+class DeadlineSettings(LinkDeadlines):
+    """How long things may take, in seconds."""
+
+    load_s: Seconds = setting(600.0, "A role has to be loaded within this.")
+    claim_s: Seconds = setting(30.0, "A stage that no draft node uses within this may be given another role.")
+    progress_s: Seconds = setting(
+        60.0, "A session without any message, result or output for this long is ended."
+    )
+    keep_alive_s: Seconds = setting(1.0, "A client hears something at least this often.")
+    drain_s: float = setting(
+        20.0,
+        "Sessions have this long to end when the agent is told to stop; systemd's TimeoutStopSec has to be "
+        "10 s longer.",
+        ge=0,
+        le=3600,
+    )
+    stop_s: Seconds = setting(2.0, "After drain_s, each further step of the end has this long.")
+
+
+class LogSettings(SettingsGroup):
+    """The log, which goes to stderr."""
+
+    format: Literal["text", "json"] = setting(
+        "text", '"text", or "json" for an object a line; see docs/agent.md.'
+    )
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", 'The lowest level that is logged: "debug", "info", "warning", "error".'
+    )
 
 
 class AgentConfig(BaseModel):
-    """All sections, as the file has them."""
+    """What an agent is run with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    agent: AgentSection = Field(default_factory=AgentSection)
-    security: SecuritySection = Field(default_factory=SecuritySection)
-    cache: CacheSection = Field(default_factory=CacheSection)
-    weights: WeightsSection = Field(default_factory=WeightsSection)
-    memory: MemorySection = Field(default_factory=MemorySection)
-    discovery: DiscoverySection = Field(default_factory=DiscoverySection)
-    pipeline: PipelineSection = Field(default_factory=PipelineSection)
-    metrics: MetricsSection = Field(default_factory=MetricsSection)
-    limits: LimitsSection = Field(default_factory=LimitsSection)
-    deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
-    log: LogSection = Field(default_factory=LogSection)
+    agent: DeviceSettings = DeviceSettings()
+    security: SecuritySettings = SecuritySettings()
+    cache: CacheSettings = CacheSettings()
+    weights: WeightsSettings = WeightsSettings()
+    memory: MemorySettings = MemorySettings()
+    discovery: DiscoverySettings = DiscoverySettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    limits: AgentLimits = AgentLimits()
+    deadlines: DeadlineSettings = DeadlineSettings()
+    log: LogSettings = LogSettings()
 
-    def settings(self) -> AgentSettings:
-        """What the agent is run with."""
-        agent, waits, metrics = self.agent, self.deadlines, self.metrics
-        return AgentSettings(
-            host=agent.host,
-            port=agent.port,
-            name=agent.name,
-            advertise=agent.advertise,
-            device_kind=agent.device_kind,
-            threads=agent.threads,
-            cache_dir=self.cache.dir,
-            cache_gib=self.cache.gib,
-            weights=WeightsSettings(**self.weights.model_dump()),
-            load_s=waits.load_s,
-            claim_s=waits.claim_s,
-            progress_s=waits.progress_s,
-            keep_alive_s=waits.keep_alive_s,
-            stop_s=waits.stop_s,
-            security=SecuritySettings(**self.security.model_dump()),
-            operations=OperationsSettings(
-                drain_s=waits.drain_s,
-                metrics_host=metrics.host,
-                metrics_port=metrics.port if metrics.enabled else None,
-                reflection=agent.reflection,
-            ),
-            limits=AgentLimits(**self.limits.model_dump(exclude={"message_mib"})),
-            discovery=self.discovery.settings(),
-            pipeline=self.pipeline.settings(),
-            link=LinkSettings(
-                max_message_bytes=self.limits.message_mib * MIB,
-                heartbeat_s=waits.heartbeat_s,
-                silence_s=waits.silence_s,
-                upstream_silence_s=waits.upstream_silence_s,
-                connect_s=waits.connect_s,
-                send_s=waits.send_s,
-            ),
-            memory=self.memory.settings(),
-            log=self.log.settings(),
-        )
+    @property
+    def link(self) -> LinkSettings:
+        """The settings of links, which the file has in the sections limits and deadlines."""
+        values = self.limits.model_dump() | self.deadlines.model_dump()
+        return LinkSettings(**{key: values[key] for key in LinkSettings.model_fields})
 
 
-def section_fields() -> dict[str, type[Section]]:
-    """The sections by name, in the order of the file."""
-    sections = {}
-    for name, field in AgentConfig.model_fields.items():
-        assert isinstance(field.annotation, type) and issubclass(field.annotation, Section), name
-        sections[name] = field.annotation
-    return sections
+SECTIONS: dict[str, type[SettingsGroup]] = {
+    name: type(field.default) for name, field in AgentConfig.model_fields.items()
+}
+"""The model of each section, in the order of the file."""

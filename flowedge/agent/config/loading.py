@@ -1,37 +1,43 @@
-"""Putting the configuration together: flags before the environment, before the file, before the defaults."""
+"""Reading the configuration: flags go before the environment, the environment before the file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
+    TomlConfigSettingsSource,
 )
 
-from flowedge.agent.config.agent_config import AgentConfig, section_fields
-from flowedge.agent.config.complaints import complain, unknown_section
-from flowedge.agent.config.toml_file import Place, TomlFile, holds
+from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
+from flowedge.agent.config.complaints import SettingPath, complain, unknown_section
 from flowedge.core.errors import BadRequestError
+from flowedge.storage.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
 DEFAULT_FILE = Path("/etc/flowedge/agent.toml")
 PREFIX = "FLOWEDGE_"
 DELIMITER = "__"
-# Older names, which stay; the cache reads them itself too, wherever it is used without an agent.
-ALIASES = {"FLOWEDGE_CACHE_DIR": ("cache", "dir"), "FLOWEDGE_CACHE_GIB": ("cache", "gib")}
+# Older names, which commands without an agent's configuration read too.
+ALIASES = {DIRECTORY_VARIABLE: ("cache", "dir"), SIZE_VARIABLE: ("cache", "gib")}
 
 Flags = Mapping[str, tuple[str, str, Any]]
 """By flag, such as "--port": section, key and value; None when the flag was not given."""
+Source = tuple[Mapping[str, Any], Callable[[SettingPath], str]]
+"""Values by section, and what to call the origin of the value at a path."""
+
+
+_MULTI_LINE_STRING = re.compile(r"\"\"\".*?\"\"\"|'''.*?'''", re.DOTALL)
+_HEADER_OR_KEY = re.compile(r"""\s*(\[*)[\s\w."'-]+[]=]""")
 
 
 @dataclass(frozen=True)
@@ -39,146 +45,124 @@ class EffectiveConfig:
     """The configuration in force.
 
     Attributes:
-        origins: by section and key, where a value that is not the default came from.
-        file: that was read; None without one.
+        origins: by section and key, where each value comes from that is not the default.
+        file: the file that was read; None without one.
     """
 
     config: AgentConfig
-    origins: Mapping[tuple[str, str], str]
+    origins: Mapping[SettingPath, str]
     file: Path | None
 
 
-def load_config(
-    flags: Flags, path: Path | None = None, *, default_file: Path = DEFAULT_FILE
-) -> EffectiveConfig:
-    """The configuration of the agent that is being started.
+class _Sources(BaseSettings, AgentConfig):
+    """The configuration as pydantic-settings looks for it in the environment and in a file."""
 
-    path: of the file; `default_file` is read when it is None, if there is such a file.
-    BadRequestError for what is unknown or wrong, with its place in the file, its variable or its flag.
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True
+    )
+
+
+def load_config(
+    flags: Flags | None = None, path: Path | None = None, *, default_file: Path = DEFAULT_FILE
+) -> EffectiveConfig:
+    """Return the configuration of an agent that is started here and now.
+
+    Args:
+        path: the configuration file; without one, `default_file` is read if there is such a file.
+
+    Raises:
+        BadRequestError: for everything that is unknown or wrong, with its place in the file, its environment
+            variable or its flag.
     """
     if path is None and default_file.exists():
         path = default_file
-    file = None if path is None else _read(path)
-    layers = _layers(flags, file)
-
-    class Layered(BaseSettings, AgentConfig):
-        model_config = _SETTINGS
-
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(_LayerSource(settings_cls, layer.values) for layer in layers)
-
+    aliases = {name: (*place, os.environ.get(name) or None) for name, place in ALIASES.items()}
+    sources = [_named(flags or {}, "flag"), _environment(), _named(aliases, "environment variable")]
+    if path is not None:
+        sources.append(_file(path))
+    merged: dict[str, Any] = {}
+    origins: dict[SettingPath, str] = {}
+    for values, origin in reversed(sources):
+        for section, given in values.items():
+            keys, lower = given if isinstance(given, dict) else (), merged.get(section)
+            merged[section] = lower | given if isinstance(given, dict) and isinstance(lower, dict) else given
+            origins |= {place: origin(place) for place in [(section,), *((section, key) for key in keys)]}
     try:
-        layered = Layered()
+        config = AgentConfig.model_validate(merged)
     except ValidationError as error:
-        raise complain(error, lambda place: _source(layers, place)) from error
-    config = AgentConfig(**{section: getattr(layered, section) for section in section_fields()})
-    origins = {
-        (section, key): _source(layers, (section, key))
-        for section, model in section_fields().items()
-        for key in model.model_fields
-        if any(holds(layer.values, (section, key)) for layer in layers)
-    }
-    return EffectiveConfig(config, origins, path)
+        raise complain(error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
+    return EffectiveConfig(config, {place: name for place, name in origins.items() if len(place) > 1}, path)
 
 
-_SETTINGS = SettingsConfigDict(
-    env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True, extra="forbid", frozen=True
-)
-
-
-class _Environment(BaseSettings, AgentConfig):
-    """What pydantic-settings is to look for in the environment."""
-
-    model_config = _SETTINGS
-
-
-class _LayerSource(PydanticBaseSettingsSource):
-    """A source whose values are known already."""
-
-    def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._values = values
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        """See PydanticBaseSettingsSource."""
-        return self._values.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return dict(self._values)
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """Values by section, and what to call the source of one of them."""
-
-    values: Mapping[str, Any]
-    names: Mapping[tuple[str, str], str]
-    file: TomlFile | None = None
-
-    def name(self, place: Place) -> str:
-        if self.file is not None:
-            return self.file.where(place)
-        section, key = str(place[0]), str(place[1]) if len(place) > 1 else ""
-        return self.names.get((section, key)) or f"environment variable {self._variable(section, key)}"
-
-    def _variable(self, section: str, key: str) -> str:
-        """With no key: a section that is given as one text, or several settings of it."""
-        if not key and not isinstance(self.values.get(section), Mapping):
-            return f"{PREFIX}{section}".upper()
-        return f"{PREFIX}{section}{DELIMITER}{key or '*'}".upper()
-
-
-def _source(layers: list[_Layer], place: Place) -> str:
-    """The source that has the say at a place: the first that has it, or else the table it is missing from."""
-    for depth in range(len(place), 0, -1):
-        for layer in layers:
-            if holds(layer.values, place[:depth]):
-                return layer.name(place)
-    return "defaults"
-
-
-def _read(path: Path) -> TomlFile:
-    """A file whose every value is right by itself. Lists and texts are not turned into one another there."""
-    file = TomlFile.read(path)
-    try:
-        AgentConfig.model_validate_json(json.dumps(file.values, default=str), strict=True)
-    except ValidationError as error:
-        raise complain(error, file.where) from error
-    return file
-
-
-def _layers(flags: Flags, file: TomlFile | None) -> list[_Layer]:
-    layers = [_of_flags(flags), _of_environment(), _of_aliases()]
-    return layers if file is None else [*layers, _Layer(file.values, {}, file)]
-
-
-def _of_flags(flags: Flags) -> _Layer:
-    given = {flag: setting for flag, setting in flags.items() if setting[2] is not None}
+def _named(settings: Mapping[str, tuple[str, str, Any]], kind: str) -> Source:
+    """Return a source whose values have names: flags, and environment variables that follow no rule."""
     values: dict[str, dict[str, Any]] = {}
-    for section, key, value in given.values():
-        values.setdefault(section, {})[key] = value
-    return _Layer(values, {(section, key): f"flag {flag}" for flag, (section, key, _) in given.items()})
+    names: dict[SettingPath, str] = {}
+    for name, (section, key, value) in settings.items():
+        if value is not None:
+            values.setdefault(section, {})[key] = value
+            names[section,] = names[section, key] = f"{kind} {name}"
+    return values, names.__getitem__
 
 
-def _of_environment() -> _Layer:
+def _environment() -> Source:
     for variable in os.environ:
         name = variable.upper()
-        section, delimiter, _ = name.removeprefix(PREFIX).partition(DELIMITER)
-        if name.startswith(PREFIX) and delimiter and section.lower() not in section_fields():
-            raise BadRequestError(f"environment variable {variable}: {unknown_section(section.lower())}")
+        section, delimiter, _ = name.removeprefix(PREFIX).lower().partition(DELIMITER)
+        if name.startswith(PREFIX) and delimiter and section not in SECTIONS:
+            raise BadRequestError(f"environment variable {variable}: {unknown_section(section)}")
     try:
-        values = EnvSettingsSource(_Environment)()
+        values = EnvSettingsSource(_Sources)()
     except SettingsError as error:
         raise BadRequestError(f"the environment's {PREFIX}... cannot be used: {error}") from error
-    return _Layer(values, {})
+
+    def origin(place: SettingPath) -> str:
+        section, key = str(place[0]), str(place[1]) if len(place) > 1 else "*"
+        name = f"{section}{DELIMITER}{key}" if isinstance(values[section], dict) else section
+        return f"environment variable {PREFIX}{name.upper()}"
+
+    return values, origin
 
 
-def _of_aliases() -> _Layer:
-    values: dict[str, dict[str, str]] = {}
-    for variable, (section, key) in ALIASES.items():
-        if os.environ.get(variable):
-            values.setdefault(section, {})[key] = os.environ[variable]
-    return _Layer(values, {place: f"environment variable {variable}" for variable, place in ALIASES.items()})
+def _file(path: Path) -> Source:
+    """Return what a file says. Each value has to be of the exact type, and right by itself."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = TomlConfigSettingsSource(_Sources, path).toml_data
+    except OSError as error:
+        raise BadRequestError(f"the configuration {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise BadRequestError(f"{path}:{line}: not UTF-8; save the file in it") from error
+    except ValueError as error:  # of the TOML parser
+        found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
+        reason = f"{path}:{found[2]}:{found[3]}: {found[1]}" if found else f"{path}: {error}"
+        raise BadRequestError(reason) from error
+    if text and not path.is_file():  # pydantic-settings reads nothing else
+        raise BadRequestError(f"the configuration {path} is not a regular file; copy it to one")
+    places = _find_places(text)
+
+    def origin(place: SettingPath) -> str:
+        found = places.get(place[:2]) or places.get(place[:1])
+        return f"{path}:{found}" if found else str(path)
+
+    try:
+        AgentConfig.model_validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        raise complain(error, origin) from error
+    return values, origin
+
+
+def _find_places(text: str) -> Mapping[SettingPath, str]:
+    """Return the "line:column" of each section header and each key that begins a line of a TOML file."""
+    text = _MULTI_LINE_STRING.sub(lambda string: "\n" * string[0].count("\n"), text)
+    places: dict[SettingPath, str] = {}
+    section: SettingPath = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if begun := _HEADER_OR_KEY.match(line):
+            path = () if begun[1] else section
+            for word in re.finditer(r"[\w-]+", begun[0]):
+                path = (*path, word[0])
+                places.setdefault(path, f"{number}:{word.start() + 1}")
+            section = path if begun[1] else section
+    return places

@@ -7,23 +7,11 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
+from flowedge.agent.config.agent_config import LogSettings
 from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
 
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LogSettings:
-    """How the agent writes its log, which goes to stderr."""
-
-    format: LogFormat = "text"
-    level: LogLevel = "info"
 
 
 def set_up_logs(settings: LogSettings, device: str) -> None:

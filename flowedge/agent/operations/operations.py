@@ -9,6 +9,7 @@ from types import TracebackType
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.operations.draining import Drain
 from flowedge.agent.operations.health import SERVICES, Health, serving
@@ -16,7 +17,6 @@ from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.role import PipelineRole, RoleHolder
-from flowedge.agent.settings import AgentSettings
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
@@ -50,28 +50,28 @@ class Operations:
         self,
         identity: DeviceInfo,
         roles: RoleHolder,
-        settings: AgentSettings,
+        config: AgentConfig,
         lane: ComputeThread,
         signals: Signals,
         metrics: AgentMetrics,
     ) -> None:
         self._identity = identity
         self._roles = roles
-        self._settings = settings
+        self._config = config
         self._lane = lane
         self._signals = signals
         self._metrics = metrics
         self._server: MetricsServer | None = None
         self._notifier = Notifier()
         self._health = Health()
-        self._drain = Drain(identity.name, roles, settings.operations.drain_s, settings.stop_s)
+        self._drain = Drain(identity.name, roles, config.deadlines.drain_s, config.deadlines.stop_s)
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Have a server that has not been started answer for health, and for reflection if that is on."""
         self._health.add_to(server)
-        if self._settings.operations.reflection:
+        if self._config.agent.reflection:
             from grpc_health.v1 import health  # noqa: PLC0415 (reflection is rare)
             from grpc_reflection.v1alpha import reflection  # noqa: PLC0415
 
@@ -79,15 +79,15 @@ class Operations:
             reflection.enable_server_reflection(names, server)
 
     async def __aenter__(self) -> Operations:
-        """DeviceError when metrics cannot be served where the settings say."""
-        operations = self._settings.operations
-        if operations.metrics_port is not None:
+        """DeviceError when metrics cannot be served where the configuration says."""
+        metrics = self._config.metrics
+        if metrics.enabled:
             self._metrics.registry.register(MetricsReadings(self._identity.name, self._roles, self._lane))
             self._server = MetricsServer(
                 self._identity.name,
                 self._metrics.registry,
-                operations.metrics_host,
-                operations.metrics_port,
+                metrics.host,
+                metrics.port,
             )
         await self._look()
         return self

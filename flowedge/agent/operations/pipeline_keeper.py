@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.coordinator import describe
 from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.role import RoleHolder
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import is_loopback
@@ -32,13 +32,13 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def kept_pipeline(
-    identity: DeviceInfo, roles: RoleHolder, settings: AgentSettings, lead: Lead
+    identity: DeviceInfo, roles: RoleHolder, config: AgentConfig, lead: Lead
 ) -> AsyncIterator[None]:
-    """While it is open, the pipeline of the settings is assembled, and again whenever it is lost."""
-    if not settings.pipeline.model:
+    """While it is open, the pipeline of the configuration is assembled, and again whenever it is lost."""
+    if not config.pipeline.model:
         yield
         return
-    task = asyncio.create_task(PipelineKeeper(identity, roles, settings, lead).run())
+    task = asyncio.create_task(PipelineKeeper(identity, roles, config, lead).run())
     task.add_done_callback(_tell_bug)
     try:
         yield
@@ -50,10 +50,10 @@ async def kept_pipeline(
 class PipelineKeeper:
     """Looks at the device's role, and has it take that of the draft node when it has none."""
 
-    def __init__(self, identity: DeviceInfo, roles: RoleHolder, settings: AgentSettings, lead: Lead) -> None:
+    def __init__(self, identity: DeviceInfo, roles: RoleHolder, config: AgentConfig, lead: Lead) -> None:
         self._identity = identity
         self._roles = roles
-        self._settings = settings
+        self._config = config
         self._lead = lead
         self._said = ""
 
@@ -64,10 +64,10 @@ class PipelineKeeper:
             if role is None or not role.in_use:  # another pipeline that someone gave it is left alone
                 with contextlib.suppress(FlowEdgeError):  # which is in the log
                     await self._assemble()
-            await asyncio.sleep(self._settings.pipeline.look_s)
+            await asyncio.sleep(self._config.pipeline.look_s)
 
     async def _assemble(self) -> None:
-        wanted = self._settings.pipeline
+        wanted = self._config.pipeline
         try:
             current().check_leads()
             stages = list(wanted.stages) or choose_stages(
@@ -79,8 +79,8 @@ class PipelineKeeper:
         request = pb.DraftNodeRole(
             pipeline=uuid.uuid4().hex,
             model=wanted.model,
-            drafter=drafter_label(wanted.drafter),
-            drafters=wanted.drafter,
+            drafter=drafter_label(wanted.drafters),
+            drafters=wanted.drafters,
             quant=wanted.quant,
             stages=stages,
             split=wanted.split,
@@ -93,7 +93,7 @@ class PipelineKeeper:
         """Name and address of every idle agent on the network that answers."""
         from flowedge.discovery.discovery import discover  # noqa: PLC0415 (imports zeroconf)
 
-        records = await discover(DISCOVER_S, settings=self._settings.discovery)
+        records = await discover(DISCOVER_S, settings=self._config.discovery)
         idle = []
         for record in records:
             if record.id == self._identity.id or record.mismatch or is_loopback(record.address):
@@ -101,7 +101,7 @@ class PipelineKeeper:
             if current().foreign(record.name, record.cluster) is not None:
                 continue
             try:
-                device = await describe(record.address, self._settings.link)
+                device = await describe(record.address, self._config.link)
             except FlowEdgeError as error:
                 _log.info("%s is left out of the pipeline: %s", record.name, error)
                 continue

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from flowedge.agent.roles.coordinator import MiddleSetup
-from flowedge.drafting.drafter_memory import drafter_size
-from flowedge.drafting.loading import Target, drafter_taps, load_drafter
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.loading import TargetModel, drafter_taps, load_drafter
 from flowedge.drafting.middles import check_middle
 from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.features import max_positions
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, eos_token_ids, load_tokenizer
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
@@ -75,7 +75,7 @@ class DraftModels:
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafters, Target(checkpoint, head, tokenizer, dtype))
+        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
@@ -108,7 +108,7 @@ def required_memory(checkpoint: Checkpoint, drafters: Sequence[str], dtype_name:
     """
     dtype = torch_dtype(dtype_name)
     head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_size(drafters, checkpoint, dtype)
+    size = drafter_memory(drafters, checkpoint, dtype)
     return head + size.weights, size.row
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import (
     PlannedStage,
     StageSetup,
@@ -18,7 +19,6 @@ from flowedge.agent.roles.coordinator import (
 )
 from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.weight_sharing import WeightSharing
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, DrainingError
 from flowedge.core.messages import Message
 from flowedge.drafting.choice import drafters_of
@@ -32,12 +32,13 @@ from flowedge.net.deadline import ProgressDeadline
 from flowedge.placement.admission import admit
 from flowedge.system.memory import gib, read_available_memory, require_memory
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
-from flowedge.weights.manifest.reference import is_reference
+from flowedge.weights.known_models import is_reference
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.draft_models import DraftModels
+    from flowedge.agent.roles.stage_role import MakePacing
     from flowedge.drafting.drafter import Drafter
     from flowedge.live.live_draft_node import LiveDraftNode
     from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -54,11 +55,12 @@ class DraftNodeRole:
         device: str,
         address_for: Callable[[str], str],
         request: pb.DraftNodeRole,
-        settings: AgentSettings,
+        config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         taps: Taps | None = None,
         observer: LiveObserver = UNOBSERVED,
+        pacing: MakePacing | None = None,
     ) -> None:
         """`address_for` gives the address at which a stage, given by its own, reaches this device.
 
@@ -68,11 +70,12 @@ class DraftNodeRole:
         self._device = device
         self._address_for = address_for
         self._request = request
-        self._settings = settings
+        self._config = config
         self._lane = lane
         self._library = library
         self._taps = taps
         self._observer = observer
+        self._pacing = pacing
         self._stages: list[PlannedStage] = []
         self._middles: list[PlannedStage] = []
         self._models: DraftModels | None = None
@@ -125,7 +128,7 @@ class DraftNodeRole:
 
     async def load(self, report: ReportProgress) -> None:
         """Take the role up, the stages' included. Raises FlowEdgeError, with all stages released."""
-        patience = ProgressDeadline(self._settings.load_s)
+        patience = ProgressDeadline(self._config.deadlines.load_s)
 
         async def tell(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             patience.extend()  # weights take as long as they take, while they come
@@ -201,10 +204,10 @@ class DraftNodeRole:
         """CapacityError when a session's cache of so many rows would not fit the memory of every device."""
         if self._models is None:
             return
-        room = read_available_memory(self._settings.memory)
+        room = read_available_memory(self._config.memory)
         require_memory(
             f"a context of {rows} rows does not fit the drafter's cache on device {self._device}",
-            {"cache": self._models.drafter_bytes(rows), "reserve": self._settings.memory.reserve_bytes},
+            {"cache": self._models.drafter_bytes(rows), "reserve": self._config.memory.reserve_bytes},
             room.available,
             f"{gib(room.available)} of {gib(room.total)} are available, by {room.bound}",
             SHORTER,
@@ -221,21 +224,20 @@ class DraftNodeRole:
             )
 
     async def _load(self, report: ReportProgress) -> None:
-        request, settings = self._request, self._settings
+        request, config = self._request, self._config
+        load_s = config.deadlines.load_s
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
-        sharing = WeightSharing(self._device, self._library, settings, self._lane, self._address_for)
+        sharing = WeightSharing(self._device, self._library, config, self._lane, self._address_for)
         await report(self._device, f"opening {request.model}")
         kept = None
         if is_reference(request.model):
             self._opened = await sharing.open_head(request.model, list(request.stages), report)
             kept = self._opened.checkpoint
-        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, settings, kept), settings.load_s)
-        stages = await plan_stages(
-            list(request.stages), list(request.split), opened.num_layers, settings.link
-        )
+        opened, _ = await self._lane.run(lambda: _open_checkpoint(request, config, kept), load_s)
+        stages = await plan_stages(list(request.stages), list(request.split), opened.num_layers, config.link)
         addresses = [middle.address for middle in request.middles]
-        middles = await plan_middles(addresses, opened.middles, settings.link)
+        middles = await plan_middles(addresses, opened.middles, config.link)
         if self._taps is None:
             self._taps = opened.taps
         weights = await sharing.sources(request, opened.checkpoint, stages, middles, report)
@@ -255,7 +257,7 @@ class DraftNodeRole:
         try:
             await report(self._device, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models, _ = await self._lane.run(
-                lambda: _load_models(self._device, opened.checkpoint, request, settings), settings.load_s
+                lambda: _load_models(self._device, opened.checkpoint, request, config), load_s
             )
             self._models = models
             # From here on the last stage finds its downstream.
@@ -290,13 +292,13 @@ class DraftNodeRole:
                 len(self._stages),
                 self._taps or (),
                 len(self._middles),
-                self._settings.limits.sessions,
+                self._config.limits.sessions,
             ),
             models.executor,
             self._lane,
-            progress_s=self._settings.progress_s,
+            progress_s=self._config.deadlines.progress_s,
             fault=ExpressFault.from_environment(),
-            pacing=None if self._settings.pacing is None else self._settings.pacing(),
+            pacing=None if self._pacing is None else self._pacing(),
             observer=self._observer,
         )
 
@@ -313,12 +315,12 @@ class DraftNodeRole:
             pipeline=self.pipeline,
             device=self._device,
             events=LinkEvents(on_message, on_lost),
-            settings=self._settings.link,
+            settings=self._config.link,
             observer=self._observer,
         )
 
 
-def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: Checkpoint | None) -> Any:
+def _open_checkpoint(request: pb.DraftNodeRole, config: AgentConfig, kept: Checkpoint | None) -> Any:
     """Runs in the compute lane."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
@@ -328,18 +330,16 @@ def _open_checkpoint(request: pb.DraftNodeRole, settings: AgentSettings, kept: C
     from flowedge.agent.roles.draft_models import OpenedCheckpoint  # noqa: PLC0415
     from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads)
-    checkpoint = kept or Checkpoint.open(request.model, hub=settings.weights.hub)
+    torch.set_num_threads(config.agent.threads)
+    checkpoint = kept or Checkpoint.open(request.model, hub=config.weights.hub)
     middles = [middle.model for middle in request.middles]
     return OpenedCheckpoint.open(checkpoint, drafters_of(request), middles, request.dtype)
 
 
-def _load_models(
-    device: str, checkpoint: Any, request: pb.DraftNodeRole, settings: AgentSettings
-) -> DraftModels:
+def _load_models(device: str, checkpoint: Any, request: pb.DraftNodeRole, config: AgentConfig) -> DraftModels:
     """Runs in the compute lane."""
     from flowedge.agent.roles.draft_models import DraftModels, required_memory  # noqa: PLC0415
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
 
     weights, row_bytes = required_memory(checkpoint, drafters_of(request), request.dtype)
     admit(
@@ -348,6 +348,6 @@ def _load_models(
         weights=weights,
         row_bytes=row_bytes,
         max_rows=max_positions(checkpoint.config),
-        settings=settings.memory,
+        settings=config.memory,
     )
     return DraftModels.load(checkpoint, drafters_of(request), request.dtype)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.main import STOP_GRACE_S, bind
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.roles.weight_sharing import serve_weights
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.live.compute_thread import ComputeThread
@@ -43,8 +43,8 @@ class EmbeddedDraftNode:
     Its methods block, and are called from one thread. Use `embedded_draft_node` to have one.
     """
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
         self._server: grpc.aio.Server | None = None
@@ -63,13 +63,14 @@ class EmbeddedDraftNode:
         Raises the error of the device that fails, DeadlineError when loading takes too long.
         """
         self._thread.start()
-        seconds = self._settings.load_s + MARGIN_S
+        seconds = self._config.deadlines.load_s + MARGIN_S
         self._wait(self._start(role, taps, report), seconds, "the pipeline was not set up")
 
     def stop(self) -> None:
         """Release the stages and end all threads."""
         try:
-            self._wait(self._stop(), self._settings.stop_s + MARGIN_S, "the pipeline was not released")
+            seconds = self._config.deadlines.stop_s + MARGIN_S
+            self._wait(self._stop(), seconds, "the pipeline was not released")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(MARGIN_S)
@@ -97,7 +98,7 @@ class EmbeddedDraftNode:
     def next_output(self, generation: RunningRequest) -> Output:
         """The next output of a request; raises the error that it ends with."""
         # The pipeline has a deadline of its own, which ends the request with an error.
-        seconds = self._settings.progress_s + MARGIN_S
+        seconds = self._config.deadlines.progress_s + MARGIN_S
         output = self._wait(generation.next_output(seconds), seconds + MARGIN_S, "the pipeline gave nothing")
         if output is None:
             raise DeadlineError(f"the pipeline gave nothing within {seconds:g} s")
@@ -118,15 +119,15 @@ class EmbeddedDraftNode:
         return self._role
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
-        settings = self._settings
+        config = self._config
         security = security_for(request.stages[0], None)
-        server, _ = new_server(settings.link.channel_options, security)
+        server, _ = new_server(config.link.channel_options, security)
         self._server = server
-        identity = DeviceInfo.of(settings, bind(server, settings, security))
+        identity = DeviceInfo.of(config, bind(server, config, security))
         self._lane = ComputeThread(identity.name)
         roles = self._roles = RoleHolder(identity.name)
-        library = serve_weights(server, identity.name, settings)
-        streams = StreamServer(identity.name, roles.streams_of, settings.link)
+        library = serve_weights(server, identity.name, config)
+        streams = StreamServer(identity.name, roles.streams_of, config.link)
         server.add_generic_rpc_handlers((streams.handler(),))
         await server.start()
 
@@ -135,7 +136,7 @@ class EmbeddedDraftNode:
                 report(device, text)
 
         self._role = DraftNodeRole(
-            identity.name, identity.address_for, request, settings, self._lane, library, taps=taps
+            identity.name, identity.address_for, request, config, self._lane, library, taps=taps
         )
         await roles.take(self._role)
         await self._role.load(tell)
@@ -146,7 +147,7 @@ class EmbeddedDraftNode:
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         if self._lane is not None:
-            self._lane.stop(self._settings.stop_s)
+            self._lane.stop(self._config.deadlines.stop_s)
 
     def _wait(self, awaited: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         future = asyncio.run_coroutine_threadsafe(awaited, self._loop)
@@ -183,13 +184,13 @@ class EmbeddedRequest:
 
 @contextmanager
 def embedded_draft_node(
-    role: pb.DraftNodeRole, settings: AgentSettings, *, taps: Taps, report: OnProgress
+    role: pb.DraftNodeRole, config: AgentConfig, *, taps: Taps, report: OnProgress
 ) -> Iterator[EmbeddedDraftNode]:
     """A draft node whose pipeline is ready; the stages are released with the context.
 
     Errors as EmbeddedDraftNode.start.
     """
-    node = EmbeddedDraftNode(settings)
+    node = EmbeddedDraftNode(config)
     try:
         node.start(role, taps, report)
         yield node

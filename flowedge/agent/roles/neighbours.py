@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from flowedge.agent.settings import AgentSettings
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import DeviceError
 from flowedge.net.address import is_loopback
 
@@ -19,18 +19,18 @@ MOST = 16  # more are left out
 _log = logging.getLogger(__name__)
 
 
-async def find_neighbours(device: str, pipeline: Collection[str], settings: AgentSettings) -> list[str]:
+async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:
     """The addresses of agents of the configuration, and of those that zeroconf finds where this one uses it.
 
     device: the name of this one; pipeline: addresses of the devices of the pipeline, one or more.
     """
-    named = list(settings.discovery.peers)
-    if not settings.advertise:
+    named = list(config.discovery.peers)
+    if not config.agent.advertise:
         return _others(named, pipeline)
     from flowedge.discovery.discovery import discover  # noqa: PLC0415 (imports zeroconf)
 
     try:
-        records = await discover(LOOK_S, settings=settings.discovery)
+        records = await discover(LOOK_S, settings=config.discovery)
     except DeviceError as error:
         _log.info("no other devices are asked for weights: %s", error)
         records = []

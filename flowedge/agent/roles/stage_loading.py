@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flowedge.agent.settings import AgentSettings
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.admission import admit
 from flowedge.v1 import agent_pb2 as pb
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_middle(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: OpenedModel | None
+    device: str, request: pb.StageRole, config: AgentConfig, opened: OpenedModel | None
 ) -> BlockExecutor:
     """Reads a middle model.
 
@@ -31,25 +31,25 @@ def load_middle(
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.models.layers.whole_model import MiddleModel  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads)
-    checkpoint = opened.checkpoint if opened else open_middle(request.model, hub=settings.weights.hub)
+    torch.set_num_threads(config.agent.threads)
+    checkpoint = opened.checkpoint if opened else open_middle(request.model, hub=config.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
-    _admit_middle(device, request, settings, checkpoint)
+    _admit_middle(device, request, config, checkpoint)
     return MiddleExecutor(MiddleModel.load(checkpoint, request.vocab_size, torch_dtype(request.dtype)))
 
 
 def select_middle(
-    device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint
+    device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint
 ) -> Sequence[str]:
     """The tensors it reads; CapacityError when they do not fit the memory."""
-    from flowedge.weights.manifest.needed import whole_tensors  # noqa: PLC0415
+    from flowedge.weights.open.needed_tensors import whole_tensors  # noqa: PLC0415
 
-    _admit_middle(device, request, settings, checkpoint)
+    _admit_middle(device, request, config, checkpoint)
     return whole_tensors(checkpoint)
 
 
 def load_block(
-    device: str, request: pb.StageRole, settings: AgentSettings, opened: OpenedModel | None
+    device: str, request: pb.StageRole, config: AgentConfig, opened: OpenedModel | None
 ) -> BlockExecutor:
     """Reads a block of layers.
 
@@ -67,13 +67,13 @@ def load_block(
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.models.quant.quant_cache import QuantCache  # noqa: PLC0415
 
-    torch.set_num_threads(settings.threads)
-    checkpoint = opened.checkpoint if opened else Checkpoint.open(request.model, hub=settings.weights.hub)
+    torch.set_num_threads(config.agent.threads)
+    checkpoint = opened.checkpoint if opened else Checkpoint.open(request.model, hub=config.weights.hub)
     _check_fingerprint(request, checkpoint.fingerprint)
     taps = check_taps(request.taps, checkpoint.config.num_hidden_layers)
-    _admit_block(device, request, settings, checkpoint)
-    given = opened.given if opened else {}
-    cache = QuantCache.configured(settings.cache_dir, settings.cache_gib, given)
+    _admit_block(device, request, config, checkpoint)
+    given = opened.quantised_paths if opened else {}
+    cache = QuantCache.configured(config.cache.dir, config.cache.gib, given)
     block = LayerBlock.load(
         checkpoint,
         request.layer_start,
@@ -86,12 +86,12 @@ def load_block(
 
 
 def select_block(
-    device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint
+    device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint
 ) -> Sequence[str]:
     """The tensors it reads; CapacityError when they do not fit the memory."""
-    from flowedge.weights.manifest.needed import block_tensors  # noqa: PLC0415
+    from flowedge.weights.open.needed_tensors import block_tensors  # noqa: PLC0415
 
-    _admit_block(device, request, settings, checkpoint)
+    _admit_block(device, request, config, checkpoint)
     return block_tensors(checkpoint, request.layer_start, request.layer_stop)
 
 
@@ -110,27 +110,25 @@ def _check_fingerprint(request: pb.StageRole, fingerprint: str) -> None:
         raise BadRequestError(f"{request.model} is another model here than on the draft node")
 
 
-def _admit_middle(
-    device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint
-) -> None:
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+def _admit_middle(device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint) -> None:
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
     from flowedge.models.layers.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
     from flowedge.models.layers.whole_model import MiddleModel  # noqa: PLC0415
 
-    config, dtype = checkpoint.config, torch_dtype(request.dtype)
+    model, dtype = checkpoint.config, torch_dtype(request.dtype)
     admit(
         f"middle model {request.model}",
         device,
         weights=MiddleModel.required_bytes(checkpoint, dtype),
-        row_bytes=SessionCache.bytes_per_row(config, config.num_hidden_layers, dtype),
-        max_rows=max_positions(config),
-        settings=settings.memory,
+        row_bytes=SessionCache.bytes_per_row(model, model.num_hidden_layers, dtype),
+        max_rows=max_positions(model),
+        settings=config.memory,
     )
 
 
-def _admit_block(device: str, request: pb.StageRole, settings: AgentSettings, checkpoint: Checkpoint) -> None:
-    from flowedge.models.checkpoint.features import max_positions  # noqa: PLC0415
+def _admit_block(device: str, request: pb.StageRole, config: AgentConfig, checkpoint: Checkpoint) -> None:
+    from flowedge.models.checkpoint.config_support import max_positions  # noqa: PLC0415
     from flowedge.models.layers.block import LayerBlock  # noqa: PLC0415
     from flowedge.models.layers.cache import SessionCache  # noqa: PLC0415
     from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
@@ -143,5 +141,5 @@ def _admit_block(device: str, request: pb.StageRole, settings: AgentSettings, ch
         weights=LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype),
         row_bytes=SessionCache.bytes_per_row(checkpoint.config, stop - start, dtype),
         max_rows=max_positions(checkpoint.config),
-        settings=settings.memory,
+        settings=config.memory,
     )

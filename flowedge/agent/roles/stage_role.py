@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flowedge.agent.limits import AgentLimits
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.roles.stage_loading import asked_of, load_block, load_middle, select_block, select_middle
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import (
     DeviceError,
     DeviceLostError,
@@ -28,15 +27,18 @@ from flowedge.net.deadline import within
 from flowedge.placement.admission import session_rows
 from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.library import Library
-from flowedge.weights.open.model_request import OpenedModel, model_request
-from flowedge.weights.open.opening import ModelOpener, ReportFetch
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.open.model_opener import ModelOpener, ReportFetch
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.engine.executors import BlockExecutor
     from flowedge.engine.stage import StageSpec
     from flowedge.live.live_stage import LiveStage
     from flowedge.live.pacing import EmulatedDevice
+
+MakePacing: TypeAlias = "Callable[[], EmulatedDevice]"
+"""Called at the taking of each role: what the device is to take for its work, when it emulates another."""
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, whatever the memory
 RETRY_S = 0.1  # the next device may still be loading
@@ -49,21 +51,23 @@ class StageRole:
         self,
         device: str,
         request: pb.StageRole,
-        settings: AgentSettings,
+        config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         on_ended: Callable[[StageRole, str], None],
         observer: LiveObserver = UNOBSERVED,
+        pacing: MakePacing | None = None,
     ) -> None:
         """`on_ended` is called when the pipeline has ended, and the role can be given up."""
         self.pipeline = request.pipeline
         self._device = device
         self._request = request
-        self._settings = settings
+        self._config = config
         self._lane = lane
         self._library = library
         self._on_ended = on_ended
         self._observer = observer
+        self._pacing = pacing
         self._cache_budget = 0
         self._opened: OpenedModel | None = None
         self._live: LiveStage | None = None
@@ -76,7 +80,7 @@ class StageRole:
         """See Role."""
         if self._stopped or self._live is None or self._ready_at is None:
             return not self._stopped
-        waiting = time.monotonic() - self._ready_at < self._settings.claim_s
+        waiting = time.monotonic() - self._ready_at < self._config.deadlines.claim_s
         return self._live.in_use or (waiting and self._live.ended is None)
 
     @property
@@ -122,16 +126,16 @@ class StageRole:
         opened = self._opened
         load = load_middle if self._request.route else load_block
         work = self._lane.run(
-            lambda: load(self._device, self._request, self._settings, opened), self._settings.load_s
+            lambda: load(self._device, self._request, self._config, opened), self._config.deadlines.load_s
         )
-        executor, _ = await within(self._settings.load_s, work, f"device {self._device} did not load")
+        executor, _ = await within(self._config.deadlines.load_s, work, f"device {self._device} did not load")
         self._check_not_stopped()
         self._executor = executor
         from flowedge.engine.stage import Stage  # noqa: PLC0415
         from flowedge.live.live_stage import LiveStage  # noqa: PLC0415
 
-        pacing = None if self._settings.pacing is None else self._settings.pacing()
-        spec = _stage_spec(executor, self._request, pacing, self._settings.memory, self._settings.limits)
+        pacing = None if self._pacing is None else self._pacing()
+        spec = _stage_spec(executor, self._request, pacing, self._config.memory, self._config.limits)
         self._cache_budget = spec.max_capacity * _cache_row_bytes(executor)
         self._live = LiveStage(
             Stage(self._device, spec),
@@ -190,18 +194,18 @@ class StageRole:
         if not request.HasField("weights"):
             return
         select = select_middle if request.route else select_block
-        settings = self._settings
+        config = self._config
 
         async def run(function: Callable[[], Any]) -> Any:
-            return (await self._lane.run(function, settings.load_s))[0]
+            return (await self._lane.run(function, config.deadlines.load_s))[0]
 
-        opener = ModelOpener(self._device, self._library, settings.weights, run, report)
+        opener = ModelOpener(self._device, self._library, config.weights, run, report)
         self._opened = await opener.open(
-            model_request(
+            ModelRequest.from_proto(
                 request.weights,
                 request.model,
                 request.fingerprint,
-                lambda checkpoint: select(self._device, request, settings, checkpoint),
+                lambda checkpoint: select(self._device, request, config, checkpoint),
                 None if request.route else lambda: asked_of(request),
             )
         )
@@ -215,7 +219,7 @@ class StageRole:
         self, on_message: Callable[[Message], None], on_lost: Callable[[DeviceLostError], None]
     ) -> OutLink:
         """Try until the next device, which is set up at the same time, takes the stream."""
-        deadline = time.monotonic() + self._settings.load_s
+        deadline = time.monotonic() + self._config.deadlines.load_s
         while True:
             self._check_not_stopped()
             try:
@@ -225,7 +229,7 @@ class StageRole:
                     pipeline=self.pipeline,
                     device=self._device,
                     events=LinkEvents(on_message, on_lost),
-                    settings=self._settings.link,
+                    settings=self._config.link,
                     route=self._request.route,
                     observer=self._observer,
                 )

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedStage
 from flowedge.agent.roles.neighbours import find_neighbours
 from flowedge.agent.roles.reporting import ReportProgress
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CheckpointError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.fetch.fetcher import SourceAddress
-from flowedge.weights.fetch.peer import Peer
 from flowedge.weights.fetch.progress import mib
-from flowedge.weights.known_models import name_of, shown
-from flowedge.weights.library import Library
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import WeightsClient
+from flowedge.weights.known_models import printable_name
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.manifest.reference import resolve
+from flowedge.weights.model_directory import model_name
+from flowedge.weights.open.model_opener import ModelOpener
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
-from flowedge.weights.open.opening import ModelOpener
 from flowedge.weights.service import WeightsService
 from flowedge.weights.threads import finish_in_thread
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 REPORT_S = 2.0  # between two words on how far hashing is
 
 
-def serve_weights(server: grpc.aio.Server, device: str, settings: AgentSettings) -> Library:
+def serve_weights(server: grpc.aio.Server, device: str, config: AgentConfig) -> LocalWeights:
     """Have a server give what the device has; returns that. BadRequestError for a cache that cannot be."""
-    library = Library.configured(settings.cache_dir, settings.cache_gib)
-    rpc.add_WeightsServicer_to_server(WeightsService(device, library, settings.weights), server)
+    library = LocalWeights.configured(config.cache.dir, config.cache.gib)
+    rpc.add_WeightsServicer_to_server(WeightsService(device, library, config.weights), server)
     return library
 
 
-def keep_from_hub(settings: AgentSettings) -> None:
+def keep_from_hub(config: AgentConfig) -> None:
     """Have the hub's library ask nobody, unless the settings allow it or the environment says otherwise.
 
     To be called before the library is imported.
     """
-    if not settings.weights.hub:
+    if not config.weights.hub:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -62,8 +62,8 @@ class WeightSharing:
     """
 
     device: str
-    library: Library
-    settings: AgentSettings
+    library: LocalWeights
+    config: AgentConfig
     lane: ComputeThread
     address_for: Callable[[str], str]
 
@@ -79,16 +79,16 @@ class WeightSharing:
 
         Raises CheckpointError for a model that cannot be shared, DeviceLostError for a lost device.
         """
-        lacking = not all(await asyncio.gather(*(self._looks(stage, request.model) for stage in stages)))
+        lacking = not all(await asyncio.gather(*(self._has_model(stage, request.model) for stage in stages)))
         in_need = [
             middle
             for middle in middles
-            if middle.setup is not None and not await self._looks(middle, middle.setup.model)
+            if middle.setup is not None and not await self._has_model(middle, middle.setup.model)
         ]
         if not lacking and not in_need:
             return {}
         devices = [device.address for device in (*stages, *middles)]
-        devices += await find_neighbours(self.device, devices, self.settings)
+        devices += await find_neighbours(self.device, devices, self.config)
         found: dict[str, pb.WeightSources] = {}
         if lacking:
             name, manifest = await self._share(request.model, checkpoint, report)
@@ -109,29 +109,29 @@ class WeightSharing:
         """
 
         async def run(function: Callable[[], Any]) -> Any:
-            return (await self.lane.run(function, self.settings.load_s))[0]
+            return (await self.lane.run(function, self.config.deadlines.load_s))[0]
 
-        others = await find_neighbours(self.device, stages, self.settings)
+        others = await find_neighbours(self.device, stages, self.config)
         opener = ModelOpener(
-            self.device, self.library, self.settings.weights, run, partial(report, self.device)
+            self.device, self.library, self.config.weights, run, partial(report, self.device)
         )
-        wish = ModelRequest(
+        needed = ModelRequest(
             model=model,
-            name=shown(model),
-            manifest=resolve(model, self.library.shelf),
+            name=printable_name(model),
+            manifest=self.library.known_models.resolve(model),
             fingerprint="",
             sources=tuple(map(SourceAddress, [*stages, *others])),
             select=_select_head,
-            every_file=True,
+            with_tokenizer=True,
         )
-        return await opener.open(wish)
+        return await opener.open(needed)
 
-    async def _looks(self, stage: PlannedStage, model: str) -> bool:
-        peer = Peer(stage.address, self.settings.weights)
+    async def _has_model(self, stage: PlannedStage, model: str) -> bool:
+        client = WeightsClient(stage.address, self.config.weights)
         try:
-            return await peer.looks(model)
+            return await client.has_model(model)
         finally:
-            await peer.close()
+            await client.close()
 
     def _of(
         self,
@@ -157,17 +157,17 @@ class WeightSharing:
         def find() -> str:
             from flowedge.agent.roles.stage_loading import asked_of  # noqa: PLC0415
             from flowedge.models.quant.quant_cache import QuantCache  # noqa: PLC0415
-            from flowedge.weights.open.quantised import keys_of, list_quantised  # noqa: PLC0415
+            from flowedge.weights.open.quantised import list_quantised, quantised_keys  # noqa: PLC0415
 
             layers = int(checkpoint.config.num_hidden_layers)
             block = pb.StageRole(quant=request.quant, dtype=request.dtype, layer_stop=layers)
-            keys = keys_of(checkpoint, manifest, asked_of(block))
-            settings = self.settings
-            cache = QuantCache.configured(settings.cache_dir, settings.cache_gib)
-            listed, locations = list_quantised(keys.values(), cache)
+            keys = quantised_keys(checkpoint, manifest, asked_of(block))
+            config = self.config
+            cache = QuantCache.configured(config.cache.dir, config.cache.gib)
+            listed, ranges = list_quantised(keys.values(), cache)
             if not listed.entries:
                 return ""
-            self.library.give(listed.content, locations)
+            self.library.give(listed.content, ranges)
             return listed.id
 
         return await finish_in_thread(find)
@@ -198,19 +198,19 @@ class WeightSharing:
         finally:
             called_off.set()  # a thread cannot be stopped otherwise
         manifest: Manifest = described.result().manifest
-        name = name_of(source)
-        self.library.share(name, manifest, described.result().locations)
+        name = model_name(source)
+        self.library.share(name, manifest, described.result().ranges)
         return name, manifest
 
     def _known(self, model: str) -> tuple[str, Manifest]:
-        for known in self.library.shelf.models():
+        for known in self.library.known_models.models():
             if known.manifest.id == model:
                 return known.name, known.manifest
         raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")
 
 
 def _select_head(checkpoint: Checkpoint) -> Sequence[str]:
-    from flowedge.weights.manifest.needed import head_tensors  # noqa: PLC0415
+    from flowedge.weights.open.needed_tensors import head_tensors  # noqa: PLC0415
 
     return head_tensors(checkpoint)
 

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.failed_load import release_frames
 from flowedge.agent.roles.reporting import ReportProgress
 from flowedge.agent.roles.role import PipelineRole, RoleHolder
-from flowedge.agent.roles.stage_role import StageRole
-from flowedge.agent.settings import AgentSettings
+from flowedge.agent.roles.stage_role import MakePacing, StageRole
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
 from flowedge.live import timeline_wire as timelines
@@ -30,7 +30,7 @@ from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.library import Library
+from flowedge.weights.local_weights import LocalWeights
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -46,17 +46,19 @@ class AgentService(rpc.AgentServicer):
         self,
         identity: DeviceInfo,
         roles: RoleHolder,
-        settings: AgentSettings,
+        config: AgentConfig,
         lane: ComputeThread,
-        library: Library,
+        library: LocalWeights,
         observer: LiveObserver = UNOBSERVED,
+        pacing: MakePacing | None = None,
     ) -> None:
         self._identity = identity
         self._roles = roles
-        self._settings = settings
+        self._config = config
         self._lane = lane
         self._observer = observer
         self._library = library
+        self._pacing = pacing
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         """The device and its role."""
@@ -69,7 +71,14 @@ class AgentService(rpc.AgentServicer):
         """Take the role of a stage."""
         name = self._identity.name
         role = StageRole(
-            name, request, self._settings, self._lane, self._library, self._roles.drop_soon, self._observer
+            name,
+            request,
+            self._config,
+            self._lane,
+            self._library,
+            self._roles.drop_soon,
+            self._observer,
+            self._pacing,
         )
         await self._become(
             context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
@@ -87,10 +96,11 @@ class AgentService(rpc.AgentServicer):
             identity.name,
             identity.address_for,
             request,
-            self._settings,
+            self._config,
             self._lane,
             self._library,
             observer=self._observer,
+            pacing=self._pacing,
         )
         await self._take(role, request, lambda: role.load(report))
 

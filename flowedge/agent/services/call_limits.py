@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from flowedge.agent.limits import AgentLimits
+from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import CapacityError
 from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import abort

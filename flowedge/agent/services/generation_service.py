@@ -8,12 +8,11 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.limits import AgentLimits
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.request_log import RequestLog
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
@@ -36,13 +35,11 @@ DEFAULT_NOISE = "shared"
 class GenerationService(rpc.GenerationServicer):
     """Serves requests with whatever pipeline this device is the draft node of."""
 
-    def __init__(
-        self, device: str, roles: RoleHolder, settings: AgentSettings, metrics: AgentMetrics
-    ) -> None:
+    def __init__(self, device: str, roles: RoleHolder, config: AgentConfig, metrics: AgentMetrics) -> None:
         self._device = device
         self._metrics = metrics
         self._roles = roles
-        self._settings = settings
+        self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
@@ -63,7 +60,7 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models, self._settings.limits)
+        request = _to_request(message, models, self._config.limits)
         role.check_memory(_rows(request))
         generation = live.generate(request, arrived)
         try:
@@ -85,7 +82,7 @@ class GenerationService(rpc.GenerationServicer):
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await context.write(pb.GenerateEvent(started=started))
         while True:
-            output = await generation.next_output(self._settings.keep_alive_s)
+            output = await generation.next_output(self._config.deadlines.keep_alive_s)
             match output:
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import grpc.aio
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.measure_progress import MeasureProgress
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.drafting.choice import drafters_of
 from flowedge.live.compute_thread import ComputeThread
@@ -48,13 +48,13 @@ class MeasureService(rpc.MeasureServicer):
         self,
         identity: DeviceInfo,
         roles: RoleHolder,
-        settings: AgentSettings,
+        config: AgentConfig,
         lane: ComputeThread,
         limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
     ) -> None:
         self._identity = identity
         self._roles = roles
-        self._settings = settings
+        self._config = config
         self._lane = lane
         self._limits = limits
 
@@ -74,7 +74,7 @@ class MeasureService(rpc.MeasureServicer):
         async def measure() -> pb.MeasureLinkReply:
             _check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)
-            sender = LinkSender(request.peer, request.peer_id, self._settings.link, self._limits)
+            sender = LinkSender(request.peer, request.peer_id, self._config.link, self._limits)
             measuring = sender.measure(request.bytes, request.round_trips)
             return await within(
                 2 * self._limits.total_s, measuring, f"the link to {request.peer} was not measured"
@@ -114,13 +114,13 @@ class MeasureService(rpc.MeasureServicer):
             dtype=request.dtype or "float32",
             repeats=request.repeats,
             stack_mib=request.stack_mib,
-            threads=self._settings.threads,
+            threads=self._config.agent.threads,
         )
         identity, progress = self._identity, MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
             self._lane.run(
                 lambda: measure_here(options, identity.name, progress.tell, identity.kind),
-                MEASURE_S + self._settings.load_s,  # the last timing sees the time, when it ends
+                MEASURE_S + self._config.deadlines.load_s,  # the last timing sees the time, when it ends
             )
         )
         try:
@@ -132,7 +132,7 @@ class MeasureService(rpc.MeasureServicer):
         finally:
             progress.stop()
             # The device may be given a role when the last timing has ended, and not before.
-            await within(self._settings.load_s, asyncio.wait({work}), "the last timing did not end")
+            await within(self._config.deadlines.load_s, asyncio.wait({work}), "the last timing did not end")
             if not work.cancelled():
                 work.exception()  # looked at, so that a caller who went away leaves no complaint
         return work.result()[0]

@@ -2,100 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
-from flowedge.cli.trust import INSECURE_HELP, ClusterDir
+from flowedge.agent.config.agent_config import SECTIONS
+from flowedge.agent.config.loading import DEFAULT_FILE, load_config
+from flowedge.agent.config.rendering import effective_toml
+from flowedge.cli.orphan import stop_when_input_closes
+
+FLAGS = {
+    "--host": ("agent", "host"),
+    "--port": ("agent", "port"),
+    "--name": ("agent", "name"),
+    "--advertise/--no-advertise": ("agent", "advertise"),
+    "--cache-dir": ("cache", "dir"),
+    "--cache-gib": ("cache", "gib"),
+    "--cluster-dir": ("security", "cluster_dir"),
+    "--insecure": ("security", "insecure"),
+    "--hub/--no-hub": ("weights", "hub"),
+    "--log-format": ("log", "format"),
+    "--log-level": ("log", "level"),
+}
+"""The section and key that each flag sets."""
 
 
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Have Typer see an option for each of FLAGS in place of the command's `**flags`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    options = [_option(flag, *setting) for flag, setting in FLAGS.items()]
+    command.__signature__ = signature.replace(parameters=[*options, *own])  # type: ignore[attr-defined]
+    return command
+
+
+def _option(flag: str, section: str, key: str) -> inspect.Parameter:
+    """Return the parameter of a flag, which is None when the flag is not given."""
+    field = SECTIONS[section].model_fields[key]
+    types = (field.annotation, *get_args(field.annotation))
+    kind: Any = next((each for each in (bool, int, float) if each in types), str)
+    least, most = (
+        next((getattr(bound, name) for bound in field.metadata if hasattr(bound, name)), None)
+        for name in ("ge", "le")
+    )
+    option = Annotated[kind | None, typer.Option(flag, help=field.description, min=least, max=most)]
+    only_by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(_parameter(flag), only_by_name, default=None, annotation=option)
+
+
+def _parameter(flag: str) -> str:
+    return flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+@_with_flags
 def agent(
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help="Address to listen on; 0.0.0.0 for every network of the device, as it is by default once "
-            "the device has joined a cluster. Until then loopback."
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on; 0, the default, takes a free one."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the device; the one it joined its cluster with, or the host's."),
-    ] = None,
-    advertise: Annotated[
-        bool | None,
-        typer.Option(
-            "--advertise/--no-advertise", help="Make the agent known by zeroconf, as it is by default."
-        ),
-    ] = None,
-    cache_dir: Annotated[
-        str | None,
-        typer.Option(help="Directory to keep weights in; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
-    ] = None,
-    cache_gib: Annotated[
-        float | None,
-        typer.Option(min=0, help="GiB they may take there; FLOWEDGE_CACHE_GIB or 16. 0 keeps none."),
-    ] = None,
-    cluster_dir: ClusterDir = None,
-    insecure: Annotated[bool | None, typer.Option("--insecure", help=INSECURE_HELP)] = None,
-    hub: Annotated[
-        bool | None,
-        typer.Option("--hub/--no-hub", help="Ask the hub for models that no device has; off by default."),
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(help='"text", the default, or "json": an object a line, on stderr.')
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(help='What to log at least: "debug", "info" (the default), "warning", "error".'),
-    ] = None,
+    *,
     config: Annotated[
         Path | None,
-        typer.Option(help="Configuration file; /etc/flowedge/agent.toml, if there is one, when not given."),
+        typer.Option(help=f"Configuration file; if not given, {DEFAULT_FILE} where there is one."),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Print every setting with where its value came from, and exit."),
+        typer.Option("--print-config", help="Print every setting with the origin of its value, and exit."),
     ] = False,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
     ] = False,
+    **flags: Any,
 ) -> None:
     """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.
 
     Flags go before environment variables (FLOWEDGE_AGENT__PORT), those before the configuration file.
     """
-    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
-
-    flags = {
-        "--host": ("agent", "host", host),
-        "--port": ("agent", "port", port),
-        "--name": ("agent", "name", name),
-        "--advertise": ("agent", "advertise", advertise),
-        "--cluster-dir": ("security", "cluster_dir", None if cluster_dir is None else str(cluster_dir)),
-        "--insecure": ("security", "insecure", insecure),
-        "--cache-dir": ("cache", "dir", cache_dir),
-        "--cache-gib": ("cache", "gib", cache_gib),
-        "--hub": ("weights", "hub", hub),
-        "--log-format": ("log", "format", log_format),
-        "--log-level": ("log", "level", log_level),
-    }
-    effective = load_config(flags, config)
+    given = {flag.partition("/")[0]: (*setting, flags[_parameter(flag)]) for flag, setting in FLAGS.items()}
+    effective = load_config(given, config)
     if print_config:
-        from flowedge.agent.config.rendering import effective_toml  # noqa: PLC0415
-
         print(effective_toml(effective), end="")
         return
     if exit_with_parent:
-        from flowedge.cli.orphan import stop_when_input_closes  # noqa: PLC0415
-
         stop_when_input_closes()
-    from flowedge.agent.main import serve  # noqa: PLC0415
+    from flowedge.agent.main import serve  # noqa: PLC0415 (printing the configuration takes no server)
 
-    file = "" if effective.file is None else str(effective.file)
-    serve(replace(effective.config.settings(), config=file))
+    serve(effective.config, file=effective.file)

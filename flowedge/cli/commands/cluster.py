@@ -18,9 +18,8 @@ from flowedge.cli.screens.tables import plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
 from flowedge.security.authority.authority import JOINING, Authority
-from flowedge.security.authority.enrolment_service import serve_authority
+from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
 from flowedge.security.authority.member_ledger import IssuedCertificate
-from flowedge.security.authority.own_addresses import service_addresses
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import state_dir

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.discovery_options import discovery_settings
+from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, split_peers
 from flowedge.cli.screens import device_watch
 from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
@@ -36,7 +36,7 @@ def devices(
     if watch:
         if rate or peers is not None:
             raise BadRequestError("--watch goes with neither --rate nor --peers")
-        settings = discovery_settings()
+        settings = load_config().config.discovery
         device_watch.watch(settings, settings.peers, as_json=as_json)
         return
     agents = _find(timeout, peers)
@@ -56,5 +56,5 @@ def devices(
 def _find(timeout: float, peers: str | None) -> list[SurveyedAgent]:
     if peers is not None:
         return survey([], split_peers(peers))
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     return survey(asyncio.run(discover(timeout, settings=settings)), settings.peers)

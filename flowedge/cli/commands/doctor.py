@@ -53,13 +53,13 @@ def doctor(
 
 
 def _examination(peers: str | None, timeout: float, slow: float, rate: bool, libraries: bool) -> Examination:
-    config = load_config({}).config
+    config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
     store = current().store
-    holder = None if store is None else store.identity.holder
+    holder = None if store is None else store.credentials.holder
     return Examination(
-        config.discovery.settings(),
+        config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
         join_address(host, config.agent.port) if config.agent.port else None,
         discover_s=timeout,

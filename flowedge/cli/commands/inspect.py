@@ -16,7 +16,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 
 if TYPE_CHECKING:
-    from flowedge.models.checkpoint.inspection import ModelSizes
+    from flowedge.models.inspection import ModelSizes
 
 _PIPED_WIDTH = 120  # columns
 
@@ -54,7 +54,7 @@ def inspect(
 def _sizes(model: str, dtype: str, quants: list[str]) -> ModelSizes:
     # These import torch, which --help and wrong options need not wait for.
     from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.checkpoint.inspection import inspect_checkpoint  # noqa: PLC0415
+    from flowedge.models.inspection import inspect_checkpoint  # noqa: PLC0415
 
     return inspect_checkpoint(Checkpoint.open(model), dtype, quants)
 

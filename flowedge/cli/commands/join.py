@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from flowedge.security.credentials import enrolment
-from flowedge.security.credentials.token import JoinToken
+from flowedge.security.credentials.join_token import JoinToken
 from flowedge.system.state_dir import state_dir
 
 
@@ -30,7 +30,7 @@ def join(
     parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
     state = directory or state_dir()
     store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
-    holder, joined = store.identity.holder, store.identity.cluster
+    holder, joined = store.credentials.holder, store.credentials.cluster
     print(
         f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
         f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {state}"

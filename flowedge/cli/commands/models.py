@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from flowedge.cli.discovery_options import discovery_settings
+from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, Quant, split_peers
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
@@ -18,9 +18,9 @@ from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from flowedge.weights.inventory import HeldModel, ask_all, own_models, remove_model, verify_models
-from flowedge.weights.library import Library
-from flowedge.weights.manifest.reference import is_reference
-from flowedge.weights.pulling import import_model, pull_model, quantise_model
+from flowedge.weights.known_models import is_reference
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.pulling import pull_model
 
 _PIPED_WIDTH = 160  # columns
 
@@ -56,7 +56,7 @@ def list_models(
     choose_credentials(cluster_dir, insecure)
     addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
-    held = [*own_models(Library.configured(cache_dir, None)), *held]
+    held = [*own_models(LocalWeights.configured(cache_dir, None)), *held]
     for problem in problems:
         typer.echo(f"flowedge: {problem}", err=True)
     if as_json:
@@ -87,21 +87,25 @@ def pull(
 ) -> None:
     """Fetch a whole model into the cache, for this device and for agents that ask for it."""
     choose_credentials(cluster_dir, insecure)
-    library = Library.configured(cache_dir, cache_gib)
+    local_weights = LocalWeights.configured(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):
-            model_id = asyncio.run(pull_model(library, model, _agents(peers, timeout), show))
+            model_id = asyncio.run(pull_model(local_weights, model, _agents(peers, timeout), show))
         else:
-            model_id = import_model(library, model, hub=hub, on_transfer=show)
+            from flowedge.weights.importing import import_model  # noqa: PLC0415 (imports torch)
+
+            model_id = import_model(local_weights, model, hub=hub, on_transfer=show)
         if quant != Quant.NONE:
-            quantise_model(library, model_id, quant.value, show)
+            from flowedge.weights.importing import quantise_model  # noqa: PLC0415 (imports torch)
+
+            quantise_model(local_weights, model_id, quant.value, show)
     print(f"sha256:{model_id}")
 
 
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
     """Delete a model from the cache; tensors that are shared with another model, or in use, stay."""
-    freed = remove_model(Library.configured(cache_dir, None), model)
+    freed = remove_model(LocalWeights.configured(cache_dir, None), model)
     typer.echo(f"{freed / 2**20:.1f} MiB were freed", err=True)
 
 
@@ -113,7 +117,7 @@ def verify(
     cache_dir: CacheDir = None,
 ) -> None:
     """Read cached weights and delete those that are damaged; they are fetched again when needed."""
-    good, damaged = verify_models(Library.configured(cache_dir, None), model)
+    good, damaged = verify_models(LocalWeights.configured(cache_dir, None), model)
     if damaged:
         raise CheckpointError(
             f"{damaged} of {good + damaged} objects were damaged and were deleted; they are fetched again "
@@ -126,7 +130,7 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
     """Return the addresses of the agents to ask: those of `peers`, or those that are found."""
     if peers is not None:
         return list(split_peers(peers))
-    settings = discovery_settings()
+    settings = load_config().config.discovery
     devices = asyncio.run(discover(timeout, settings=settings))
     found = [device.address for device in devices if not device.mismatch]
     return list(dict.fromkeys([*settings.peers, *found]))

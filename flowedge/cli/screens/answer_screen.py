@@ -13,8 +13,8 @@ from rich.text import Text
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
 from flowedge.cli.screens.tables import plain_table
 from flowedge.cli.screens.transfers import transfer_bars
-from flowedge.client.assembly import OnTransfer
 from flowedge.engine.statistics import RequestStatistics, StageUse
+from flowedge.weights.fetch.progress import OnTransfer
 
 _SHOWN_PROMPT = 100  # characters
 

@@ -17,8 +17,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from flowedge.client.assembly import OnTransfer
-from flowedge.weights.fetch.progress import FetchProgress
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 _LINE_S = 5.0  # between two lines of a device where there is no terminal
 

@@ -1,0 +1,1 @@
+"""EAGLE draft heads: their layers, their files, and the drafter that runs them."""

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.core.sampling import IntArray
-from flowedge.drafting.heads.eagle_head import EagleAttention, KeyValueViews, Rotary
+from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
 from flowedge.drafting.heads.head_files import (
+    CONFIG_NAME,
     EMBEDDING_KEY,
-    check_tensors,
+    fill_head,
     llama_config,
-    read_config,
     read_tensors,
     write_head,
 )
+from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-3"
 TAPPED_STATES = 3
 OFFSETS_KEY, MASK_KEY = "d2t", "t2d"
-# Heads with these draw on other layers, or wire their layer otherwise, than the published ones.
+# Heads with these settings tap other layers, or wire their layer otherwise, than the published heads.
 REFUSED_SETTINGS = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "norm_before_residual")
 
 
@@ -40,56 +43,54 @@ class Eagle3Layer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(
-        self, embedded: Tensor, hidden: Tensor, rotary: Rotary, cache: KeyValueViews, mask: Tensor
-    ) -> Tensor:
-        """embedded and hidden [rows, hidden] -> [rows, hidden]."""
+    def forward(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """Return [rows, hidden] for `embedded` and `hidden` of the same shape."""
         inputs = torch.cat((self.input_layernorm(embedded), self.hidden_norm(hidden)), dim=-1)
-        hidden = hidden + self.self_attn(inputs, rotary, cache, mask)
+        hidden = hidden + self.self_attn(inputs, context)
         updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return updated
 
 
-class Eagle3Head(nn.Module):
-    """Predicts what stands for the target's next state, from the last one and the token that follows it.
+class Eagle3Head(DraftHead):
+    """A head whose states are its own output before the final norm.
 
-    The state of a true row is `fc` of the target's hidden states entering three layers; below the true rows
-    it is the head's output, before its final norm. Row t pairs state[t] with token[t+1] and has RoPE position
-    t; `logits` of its output are those of token[t+2]. `embed_tokens` is None where the checkpoint leaves the
-    embedding to be shared with the target.
+    The state of a true row is `fc` of the inputs of three layers of the target.
     """
 
-    d2t: Tensor  # int64 [draft_vocab], target id less draft id
+    d2t: Tensor  # int64 [draft_vocab], the target's token id minus the draft token id
 
     def __init__(
         self, config: LlamaConfig, draft_vocab: int, target_hidden: int, own_embedding: bool = False
     ) -> None:
-        """target_hidden: width of the target's hidden states."""
-        super().__init__()
-        self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if own_embedding else None
+        """Create a head for a target whose hidden states are `target_hidden` wide."""
+        super().__init__(config, own_embedding)
         self.fc = nn.Linear(TAPPED_STATES * target_hidden, config.hidden_size, bias=False)
         self.midlayer = Eagle3Layer(config)
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, draft_vocab, bias=False)
         self.register_buffer(OFFSETS_KEY, torch.zeros(draft_vocab, dtype=torch.int64))
-        self.rotary_emb = LlamaRotaryEmbedding(config)
 
-    def forward(
-        self,
-        token_embeddings: Tensor,
-        features: Tensor,
-        positions: Tensor,
-        cache: KeyValueViews,
-        mask: Tensor,
-    ) -> Tensor:
-        """The states [rows, hidden] that follow the rows given; arguments as those of EagleHead.forward."""
-        rotary = self.rotary_emb(features, positions)
-        predicted: Tensor = self.midlayer(token_embeddings, features, rotary, cache, mask)
+    @property
+    def target_hidden_size(self) -> int:
+        return self.fc.in_features // TAPPED_STATES
+
+    @property
+    def vocabulary(self) -> IntArray:
+        return self.target_ids(np.arange(self.lm_head.out_features))
+
+    def true_states(self, rows: Tensor) -> Tensor:
+        fused: Tensor = self.fc(rows[:, -self.fc.in_features :])
+        return fused
+
+    def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:  # noqa: ARG002
+        return self.logits(states)
+
+    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        predicted: Tensor = self.midlayer(embedded, hidden, context)
         return predicted
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits [n, draft_vocab] in float32 of predicted states [n, hidden]."""
+        """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
         return linear(self.norm(states), self.lm_head.weight).float()
 
     def target_ids(self, draft_ids: IntArray) -> IntArray:
@@ -99,14 +100,11 @@ class Eagle3Head(nn.Module):
 
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
-    """The head of a published EAGLE-3 checkpoint folder, in evaluation mode with its weights in `dtype`.
-
-    Raises CheckpointError.
-    """
-    settings = read_config(directory / "config.json")
+    """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
+    settings = read_json_object(directory / CONFIG_NAME)
     for name in REFUSED_SETTINGS:
         if settings.get(name):
-            raise CheckpointError(f"{directory / 'config.json'} sets {name}, which is not supported")
+            raise CheckpointError(f"{directory / CONFIG_NAME} sets {name}, which is not supported")
     config = llama_config(settings, directory, KIND)
     draft_vocab = _size(settings, "draft_vocab_size", config.vocab_size, directory)
     target_hidden = _size(settings, "target_hidden_size", config.hidden_size, directory)
@@ -115,38 +113,29 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
     head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding=EMBEDDING_KEY in tensors)
-    check_tensors(head, tensors, directory, KIND)
+    fill_head(head, tensors, dtype, directory, KIND)
     if draft_vocab != config.vocab_size:
         _check_maps(tensors[OFFSETS_KEY], mask, config.vocab_size, directory)
-    # Assigned rather than head.to(dtype): that would round the rotary frequencies as well.
-    head.load_state_dict(
-        {name: value.to(dtype) if name != OFFSETS_KEY else value for name, value in tensors.items()},
-        assign=True,
-    )
-    return head.requires_grad_(False).eval()
+    return head
 
 
 def save_eagle3_head(head: Eagle3Head, directory: Path) -> None:
     """Write config.json and model.safetensors in the published layout, each replaced in one step."""
     mask = torch.zeros(head.config.vocab_size, dtype=torch.bool)
     mask[torch.arange(len(head.d2t)) + head.d2t] = True
-    settings = {
-        "draft_vocab_size": len(head.d2t),
-        "target_hidden_size": head.fc.in_features // TAPPED_STATES,
-        "dtype": str(head.fc.weight.dtype).removeprefix("torch."),
-    }
+    settings = {"draft_vocab_size": len(head.d2t), "target_hidden_size": head.target_hidden_size}
     write_head(directory, head.config, settings, {**head.state_dict(), MASK_KEY: mask})
 
 
 def _size(settings: dict[str, object], name: str, default: int, directory: Path) -> int:
     value = settings.get(name, default)
     if type(value) is not int or value < 1:
-        raise CheckpointError(f"{directory / 'config.json'}: {name} is {value!r}, no size")
+        raise CheckpointError(f"{directory / CONFIG_NAME}: {name} is {value!r}, not a number of 1 or more")
     return value
 
 
 def _check_maps(offsets: Tensor, mask: Tensor | None, vocab: int, directory: Path) -> None:
-    """Have the maps name each token of the draft vocabulary once, and agree with each other."""
+    """Check that the maps name each token of the draft vocabulary once, and agree with each other."""
     if offsets.dtype != torch.int64:
         raise CheckpointError(f"{directory}: {OFFSETS_KEY} is {offsets.dtype}, expected torch.int64")
     ids = torch.arange(len(offsets)) + offsets

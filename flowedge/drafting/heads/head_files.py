@@ -1,9 +1,8 @@
-"""The folder of a published draft head; reading raises CheckpointError for what is amiss."""
+"""The folder of a published draft head. Readers raise CheckpointError for files that they cannot use."""
 
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import warnings
 from pathlib import Path
@@ -11,34 +10,24 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import Tensor
 from transformers import LlamaConfig
 
 from flowedge.core.errors import CheckpointError
+from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.models.checkpoint.weight_file import open_weights
 
+CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"
 BIN_NAME = "pytorch_model.bin"
 EMBEDDING_KEY = "embed_tokens.weight"
 UNUSED_SETTINGS = ("bias", "architectures", "model_type")
-UNREADABLE = (SafetensorError, OSError, EOFError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError)
-IGNORED_SUFFIX = "rotary_emb.inv_freq"  # older checkpoints carry this derived buffer
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The settings of a head's config.json."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the EAGLE head's {path}: {error}") from error
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return settings
+IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
 
 
 def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaConfig:
-    """The sizes of a head's one layer; `kind` is what errors call the head."""
+    """The config of a head's layer; `kind` is the name of the head in errors."""
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
         raise CheckpointError(f"{directory} is no {kind} head: num_hidden_layers is {layers}, expected 1")
@@ -46,52 +35,57 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaC
     try:
         return LlamaConfig(**known)
     except (StrictDataclassError, TypeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{directory / 'config.json'} is not a usable Llama config: {error}") from error
+        raise CheckpointError(f"{directory / CONFIG_NAME} is not a usable Llama config: {error}") from error
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """A head's tensors by name, without buffers that are derived."""
-    stored = _stored_tensors(directory)
-    return {name: value for name, value in stored.items() if not name.endswith(IGNORED_SUFFIX)}
+    """A head's tensors by name, without derived buffers."""
+    path = directory / SAFETENSORS_NAME
+    if not path.exists():
+        path = directory / BIN_NAME
+        if not path.exists():
+            raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
+        warnings.warn(f"{path} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=3)
+    stored = open_weights(path)
+    return {name: stored[name][...] for name in stored if not name.endswith(IGNORED_SUFFIX)}
 
 
-def _stored_tensors(directory: Path) -> dict[str, Tensor]:
-    safe, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
-    try:
-        if safe.exists():
-            return load_file(safe)
-        if pickled.exists():
-            warnings.warn(f"{pickled} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=4)
-            return dict(torch.load(pickled, map_location="cpu", weights_only=True))
-    except UNREADABLE as error:
-        raise CheckpointError(f"cannot read the EAGLE head's weights in {directory}: {error}") from error
-    raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
-
-
-def check_tensors(head: nn.Module, tensors: dict[str, Tensor], directory: Path, kind: str) -> None:
-    """Raise a CheckpointError that names every missing, unexpected or misshapen tensor."""
-    expected = {name: tuple(value.shape) for name, value in head.state_dict().items()}
+def fill_head(
+    head: DraftHead, tensors: dict[str, Tensor], dtype: torch.dtype, directory: Path, kind: str
+) -> None:
+    """Give a head its weights in `dtype`, frozen, and put it in evaluation mode."""
+    expected = head.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is not part of an {kind} head" for name in tensors if name not in expected]
     problems += [
-        f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in tensors and tuple(tensors[name].shape) != shape
+        f"{name} is {list(tensors[name].shape)}, expected {list(wanted.shape)}"
+        for name, wanted in expected.items()
+        if name in tensors and tensors[name].shape != wanted.shape
     ]
     if problems:
         raise CheckpointError(f"the EAGLE head in {directory} does not fit its config: {'; '.join(problems)}")
+    # Assigned, because head.to(dtype) would round the rotary frequencies as well.
+    head.load_state_dict(
+        {
+            name: each.to(dtype) if expected[name].is_floating_point() else each
+            for name, each in tensors.items()
+        },
+        assign=True,
+    )
+    head.requires_grad_(False).eval()
 
 
 def write_head(
     directory: Path, config: LlamaConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    """Write config.json, of `config` with `settings` on top, and model.safetensors, each in one step."""
+    """Write config.json, from `config` and then `settings`, and model.safetensors, each in one step."""
     directory.mkdir(parents=True, exist_ok=True)
-    written = {**config.to_diff_dict(), "num_hidden_layers": 1, **settings}
-    weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / "config.json.part"
+    dtype = str(tensors["fc.weight"].dtype).removeprefix("torch.")
+    written = {**config.to_diff_dict(), "num_hidden_layers": 1, "dtype": dtype, **settings}
+    weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / f"{CONFIG_NAME}.part"
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     config_part.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file(contiguous, weights_part, metadata={"format": "pt"})
-    shutil.copymode(config_part, weights_part)  # safetensors writes for the owner alone
+    shutil.copymode(config_part, weights_part)  # safetensors creates files for their owner alone
     weights_part.replace(directory / SAFETENSORS_NAME)
-    config_part.replace(directory / "config.json")
+    config_part.replace(directory / CONFIG_NAME)

@@ -1,26 +1,27 @@
-"""A head's own errors in a session, by which its next predictions are corrected.
+"""The correction of a head's predictions by the errors that it has made in the same session.
 
-An EAGLE head predicts the target's next hidden state, and the true one comes with the next row. So the draft
-node knows each error that the head has made, at no cost. Where a prediction resembles an earlier one, so will
-its error: text that repeats itself, in words or in form, is then foreseen as the target has answered it.
+An EAGLE head predicts the target's next hidden state, and the true state comes with the next row. So the
+draft node knows each error of the head, at no cost. A prediction that resembles an earlier one will have a
+similar error. In a text that repeats itself, in words or in form, the corrected prediction follows the
+target's earlier answer.
 """
 
 from __future__ import annotations
 
 import torch
 
-BANDWIDTH = 0.05  # of 1 - cosine: how near an earlier prediction has to be to count
-RESISTANCE = 0.1  # earlier predictions at distance 0 that an error of 0 counts as
-WINDOW = 1024  # rows whose errors are remembered
+BANDWIDTH = 0.05  # in units of 1 - cosine: the distance at which an earlier prediction hardly counts
+RESISTANCE = 0.1  # the weight of an error of 0, relative to an earlier prediction at distance 0
+WINDOW = 1024  # rows whose errors are used
 CHUNK = 128  # rows that are corrected at once
-ROW_VECTORS = 3  # as wide as a hidden state, that are kept of a row
+ROW_VECTORS = 3  # vectors of the hidden size that are stored for each row
 
 
 class Recall:
-    """The latest WINDOW predictions and errors of one session; row t has been told by row t + 1."""
+    """The predictions of one session and their errors; the error of row t is known with row t + 1."""
 
     def __init__(self, rows: int, hidden: int, dtype: torch.dtype) -> None:
-        """Room for so many true rows of this width."""
+        """Allocate memory for `rows` true rows of width `hidden`."""
         self._predicted = torch.zeros((rows, hidden), dtype=dtype)
         self._directions = torch.zeros((rows, hidden), dtype=dtype)
         self._errors = torch.zeros((rows, hidden), dtype=dtype)
@@ -30,14 +31,14 @@ class Recall:
         return ROW_VECTORS * hidden * dtype.itemsize
 
     def extend(self, start: int, given: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
-        """Take in true rows from `start` on, which replace any that were there.
+        """Store true rows from `start` on, in place of earlier ones, and correct their predictions.
 
         Args:
             given: [n, hidden], the target's hidden states that the rows begin with.
-            predicted: [n, hidden], what the head made of them: those of the rows after each.
+            predicted: [n, hidden], the head's predictions of the states after them.
 
         Returns:
-            [n, hidden], `predicted` corrected by what was known before each.
+            [n, hidden], each prediction corrected by the errors known before its row.
         """
         stop = start + len(given)
         self._predicted[start:stop] = predicted
@@ -57,8 +58,8 @@ class Recall:
     def _corrected(self, predicted: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
         """Predictions [n, hidden], each corrected by the latest errors of the first known[i] true rows.
 
-        What is added is the mean of errors, weighed by exp((cosine - 1) / BANDWIDTH) of the predictions they
-        belong to, and of an error of 0 with the weight RESISTANCE.
+        The correction is the weighted mean of these errors and of an error of 0. An error's weight is
+        exp((cosine - 1) / BANDWIDTH), by the cosine of its prediction and this one; that of 0 is RESISTANCE.
         """
         stop = int(known.max())
         place = torch.arange(max(int(known.min()) - WINDOW, 0), stop)

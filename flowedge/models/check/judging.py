@@ -1,4 +1,4 @@
-"""When two tokens count as a tie under rounding."""
+"""The judgement whether two tokens are a tie under rounding."""
 
 from __future__ import annotations
 
@@ -6,54 +6,51 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flowedge.core.arrays import BoolArray, FloatArray
 from flowedge.core.sampling import SamplingParams, gumbel_noise
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far rounding alone moves this model's logits, measured on some text."""
+    """The effect of rounding alone on a model's logits, measured on some text."""
 
-    max_logit_difference: float  # 1-row against many-row forwards
-    tokens: int  # positions compared
+    max_logit_difference: float  # between forwards of 1 row and of many rows
+    tokens: int  # the number of positions compared
 
     @property
     def value(self) -> float:
-        """The tolerance to judge with: both tokens' logits can be off, in opposite directions."""
+        """The tolerance to judge with: the logits of two tokens can differ in opposite directions."""
         return 2 * self.max_logit_difference
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A position where the reference alone draws another token than we did."""
+    """A position where the reference draws another token than we did."""
 
     position: int  # in the whole sequence, prompt included
     ours: int
     reference: int
-    gap: float  # how far ours is behind in the reference's perturbed logits; inf: outside top-k or top-p
+    gap: float  # see `gap_behind`
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What checking an answer against the reference found."""
+    """The result of checking an answer against the reference."""
 
-    checked: int  # tokens compared
-    tolerance: float  # logit units
+    checked: int  # the number of tokens compared
+    tolerance: float  # in logit units
     ties: tuple[Difference, ...]
     failure: Difference | None
 
     @property
     def passed(self) -> bool:
-        """Whether every token was the reference's or a tie with it."""
+        """Whether every token equals the reference's token or is a tie with it."""
         return self.failure is None
 
     @property
     def max_gap(self) -> float:
-        """The largest gap met, failure included; 0 when every token was equal."""
+        """The largest gap of all differences, the failure included; 0 without differences."""
         found = [*self.ties, *([self.failure] if self.failure else [])]
         return max((difference.gap for difference in found), default=0.0)
 
@@ -67,16 +64,18 @@ def gap_behind(
     sampling: SamplingParams,
     tolerance: float,
 ) -> float:
-    """How far `ours` is behind what the reference draws, in logit units.
+    """The score that the token `ours` lacks to be drawn by the reference, in logit units.
 
-    logits: the reference's, float64 [vocab], before temperature; the gap is that of the perturbed
-    log-probabilities times the temperature. Truncation is judged with the same tolerance: a token that
-    rounding may put inside or outside top-k and top-p counts as either, whichever favours ours. A token
-    that cannot be inside gives inf.
+    A score is the perturbed log-probability times the temperature. A token that rounding may put inside or
+    outside of top-k and top-p counts as whichever favours ours; a token that cannot be inside gives inf.
+
+    Args:
+        logits: the reference's logits before temperature, float64 [vocab].
+        tolerance: the largest difference that rounding explains, in logit units.
     """
     if sampling.temperature == 0:
         return float(logits[reference] - logits[ours])
-    possible, certain = _kept(logits, sampling, tolerance)
+    possible, certain = _filtered(logits, sampling, tolerance)
     if not possible[ours]:
         return math.inf
     perturbed = logits + sampling.temperature * gumbel_noise(sampling.seed, position, logits.size)
@@ -84,11 +83,12 @@ def gap_behind(
     return max(0.0, float(rivals.max() - perturbed[ours]))
 
 
-def _kept(logits: FloatArray, sampling: SamplingParams, tolerance: float) -> tuple[BoolArray, BoolArray]:
-    """Which tokens top-k and top-p may keep, and which they must, if logits differ by up to the tolerance."""
+def _filtered(logits: FloatArray, sampling: SamplingParams, tolerance: float) -> tuple[BoolArray, BoolArray]:
+    """The tokens that may pass top-k and top-p if logits differ by up to `tolerance`, and those that must."""
     descending = -np.sort(-logits)
     above_for_sure = np.searchsorted(-descending, -(logits + tolerance), side="left")
-    above_perhaps = np.searchsorted(-descending, -(logits - tolerance), side="right") - 1  # without itself
+    # The search counts the token itself, too.
+    above_perhaps = np.searchsorted(-descending, -(logits - tolerance), side="right") - 1
     possible = np.ones(logits.size, dtype=np.bool_)
     certain = np.ones(logits.size, dtype=np.bool_)
     kept = sampling.top_k or logits.size
@@ -103,6 +103,6 @@ def _kept(logits: FloatArray, sampling: SamplingParams, tolerance: float) -> tup
         stretch = math.exp(min(tolerance / sampling.temperature, 50.0))
         possible &= mass[above_for_sure] / stretch < sampling.top_p
         certain &= (mass[above_perhaps + 1] - own) * stretch < sampling.top_p
-        # The largest logit is kept whatever top_p says.
+        # The largest logit passes any top_p.
         certain |= above_perhaps == 0
     return possible, certain

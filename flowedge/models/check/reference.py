@@ -1,4 +1,4 @@
-"""The same model as transformers runs it, alone, one token at a time: what our output is checked against."""
+"""The model that our output is checked against: transformers' own, one token at a time."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.families import LM_HEAD
+from flowedge.models.checkpoint.families import LM_HEAD, layer_prefix
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.layers.loading import checkpoint_quant
-from flowedge.models.quant.bitsandbytes import settle
-from flowedge.models.quant.cached_encoding import cached_encoding
-from flowedge.models.quant.quant_cache import QuantCache
-from flowedge.models.quant.quantize import check_quant, quantize_block
+from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.bitsandbytes import match_built_layers
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
+from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
 from flowedge.system.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
 
 
 @dataclass(frozen=True)
 class ReferenceOutput:
-    """What the reference generated."""
+    """An answer of the reference."""
 
     token_ids: list[int]  # without the prompt, the end token included
-    margins: list[float]  # of each token: its perturbed logit (or log-probability) minus the runner-up's
+    margins: list[float]  # the perturbed logit or log-probability of each token minus the runner-up's
 
 
 class ReferenceModel:
-    """transformers' own causal LM, with its own attention, cache and generate."""
+    """transformers' causal LM, with transformers' attention, cache and generate."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -59,10 +59,13 @@ class ReferenceModel:
         device: torch.device | str = "cpu",
         quant_cache: QuantCache | None = None,
     ) -> ReferenceModel:
-        """Loads the whole model; the layers' linear weights are quantised as a block's are.
+        """Load the whole model, with the layers' linear weights quantised like those of a LayerBlock.
 
-        quant_cache: where quantised weights are taken from, by what transformers has read, and put.
-        CapacityError when it would not fit the memory available now, CheckpointError as for Checkpoint.
+        `quant_cache` is the cache that quantised weights are taken from and put into.
+
+        Raises:
+            CapacityError: when the model does not fit the memory that is available now.
+            CheckpointError: when the source cannot be found or is not supported.
         """
         check_quant(quant)
         checkpoint = source if isinstance(source, Checkpoint) else Checkpoint.open(source)
@@ -76,27 +79,26 @@ class ReferenceModel:
             config=checkpoint.config,
             key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
             dtype=dtype,
-            # transformers' own sdpa does not do soft-capping.
+            # transformers' sdpa does not apply soft-capping.
             attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
             local_files_only=True,
-            # A quantised checkpoint is put where it belongs while it is read.
+            # transformers moves a quantised checkpoint to its device while reading.
             device_map=None if checkpoint.quant == "none" else {"": device},
         ).eval()
         if checkpoint.quant != "none":
-            settle(model.model.layers, dtype)
+            match_built_layers(model.model.layers, dtype)
         else:
             model.to(device)
             if quant != "none":
-                encode = None if quant_cache is None else cached_encoding(checkpoint, quant, quant_cache)
+                encode = None if quant_cache is None else _cached_encoding(checkpoint, quant, quant_cache)
                 quantize_block(split_experts(model.model.layers), quant, encode=encode)
-        # The checkpoint's own defaults (a repetition penalty, say) are no part of the rule that tokens
-        # are drawn by.
+        # The checkpoint's defaults, such as a repetition penalty, are no part of the sampling rule.
         model.generation_config = _generation_config()
         return cls(model)
 
     @staticmethod
     def required_bytes(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> int:
-        """The bytes that loading takes at its peak: all weights in `dtype`, before any is quantised."""
+        """The peak of memory while loading: the bytes of all weights in `dtype`, before quantisation."""
         return sum(_weight_sums(checkpoint, dtype).values())
 
     def generate(
@@ -106,7 +108,7 @@ class ReferenceModel:
         max_new_tokens: int,
         eos_ids: Collection[int] = (),
     ) -> ReferenceOutput:
-        """Draws tokens until an end token or `max_new_tokens`; BadRequestError for an empty prompt."""
+        """Draw tokens until an end token or `max_new_tokens`."""
         margins = _Margins()
         processors = LogitsProcessorList([_Raw(), *_drawing(sampling), margins])
         tokens = self._generate(prompt_ids, max_new_tokens, processors, eos_ids=eos_ids)
@@ -115,12 +117,10 @@ class ReferenceModel:
     def judge(
         self, prompt_ids: Sequence[int], ours: Sequence[int], sampling: SamplingParams, tolerance: float
     ) -> Judgement:
-        """Compares our tokens with the reference's, in order, and judges every difference.
+        """Compare our tokens with the reference's, in order, and judge every difference.
 
-        tolerance: the largest difference of two logits that rounding explains (`Tolerance.value`). At a
-        difference the reference's perturbed logits of the two tokens are compared: within the tolerance it
-        is a tie, and generation goes on from our token; beyond it the check fails there. The prompt is the
-        same; whether we should have stopped later than we did is not judged.
+        A difference whose gap (see `gap_behind`) is within `tolerance` is a tie, and the reference goes on
+        from our token. A larger gap is a failure and ends the check. An answer that ends too early passes.
         """
         ties: list[Difference] = []
         done = 0
@@ -136,12 +136,14 @@ class ReferenceModel:
 
     @torch.inference_mode()
     def measure_tolerance(self, token_ids: Sequence[int], rows: int = 16) -> Tolerance:
-        """How much a token's logits depend on the number of rows it is computed with, over this text.
+        """Measure how much the logits of a text depend on the number of rows in a forward.
 
-        token_ids: at least two tokens of text like that to be checked; a few hundred are enough.
+        `token_ids` is a text similar to the text to check; a few hundred tokens are enough.
         """
         if len(token_ids) < 2:
-            raise BadRequestError("measuring the tolerance needs a text of two tokens or more")
+            raise BadRequestError(
+                f"measuring the tolerance needs a text of two tokens or more, not of {len(token_ids)}"
+            )
         single, several = DynamicCache(config=self.model.config), DynamicCache(config=self.model.config)
         largest = 0.0
         for start in range(0, len(token_ids), rows):
@@ -197,12 +199,32 @@ class ReferenceModel:
         return [int(token) for token in output[0, len(prompt_ids) :]]
 
 
+def _cached_encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache) -> Encode:
+    """An encoding of weights, given by their paths in the model's list of layers, that uses a cache.
+
+    Its keys are made from the weights that transformers has read into memory, independently of our reader.
+    """
+    backend = backend_of(quant)
+
+    def encode(path: str, weight: torch.Tensor) -> Tensors:
+        rows = WeightRows.of(weight)
+        index, _, inner = path.partition(".")
+        stored = checkpoint.dtype(f"{layer_prefix(int(index))}{inner}.weight")
+        if torch.promote_types(stored, weight.dtype) != weight.dtype:
+            return backend.encode(rows)  # the weight was rounded, so the stored content is not known
+        chunks = (chunk.to(stored) for _, chunk in rows.chunks())
+        key = CacheKey(content_digest(stored, weight.shape, chunks), "", quant, backend.format)
+        return cache.encoded(key, lambda: backend.encode(rows))
+
+    return encode
+
+
 def _generation_config(**settings: Any) -> Any:
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
 
 
 def _drawing(sampling: SamplingParams) -> list[LogitsProcessor]:
-    """The processors whose argmax is the draw: none at temperature 0."""
+    """The processors after which the argmax is the drawn token; none at temperature 0."""
     if sampling.temperature == 0:
         return []
     steps: list[LogitsProcessor] = [TemperatureLogitsWarper(float(sampling.temperature))]
@@ -214,19 +236,19 @@ def _drawing(sampling: SamplingParams) -> list[LogitsProcessor]:
 
 
 class PositionKeyedNoise(LogitsProcessor):
-    """Turns scores into log-probabilities and adds the noise of (seed, the position that is being drawn)."""
+    """Turns scores into log-probabilities and adds the noise of the seed and the drawn position."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """scores: [1, vocab], already warped. Returns float64 [1, vocab]."""
+        """Return float64 [1, vocab] for warped scores [1, vocab]."""
         noise = gumbel_noise(self._seed, input_ids.shape[1], scores.shape[-1])
         return torch.log_softmax(scores.double(), dim=-1) + torch.from_numpy(noise).to(scores.device)
 
 
 class _Raw(LogitsProcessor):
-    """Goes first: the sampler works in float64 throughout, and judging needs the unwarped logits."""
+    """The first processor: it converts logits to float64, and notes them for the judgement."""
 
     logits: torch.Tensor
 
@@ -236,7 +258,7 @@ class _Raw(LogitsProcessor):
 
 
 class _Margins(LogitsProcessor):
-    """Goes last: notes how clear each draw was."""
+    """The last processor: it notes the distance of each drawn token from the runner-up."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -247,31 +269,24 @@ class _Margins(LogitsProcessor):
         return scores
 
 
+@dataclass(eq=False)
 class _Comparison(LogitsProcessor):
-    """Goes last: compares each draw with our token, and keeps the first that differs."""
+    """The last processor: it compares each drawn token with ours, and notes the first difference."""
 
-    def __init__(
-        self, raw: _Raw, prefix: int, ours: Sequence[int], sampling: SamplingParams, tolerance: float
-    ) -> None:
-        self.found: Difference | None = None
-        self._raw = raw
-        self._prefix = prefix
-        self._ours = ours
-        self._sampling = sampling
-        self._tolerance = tolerance
+    raw: _Raw
+    prefix: int  # the tokens before ours
+    ours: Sequence[int]
+    sampling: SamplingParams
+    tolerance: float
+    found: Difference | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         position = input_ids.shape[1]
-        ours, drawn = int(self._ours[position - self._prefix]), int(scores[0].argmax())
+        ours, drawn = int(self.ours[position - self.prefix]), int(scores[0].argmax())
         if ours != drawn and self.found is None:
-            logits = self._raw.logits[0].cpu().numpy().astype(np.float64)
+            logits = self.raw.logits[0].cpu().numpy().astype(np.float64)
             gap = gap_behind(
-                logits,
-                ours,
-                drawn,
-                position=position,
-                sampling=self._sampling,
-                tolerance=self._tolerance,
+                logits, ours, drawn, position=position, sampling=self.sampling, tolerance=self.tolerance
             )
             self.found = Difference(position, ours, drawn, gap)
         return scores
@@ -287,7 +302,7 @@ class _StopAtDifference(StoppingCriteria):
 
 
 def _weight_sums(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes of each part of the model."""
+    """The bytes of each part of the model."""
     config = checkpoint.config
     table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
     whole = LayerBlock.required_bytes(checkpoint, 0, config.num_hidden_layers, dtype=dtype)
@@ -305,5 +320,5 @@ def _require_memory(parts: dict[str, int], device: torch.device) -> None:
         parts,
         available,
         f"{gib(available)} are available",
-        "check where there is more memory, or a smaller model",
+        "run the check on a machine with more memory, or check a smaller model",
     )

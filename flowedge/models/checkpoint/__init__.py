@@ -1,0 +1,1 @@
+"""Model files: config, tokenizer and tensors. Readers raise CheckpointError for unusable files."""

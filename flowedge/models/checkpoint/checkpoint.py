@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint that is read a tensor, or a few rows of one, at a time."""
+"""A Hugging Face checkpoint, read one tensor or a few rows of a tensor at a time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ import torch
 
 import flowedge
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint import prequantised
+from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
-from flowedge.models.checkpoint.features import check_features
-from flowedge.models.checkpoint.finding import BUNDLED, find_model
+from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.weight_file import Weights, WeightSlice, open_weights
-from flowedge.models.quant import prequantised
 
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class KeptWeights:
-    """The tensors of a checkpoint that are kept elsewhere than in files of its directory.
+class ExternalTensors:
+    """The tensors of a checkpoint whose weight files are not in its directory.
 
     Attributes:
-        weights: by stored name; what is not here yet has its shape and dtype all the same.
-        paths: the file that each is in; digests: the SHA-256 of each.
-        fingerprint: that of the checkpoint they come from; manifest_id: of its manifest.
+        weights: each tensor by its stored name. Shape and dtype are known before the data is there.
+        paths: the file that holds each tensor, by stored name.
+        digests: the SHA-256 of each tensor's bytes, by stored name.
+        fingerprint: the fingerprint of the original checkpoint.
+        manifest_id: the id of the original checkpoint's manifest.
     """
 
     weights: Mapping[str, WeightSlice]
@@ -45,40 +47,41 @@ class KeptWeights:
 
 
 class Checkpoint:
-    """One model on disk: its config and its tensors, which are read only when asked for.
+    """A model on disk: its config and its tensors, which are read on demand.
+
+    Tensor names are those of the family's modules, whatever names the files use.
 
     Attributes:
-        quant: the quantisation that its linear layers are stored in, "none" for most.
+        quant: the quantisation that the checkpoint's linear layers are stored in, "none" for most.
     """
 
-    def __init__(self, directory: Path, kept: KeptWeights | None = None) -> None:
-        """Opens `directory`; CheckpointError when it is no supported, readable model.
-
-        kept: where its tensors are, when the directory has the small files alone.
-        """
+    def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
+        """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
-        self._kept = kept
-        self._raw_config = _read_json(directory / "config.json")
+        self._external = external
+        self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
         self.quant = prequantised.stored_quant(self._raw_config, directory)
         self.config = self._load_config()
         self._handles: dict[Path, Weights] = {}
-        self._files = dict(kept.paths) if kept is not None else self._locate_tensors()
+        self._files = dict(external.paths) if external is not None else self._locate_tensors()
         self._tensors = self._name_tensors()
 
     @classmethod
     def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
-        """Opens a directory, a hub id ("owner/name") or the word "bundled".
+        """Open a directory, a hub id ("owner/name") or the word "bundled".
 
-        hub: whether the hub may be asked for what is not on the disk.
-        CheckpointError when the source cannot be found, fetched or understood.
+        `hub` allows a download from the hub.
+
+        Raises:
+            CheckpointError: when the source cannot be found, downloaded or understood.
         """
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        return cls(find_model(source, hub=hub))
+        return cls(model_directory(source, hub=hub))
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint holds a tensor of this name, which is that of the family's modules."""
+        """Whether the checkpoint holds a tensor of this name."""
         return name in self._tensors
 
     @property
@@ -90,20 +93,21 @@ class Checkpoint:
         """The stored shape of a tensor, from the file's header."""
         return self._stored(name)[0]
 
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """Reads one tensor, in its stored dtype, on the CPU.
-
-        With `shape` given, CheckpointError names the tensor, the wanted and the found shape when they differ.
-        """
-        self.check_shape(name, self.shape(name) if shape is None else shape)
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read one tensor, in its stored dtype, on the CPU."""
+        self._stored(name)
         return self._read(name)
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Reads rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
+        """Read rows [start, stop) of a tensor, in its stored dtype, on the CPU."""
         return self._read(name, slice(start, stop))
 
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
-        """CheckpointError when a tensor has another shape; it names both."""
+        """Check the stored shape of a tensor.
+
+        Raises:
+            CheckpointError: when the stored shape differs from `shape`.
+        """
         found = self.shape(name)
         if found != tuple(shape):
             raise CheckpointError(
@@ -115,19 +119,19 @@ class Checkpoint:
         return self._stored(name)[1]
 
     def source(self, name: str) -> tuple[Path, StoredTensor]:
-        """The file that holds a tensor, and where in it."""
+        """The file that holds a tensor, and the tensor's place in that file."""
         stored = self._tensor(name)
         return self._files[stored.name], stored
 
     def sha256(self, name: str) -> str | None:
-        """The SHA-256 of a tensor's bytes, where it is known without reading them."""
+        """The SHA-256 of a tensor's bytes, or None where only reading the tensor would tell."""
         stored = self._tensor(name)
-        if self._kept is None or stored.expert is not None:
+        if self._external is None or stored.expert is not None:
             return None
-        return self._kept.digests[stored.name]
+        return self._external.digests[stored.name]
 
     def is_quantised(self, name: str) -> bool:
-        """Whether a weight is stored quantised, as `quant` says."""
+        """Whether a weight is stored in the quantisation `quant`."""
         return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:
@@ -142,12 +146,12 @@ class Checkpoint:
 
     @property
     def manifest_id(self) -> str | None:
-        """The id of the manifest that its tensors are known by; None for a directory."""
-        return None if self._kept is None else self._kept.manifest_id
+        """The id of the manifest of external tensors; None for a model in a directory."""
+        return None if self._external is None else self._external.manifest_id
 
     @property
     def files(self) -> list[Weights]:
-        """The open files of the directory that hold its tensors."""
+        """The open weight files."""
         return [self._open_once(path) for path in sorted(set(self._files.values()))]
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
@@ -163,7 +167,7 @@ class Checkpoint:
 
     @property
     def head_name(self) -> str:
-        """The tensor that the LM head reads: its own, or the embedding's when the two are tied."""
+        """The tensor of the LM head; the embedding's tensor where the two are tied."""
         if self.has(LM_HEAD):
             return LM_HEAD
         if self.config.tie_word_embeddings:
@@ -172,21 +176,21 @@ class Checkpoint:
 
     @property
     def embedding_name(self) -> str:
-        """The tensor that the token embedding reads: its own, or the LM head's when only that is stored."""
+        """The tensor of the token embedding; the LM head's tensor where only that one is stored."""
         if not self.has(EMBEDDING) and self.config.tie_word_embeddings and self.has(LM_HEAD):
             return LM_HEAD
         return EMBEDDING
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hex digest that two devices compare to know that they hold the same model.
+        """A hex digest that two devices compare to find out whether they hold the same model.
 
-        It covers config.json, the weight files' names and sizes, and 1 MiB of evenly spaced samples of
-        each: it tells
-        models and fine-tunes apart without reading gigabytes; it is not proof against a crafted file.
+        The digest covers config.json, the names and sizes of the weight files, and 1 MiB of evenly spaced
+        samples of each file. It tells models and fine-tunes apart without reading gigabytes, and is no
+        protection against a crafted file.
         """
-        if self._kept is not None:
-            return self._kept.fingerprint
+        if self._external is not None:
+            return self._external.fingerprint
         digest = hashlib.sha256((self.directory / "config.json").read_bytes())
         for path in sorted(set(self._files.values())):
             size = path.stat().st_size
@@ -205,16 +209,16 @@ class Checkpoint:
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
         if self.quant != "none":
-            # Of a multimodal model it is with the whole, and transformers looks for it with the decoder.
+            # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = self._raw_config["quantization_config"]
         try:
-            check_features(self.family, config)
+            check_config(self.family, config)
         except CheckpointError as error:
             raise CheckpointError(f"{self.directory}: {error}") from error
         return config
 
     def _name_tensors(self) -> dict[str, StoredTensor]:
-        """Where each tensor is stored, by the name that the family's modules have for it."""
+        """The place of each tensor, by the name that the family's modules have for it."""
         found: dict[str, StoredTensor] = {}
         for stored in self._files:
             name = self.family.module_name(stored)
@@ -225,7 +229,7 @@ class Checkpoint:
         return found
 
     def _locate_tensors(self) -> dict[str, Path]:
-        """Which file holds each stored tensor; safetensors are preferred, .bin is accepted with a warning."""
+        """The file of each stored tensor. Safetensors are preferred; .bin files come with a warning."""
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -237,7 +241,7 @@ class Checkpoint:
                     stacklevel=4,
                 )
             if index.is_file():
-                return _locate_shards(self.directory, _read_json(index))
+                return _locate_shards(self.directory, read_json_object(index))
             return dict.fromkeys(self._open_once(single).keys(), single)
         raise CheckpointError(
             f"{self.directory}: no model.safetensors, no index of shards and no pytorch_model.bin"
@@ -261,8 +265,8 @@ class Checkpoint:
         return stored
 
     def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
-        if self._kept is not None:
-            return self._kept.weights[stored]
+        if self._external is not None:
+            return self._external.weights[stored]
         path = self._files[stored]
         handle = self._open_once(path).get(stored)
         if handle is None:
@@ -275,7 +279,8 @@ class Checkpoint:
         return self._handles[path]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a model."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -292,5 +297,5 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
     for file_name in {str(value) for value in weight_map.values()}:
         # The index is data: it may name files of this directory only.
         if Path(file_name).name != file_name or not (directory / file_name).is_file():
-            raise CheckpointError(f"{directory}: shard {file_name!r} named by the index is not here")
+            raise CheckpointError(f"{directory}: the index names shard {file_name!r}, which is not there")
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}

@@ -1,4 +1,4 @@
-"""The model families FlowEdge can split: which transformers classes make up each one, and what is special."""
+"""The model families that FlowEdge can split: the transformers classes of each, and its peculiarities."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def layer_prefix(index: int) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """One family: its transformers classes, by name, and what its model does outside of the layers.
+    """A model family: the names of its transformers classes, and its computations outside of the layers.
 
     Attributes:
-        module: of transformers.models; prefix: of the class names there.
-        text_prefix: of the config's and the causal LM's names, where it is another one.
-        multimodal: whether a checkpoint holds the decoder among other models; those are never read.
-        windows: which layers the config's `sliding_window` is for.
-        renames: pattern and replacement of stored tensor names that are not those of the modules.
-        embedding_multiplier: (config, dtype of the embedding) -> what embedded tokens are multiplied by.
-        logits_divisor, logits_softcap: (config) -> what is done to the product of the LM head.
+        module: the module in transformers.models; prefix: the prefix of its class names.
+        text_prefix: the prefix of the config class, where that is another one.
+        multimodal: whether a checkpoint holds other models beside the decoder; they are never read.
+        windows: the layers that the config's `sliding_window` applies to.
+        renames: (pattern, replacement) pairs that turn stored tensor names into names of the modules.
+        embedding_multiplier: (config, dtype of the embedding) -> the factor on embedded tokens.
+        logits_divisor: (config) -> the divisor of the LM head's product.
+        logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
     """
 
     module: str
@@ -65,16 +66,16 @@ class Family:
 
     @property
     def rotary(self) -> Any:
-        """(config) -> module giving (cos, sin) of positions."""
+        """(config) -> module that returns (cos, sin) of positions."""
         return _class(self.module, "modeling", f"{self.prefix}RotaryEmbedding")
 
     @property
     def causal_lm(self) -> Any:
-        """The whole model, for the reference."""
+        """The class of the whole model, which the reference runs."""
         return _class(self.module, "modeling", f"{self.prefix}ForCausalLM")
 
     def module_name(self, stored: str) -> str:
-        """The name that the family's modules have for a stored tensor."""
+        """The name that the family's modules have for the stored tensor `stored`."""
         for pattern, replacement in self.renames:
             stored = re.sub(pattern, replacement, stored)
         return stored
@@ -82,12 +83,12 @@ class Family:
 
 @functools.cache
 def _class(module: str, kind: str, name: str) -> Any:
-    # Imported when a checkpoint asks for it: each family's module takes its time to import.
+    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
     return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
 
 
 def _root_of_width(config: Any, dtype: torch.dtype) -> float:
-    """Gemma's multiplier, rounded to the dtype as the model was trained."""
+    """Gemma's embedding multiplier, rounded to the dtype as in the model's training."""
     return float(torch.tensor(config.hidden_size**0.5).to(dtype))
 
 
@@ -152,7 +153,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The family registered for a config's `model_type`; CheckpointError names the supported ones."""
+    """The family of a config's `model_type`."""
     family = FAMILIES.get(model_type)
     if family is None:
         supported = ", ".join(sorted(FAMILIES))

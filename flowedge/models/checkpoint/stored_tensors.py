@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps each tensor of the model: under its own name, another, or inside a stack."""
+"""The place of a model's tensor in a checkpoint: a stored tensor, or a part of a stack of experts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A stored tensor, or rows of one expert of it.
+    """A stored tensor, or some rows of one expert in a stored stack of experts.
 
     Attributes:
-        name: in the file.
-        expert: index on its first axis, when it is a stack of experts; rows: of that expert.
+        name: the stored tensor's name in its file.
+        expert: the expert's index on the first axis of a stack; None for a whole stored tensor.
+        rows: [start, stop) of the expert's rows.
     """
 
     name: str
@@ -28,11 +29,11 @@ class StoredTensor:
     rows: tuple[int, int] = (0, 0)
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of this part of a tensor of shape `whole`."""
+        """The shape of this part of a stored tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
     def take(self, whole: WeightSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
-        """Rows of this part, or all of it; `whole` is a tensor, or reads what it is indexed with alone."""
+        """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
         if self.expert is not None:
             span = range(*self.rows)[rows or slice(None)]
             index: Any = self.expert, slice(span.start, span.stop)
@@ -41,21 +42,21 @@ class StoredTensor:
         return whole[index]
 
     def __str__(self) -> str:
-        """Tells every part of every tensor of a file apart."""
+        """A text that is unique among the parts of all tensors of a file."""
         if self.expert is None:
             return self.name
         return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
 
 
 def is_stack(name: str) -> bool:
-    """Whether a tensor of this name holds the weights of all experts of a layer."""
+    """Whether a tensor of this name holds the weights of all experts of a layer, stacked."""
     return _STACK.fullmatch(name) is not None
 
 
 def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
-    """The experts' own tensors, by name, in a stack `name` that is stored as `stored`.
+    """The tensors of single experts, by name, in the stack `name` that is stored as `stored`.
 
-    shape: [experts, rows, columns]; the rows of gate_up_proj are the gate's, then the up projection's.
+    `shape` is [experts, rows, columns]. The rows of gate_up_proj are the gate's, then the up projection's.
     """
     match = _STACK.fullmatch(name)
     if match is None or len(shape) != 3:

@@ -1,4 +1,4 @@
-"""Text to tokens and back."""
+"""Conversion of text to tokens and of tokens to text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's transformers tokenizer; CheckpointError when it has none that can be read."""
+    """Load the checkpoint's transformers tokenizer."""
     try:
         return AutoTokenizer.from_pretrained(
             checkpoint.directory, local_files_only=True, trust_remote_code=False
@@ -24,25 +24,33 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def encode_chat(tokenizer: Any, user_message: str) -> list[int]:
-    """The token ids of one user message, ready for the answer: see `encode_messages`."""
+    """The token ids of one user message, up to where the answer begins; see `encode_messages`."""
     return encode_messages(tokenizer, [{"role": "user", "content": user_message}])
 
 
-def encode_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """The token ids of a conversation, up to where the assistant is to answer.
+def encode_messages(
+    tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answered: bool = False
+) -> list[int]:
+    """The token ids of a conversation by the model's chat template.
 
-    messages: "role" and "content" of each. With no chat template in the checkpoint, their contents joined by
-    newlines, as plain text to go on from. BadRequestError for messages that the template refuses, or no
-    tokens.
+    Without a chat template, the messages' contents are joined by newlines and encoded as plain text.
+
+    Args:
+        messages: the "role" and "content" of each message.
+        answered: whether the conversation is complete; otherwise the ids end where the answer begins.
+
+    Raises:
+        BadRequestError: when the template refuses the messages, or the result has no tokens.
     """
     if getattr(tokenizer, "chat_template", None):
         try:
             ids = tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
-                add_generation_prompt=True,
+                add_generation_prompt=not answered,
                 tokenize=True,
                 return_dict=False,
             )
+        # A template is the checkpoint's own program; its errors are of any type.
         except Exception as error:
             raise BadRequestError(f"the model's chat template refuses the messages: {error}") from error
     else:
@@ -53,7 +61,7 @@ def encode_messages(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> li
 
 
 def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:
-    """Every token id that ends an answer: of the generation config, the model's config and the tokenizer."""
+    """The token ids that end an answer, from the generation config, the model's config and the tokenizer."""
     found = [checkpoint.config.eos_token_id, getattr(tokenizer, "eos_token_id", None)]
     if (checkpoint.directory / "generation_config.json").is_file():
         try:
@@ -69,23 +77,24 @@ def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> froze
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come; the pieces join to what decoding all of them at once gives.
+    """Turns a stream of tokens into text, piece by piece.
 
-    Text is held back while it ends in part of a character. The one exception to the join: a run of byte
-    tokens that becomes invalid UTF-8 after part of it was sent; what was sent stays.
+    The pieces joined equal the text of all tokens decoded at once, because text that ends in part of a
+    character is held back. The one exception is a run of byte tokens that becomes invalid UTF-8 after a part
+    of it was returned.
     """
 
     def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._ids: list[int] = []
-        # [_window, _emitted) has been emitted; it is decoded again with what follows, because a
-        # tokenizer treats the first token of a text differently (a leading space is dropped).
+        # The text of [_window, _emitted) has been returned. It is decoded again with the tokens that follow,
+        # because a tokenizer treats the first token of a text differently (a leading space is dropped).
         self._window = 0
         self._emitted = 0
 
     def push(self, token: int) -> str:
-        """The text that this token completes, often one word, sometimes nothing."""
+        """Add a token and return the text that it completes: often a word, sometimes nothing."""
         self._ids.append(token)
         before = self._decode(self._ids[self._window : self._emitted])
         after = self._decode(self._ids[self._window :])
@@ -95,7 +104,7 @@ class StreamDecoder:
         return after[len(before) :]
 
     def flush(self) -> str:
-        """The text still held back; characters that never became complete are replaced by U+FFFD."""
+        """Return the text still held back, with U+FFFD in place of incomplete characters."""
         before = self._decode(self._ids[self._window : self._emitted])
         after = self._decode(self._ids[self._window :])
         self._window = self._emitted = len(self._ids)

@@ -1,10 +1,11 @@
-"""A safetensors file that is read by position, not mapped: what was read and let go is not resident."""
+"""Safetensors files that are read by position and not mapped, so that no freed tensor stays resident."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import pickle
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,37 +28,38 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_LENGTH_BYTES = 8  # of the header's length, a little-endian integer before the header
+_LENGTH_BYTES = 8  # the size of the header's length, a little-endian integer in front of the header
 _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
-class Readable(Protocol):
-    """A file of tensors."""
+class TensorReader(Protocol):
+    """A file that tensors are read from."""
 
     def read_into(self, tensor: torch.Tensor, offset: int) -> None:
-        """Fills a contiguous tensor with the bytes from `offset`; OSError when there are not enough."""
+        """Fill a contiguous tensor with the file's bytes from `offset` on.
+
+        Raises:
+            OSError: when the file ends too early.
+        """
 
 
 @dataclass(frozen=True)
 class WeightSlice:
-    """One tensor of a file, which is read by indexing; it has a tensor's shape and dtype.
+    """One tensor of a file, which is read by indexing.
 
     Attributes:
-        offset: of its first byte in the file.
+        offset: the position of the tensor's first byte in the file.
     """
 
-    file: Readable
+    file: TensorReader
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     offset: int
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """What the index selects, in memory of its own; only the rows of leading axes that it names are read.
-
-        OSError when the file is shorter than its header says.
-        """
+        """Read the selected part; of the first axis only the selected rows are read."""
         leading, *inner = index if isinstance(index, tuple) else (index,)
         if self.shape and isinstance(leading, int):
             wanted = range(self.shape[0])[leading]
@@ -72,7 +74,7 @@ class WeightSlice:
 
     @property
     def nbytes(self) -> int:
-        """Of all of it."""
+        """The bytes of the whole tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def _offset_of(self, row: int) -> int:
@@ -85,20 +87,25 @@ class WeightSlice:
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, in row order; no copy."""
+    """A view of the bytes of a contiguous CPU tensor, in row order."""
     array: Any = tensor.view(-1).view(torch.uint8).numpy()
     return memoryview(array)
 
 
 class WeightFile(Mapping[str, WeightSlice]):
-    """The tensors of one safetensors file by name, none of which is read before it is indexed.
+    """The tensors of one safetensors file by name, each read when it is indexed.
 
     Attributes:
         metadata: the strings that the file holds beside its tensors.
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file and reads its header; ValueError or OSError when it is none."""
+        """Open the file and read its header.
+
+        Raises:
+            ValueError: when the file is not a valid safetensors file.
+            OSError: when the file cannot be opened.
+        """
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self._close = weakref.finalize(self, os.close, self._descriptor)
@@ -113,7 +120,7 @@ class WeightFile(Mapping[str, WeightSlice]):
         }
 
     def close(self) -> None:
-        """Closes the file; it also closes itself with the object."""
+        """Close the file, which otherwise is closed with the object."""
         self._close()
 
     def __getitem__(self, name: str) -> WeightSlice:
@@ -126,7 +133,6 @@ class WeightFile(Mapping[str, WeightSlice]):
         return len(self._slices)
 
     def read_into(self, tensor: torch.Tensor, offset: int) -> None:
-        """Fills a contiguous tensor with the bytes from `offset`; OSError when there are not enough."""
         read_into(tensor, self._descriptor, offset, self.path)
 
     def _read_header(self, size: int) -> tuple[dict[str, Any], int]:
@@ -139,7 +145,7 @@ class WeightFile(Mapping[str, WeightSlice]):
         return header, _LENGTH_BYTES + length
 
     def _checked(self, name: str, entry: Any, data_start: int, data_size: int) -> WeightSlice:
-        """Offsets come from the file, so they are held against its size and the tensor's own."""
+        """Check a header entry against the file's size and the tensor's, since the file is untrusted data."""
         try:
             type_name, sizes, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         except (TypeError, KeyError, ValueError) as error:
@@ -155,7 +161,11 @@ class WeightFile(Mapping[str, WeightSlice]):
 
 
 def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) -> None:
-    """Fills a contiguous tensor from an open file; OSError, which names `path`, when that is too short."""
+    """Fill a contiguous tensor from an open file, beginning at the byte `offset`.
+
+    Raises:
+        OSError: when the file ends too early; the message names `path`.
+    """
     if not tensor.nbytes:
         return
     view = byte_view(tensor)
@@ -171,7 +181,7 @@ Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
 
 
 def open_weights(path: Path) -> Weights:
-    """The tensors of a .safetensors or .bin file; CheckpointError when it cannot be read."""
+    """The tensors of a .safetensors or .bin file."""
     try:
         return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
     except (OSError, RuntimeError, ValueError, EOFError) as error:
@@ -179,8 +189,6 @@ def open_weights(path: Path) -> Weights:
 
 
 def _load_bin(path: Path) -> dict[str, torch.Tensor]:
-    import pickle  # noqa: PLC0415 (for the name of the error only)
-
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -1,4 +1,4 @@
-"""Attention over views of the session's cache: no copy of the keys and values, no rebuilt mask."""
+"""Attention over views of a session's cache, which copies no keys and values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import AttentionInterface
 from flowedge.core.errors import CheckpointError
 
 NAME = "flowedge"
-# What transformers' layers pass that changes nothing here: the mask holds the window and the positions.
+# Arguments of transformers' layers that change nothing, since the mask holds the window and the positions.
 _WITHOUT_EFFECT = frozenset({"sliding_window", "position_ids", "use_cache"})
 
 
@@ -26,17 +26,21 @@ def attend(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention call.
+    """The attention function that transformers' layers call.
 
-    query: [1, heads, rows, head_size]; key and value: [1, kv_heads, context, head_size], views of any stride;
-    attention_mask: additive, [1, 1, rows, context], of the query's dtype; softcap: the bound that tanh keeps
-    scores within. Returns [1, rows, heads, head_size]. CheckpointError for an argument that would change the
-    result and is not supported.
+    Args:
+        query: [1, heads, rows, head_size].
+        key, value: [1, kv_heads, context, head_size], views of any stride.
+        attention_mask: additive, [1, 1, rows, context], of the query's dtype.
+        softcap: the bound that tanh keeps the scores within.
+
+    Returns:
+        [1, rows, heads, head_size], and None for the attention weights.
     """
     unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
     if unsupported or dropout:
         names = ", ".join(sorted(unsupported | ({"dropout"} if dropout else set())))
-        raise CheckpointError(f"the model's attention has what is not supported: {names}")
+        raise CheckpointError(f"the model's attention has arguments that are not supported: {names}")
     if softcap is not None:
         output = attend_capped(query, key, value, attention_mask, scaling, softcap)
     elif query.device.type == "cpu" or query.shape[1] == key.shape[1]:
@@ -60,10 +64,10 @@ def attend_packed(
     attention_mask: torch.Tensor | None,
     scaling: float | None,
 ) -> torch.Tensor:
-    """Grouped-query attention with the heads that share a key folded into rows; shapes as in `attend`.
+    """Grouped-query attention whose query heads with a common key head are folded into rows.
 
-    Off the CPU, torch's kernels that take a mask want as many key heads as query heads, and enable_gqa
-    falls back to one that copies the keys and values. Returns [1, heads, rows, head_size].
+    On CUDA, torch's kernels with a mask need as many key heads as query heads, and enable_gqa selects a
+    kernel that copies the keys and values. Shapes as in `attend`; returns [1, heads, rows, head_size].
     """
     _, heads, rows, size = query.shape
     kv_heads = key.shape[1]
@@ -83,10 +87,9 @@ def attend_capped(
     scaling: float | None,
     softcap: float,
 ) -> torch.Tensor:
-    """Attention with soft-capped scores, for which torch has no kernel; shapes as in `attend`.
+    """Attention with soft-capped scores, for which torch has no kernel; heads are folded as above.
 
-    Heads that share a key are folded into rows, so that keys and values are not repeated. Returns [1, heads,
-    rows, head_size].
+    Shapes as in `attend`; returns [1, heads, rows, head_size].
     """
     _, heads, rows, size = query.shape
     kv_heads = key.shape[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -12,45 +13,38 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
-from flowedge.models.checkpoint.features import layer_windows
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import load_embedding
-from flowedge.models.layers.loading import checkpoint_quant, layer_bytes, load_layer, load_parameter
+from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 
 
+@dataclass(eq=False, repr=False)
 class LayerBlock:
-    """Layers [start, stop) of a model; the first block has the embedding, the last the final norm."""
+    """Layers [start, stop) of a model. The first block has the embedding, the last block the final norm.
 
-    def __init__(
-        self,
-        config: Any,
-        start: int,
-        stop: int,
-        *,
-        layers: list[nn.Module],
-        windows: list[int | None],
-        rotary: Rotary,
-        embedding: nn.Embedding | None,
-        embedding_multiplier: float,
-        norm: nn.Module | None,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.start = start
-        self.stop = stop
-        self.dtype = dtype
-        self.device = device
-        self._layers = layers
-        self._windows = windows
-        self._rotary = rotary
-        self._embedding = embedding
-        self._embedding_multiplier = embedding_multiplier
-        self._norm = norm
+    Attributes:
+        windows: the number of positions that a row of each layer sees; None for all positions.
+        embedding: the token embedding, whose result is multiplied by `embedding_multiplier`.
+        dtype: the dtype of hidden rows.
+    """
+
+    config: Any
+    start: int
+    stop: int
+    _: KW_ONLY
+    layers: list[nn.Module]
+    windows: list[int | None]
+    rotary: Rotary
+    embedding: nn.Embedding | None
+    embedding_multiplier: float
+    norm: nn.Module | None
+    dtype: torch.dtype
+    device: torch.device
 
     @classmethod
     def load(
@@ -64,33 +58,26 @@ class LayerBlock:
         device: torch.device | str = "cpu",
         quant_cache: QuantCache | None = None,
     ) -> LayerBlock:
-        """Reads the block's own tensors, no other, a few rows at a time.
+        """Read the block's tensors from the checkpoint, a few rows at a time, and no other tensor.
 
-        quant: "none" for a checkpoint that is quantised already, and is then loaded as it is.
-        BadRequestError for a range or a quantisation that does not exist or cannot be run on the device,
-        CheckpointError for the tensors.
+        Args:
+            quant: the quantisation of linear layers; "none" loads a quantised checkpoint as it is.
+            dtype: the dtype of all other weights.
+            quant_cache: the cache that quantised weights are taken from and put into.
+
+        Raises:
+            BadRequestError: when the range or the quantisation does not exist, or cannot run on the device.
+            CheckpointError: when a tensor is missing or does not fit the config.
         """
-        check_available(checkpoint_quant(checkpoint, quant), torch.device(device))
-        config = checkpoint.config
+        device, quant, config = torch.device(device), checkpoint_quant(checkpoint, quant), checkpoint.config
+        check_available(quant, device)
         _check_range(start, stop, config.num_hidden_layers)
-        device = torch.device(device)
-        layers = [
-            load_layer(
-                checkpoint,
-                index,
-                index - start,
-                quant=quant,
-                dtype=dtype,
-                device=device,
-                quant_cache=quant_cache,
-            )
-            for index in range(start, stop)
-        ]
+        loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
         return cls(
             config,
             start,
             stop,
-            layers=layers,
+            layers=[loader.load(index, index - start) for index in range(start, stop)],
             windows=layer_windows(checkpoint.family, config)[start:stop],
             rotary=Rotary(checkpoint.family, config, range(start, stop), device),
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
@@ -109,9 +96,10 @@ class LayerBlock:
         quant: str = "none",
         dtype: torch.dtype = torch.float32,
     ) -> int:
-        """The bytes of weights that `load` with the same arguments would hold; no tensor is read.
+        """The bytes of weights that `load` with the same arguments takes; no tensor is read.
 
-        BadRequestError for a range that does not exist.
+        Raises:
+            BadRequestError: when the range does not exist.
         """
         config = checkpoint.config
         _check_range(start, stop, config.num_hidden_layers)
@@ -124,17 +112,16 @@ class LayerBlock:
 
     @property
     def is_first(self) -> bool:
-        """Whether its inputs are token ids."""
-        return self._embedding is not None
+        """Whether the block's inputs are token ids."""
+        return self.embedding is not None
 
     @property
     def is_last(self) -> bool:
-        """Whether its outputs are final hidden states, after the final norm."""
-        return self._norm is not None
+        """Whether the block's outputs are final hidden states, after the final norm."""
+        return self.norm is not None
 
     @property
     def num_layers(self) -> int:
-        """The number of layers it holds."""
         return self.stop - self.start
 
     @property
@@ -149,19 +136,19 @@ class LayerBlock:
 
     @property
     def embedding_weight(self) -> nn.Parameter | None:
-        """The first block's embedding [vocab, hidden]; None for the others."""
-        return None if self._embedding is None else cast(nn.Parameter, self._embedding.weight)
+        """The embedding [vocab, hidden] of the first block; None in other blocks."""
+        return None if self.embedding is None else cast(nn.Parameter, self.embedding.weight)
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of weights it holds in memory."""
-        modules = [*self._layers, *filter(None, (self._embedding, self._norm))]
+        """The bytes of weights that the block holds in memory."""
+        modules = [*self.layers, *filter(None, (self.embedding, self.norm))]
         return sum(module_bytes(module) for module in modules)
 
     def new_cache(self, capacity_rows: int) -> SessionCache:
-        """A cache of one session: `capacity_rows` rows in each of the block's layers."""
+        """A cache of one session, with `capacity_rows` rows in each of the block's layers."""
         return SessionCache(
-            self.config, self.num_layers, capacity_rows, self.dtype, self.device, windows=self._windows
+            self.config, self.num_layers, capacity_rows, self.dtype, self.device, windows=self.windows
         )
 
     @torch.inference_mode()
@@ -176,34 +163,37 @@ class LayerBlock:
         should_abort: Callable[[], bool],
         taps: Sequence[int] = (),
     ) -> torch.Tensor | None:
-        """Computes n rows into slots [cached, cached + n) and returns their hidden states [n, hidden].
+        """Compute n rows, store their keys and values in slots [cached, cached + n), and return the rows.
 
-        inputs: token ids, int64 [n], for the first block; hidden rows [n, hidden] of the block's dtype for
-        the others.
-        positions: int64 [n], absolute; context plus the row's depth, so never more than the row's slot.
-        context: slots below it are committed and visible to every row.
-        tail_parents: int64 [cached + n - context], the parent slot of each tail row, -1 when it is the
-        context's end; a tail row sees the context, its ancestors and itself. A run of committed rows is a
-        chain.
-        should_abort: asked before each layer; when it says yes the result is None, and slots from `cached`
-        up hold nothing of use.
-        taps: layers of the block, ascending, whose inputs follow the hidden state in each row of the result,
-        [n, hidden * (1 + taps)].
+        Args:
+            inputs: int64 token ids [n] in the first block; hidden rows [n, hidden] of `dtype` in others.
+            positions: int64 [n], absolute: the context plus the row's depth, so at most the row's slot.
+            context: slots below it are committed and visible to every row.
+            tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last
+                row of the context. A tail row sees the context, its ancestors and itself. Consecutive
+                committed rows form a chain.
+            should_abort: called before each layer; True ends the forward.
+            taps: layers of the block, ascending, whose inputs are appended to the rows of the result.
 
-        Raises ProtocolError for inputs that contradict the above or each other, CapacityError for rows
-        beyond the cache.
+        Returns:
+            Hidden rows [n, hidden * (1 + taps)], or None after an abort, when the slots from `cached` on
+            have no valid content.
+
+        Raises:
+            ProtocolError: when the arguments contradict their description or each other.
+            CapacityError: when the rows do not fit the cache.
         """
         self._check_inputs(inputs)
         rows = len(inputs)
-        _check_indices(positions, tail_parents, cached=cached, context=context, rows=rows)
+        _check_indices(positions, tail_parents, cached, context, rows)
         cache.begin(cached, rows)
         masks = cache.write_masks(context, tail_parents, positions)
         hidden = self._embed(inputs.to(self.device))[None]
         position_ids = torch.from_numpy(positions).to(self.device)[None]
-        rotations = self._rotary(hidden, position_ids)
+        rotations = self.rotary(hidden, position_ids)
         tapped: list[torch.Tensor] = []
         for index, layer, mask, rotation in zip(
-            range(self.start, self.stop), self._layers, masks, rotations, strict=True
+            range(self.start, self.stop), self.layers, masks, rotations, strict=True
         ):
             if should_abort():
                 return None
@@ -216,18 +206,18 @@ class LayerBlock:
                 past_key_values=cache,
                 position_embeddings=rotation,
             )
-        if self._norm is not None:
-            hidden = self._norm(hidden)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
         return torch.cat((hidden, *tapped), dim=-1)[0] if tapped else hidden[0]
 
     def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self._embedding is None:
+        if self.embedding is None:
             return inputs
-        embedded: torch.Tensor = self._embedding(inputs)
-        return embedded if self._embedding_multiplier == 1 else embedded * self._embedding_multiplier
+        embedded: torch.Tensor = self.embedding(inputs)
+        return embedded if self.embedding_multiplier == 1 else embedded * self.embedding_multiplier
 
     def _check_inputs(self, inputs: torch.Tensor) -> None:
-        if self._embedding is None:
+        if self.embedding is None:
             if inputs.ndim != 2 or inputs.shape[1] != self.hidden_size or inputs.dtype != self.dtype:
                 raise ProtocolError(
                     f"expected hidden rows [n, {self.hidden_size}] of {self.dtype}, "
@@ -237,14 +227,13 @@ class LayerBlock:
             raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
         if not len(inputs):
             raise ProtocolError("a segment without rows cannot be computed")
-        if self._embedding is not None and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
+        if self.embedding is not None and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
             raise ProtocolError(f"a token id is not within [0, {self.vocab_size})")
 
 
 def _check_indices(
     positions: npt.NDArray[np.int64],
     tail_parents: npt.NDArray[np.int64],
-    *,
     cached: int,
     context: int,
     rows: int,

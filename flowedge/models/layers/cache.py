@@ -11,7 +11,7 @@ import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
 
-_ALIGNED_COLUMNS = 16  # of the mask, in which views of it begin
+_ALIGNED_COLUMNS = 16  # views of a mask begin at a multiple of this many columns
 
 
 def head_size(config: Any) -> int:
@@ -22,10 +22,11 @@ def head_size(config: Any) -> int:
 class SessionCache:
     """Keys and values of all rows of one session, in buffers that are allocated once.
 
-    `kv` has shape [layers, 2, kv_heads, capacity, head_size]: 0 is keys, 1 is values; slot s of every layer
-    is row s. It is also the `past_key_values` that transformers' attention layers write through `update`.
-    Layers with a window keep all rows, because after a prune rows come at earlier positions again, and read
-    those that some row sees.
+    The object is the `past_key_values` of transformers' attention layers, which call `update`. A layer with
+    a window stores all rows, because positions fall again after a prune, and reads the rows in its window.
+
+    Attributes:
+        kv: [layers, 2, kv_heads, capacity, head_size], keys at index 0 and values at 1; slot s holds row s.
     """
 
     def __init__(
@@ -38,9 +39,12 @@ class SessionCache:
         *,
         windows: Sequence[int | None] = (),
     ) -> None:
-        """windows: of each layer, in positions, as `layer_windows` gives them; none has one when empty."""
+        """Allocate `capacity_rows` rows.
+
+        `windows` has the window of each layer in positions, as `layer_windows` returns them; empty for none.
+        """
         if capacity_rows < 1:
-            raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session")
+            raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session; it needs 1 or more")
         shape = (num_layers, 2, config.num_key_value_heads, capacity_rows, head_size(config))
         self.kv = torch.zeros(shape, dtype=dtype, device=device)
         self.capacity = capacity_rows
@@ -52,16 +56,20 @@ class SessionCache:
 
     @staticmethod
     def bytes_per_row(config: Any, num_layers: int, dtype: torch.dtype) -> int:
-        """The bytes that one row takes in a block of `num_layers` layers."""
+        """The bytes of one row in `num_layers` layers."""
         return num_layers * 2 * int(config.num_key_value_heads) * head_size(config) * dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated now, the mask buffer included."""
+        """The bytes allocated now, mask buffers included."""
         return self.kv.nbytes + sum(mask.nbytes for mask in self._masks.values())
 
     def begin(self, cached: int, rows: int) -> None:
-        """Sets the slots [cached, cached + rows) that updates write; CapacityError when they do not fit."""
+        """Choose the slots [cached, cached + rows) that the following updates write.
+
+        Raises:
+            CapacityError: when the slots do not fit.
+        """
         if cached + rows > self.capacity:
             raise CapacityError(
                 f"rows [{cached}, {cached + rows}) do not fit the session's cache of {self.capacity} rows"
@@ -72,10 +80,12 @@ class SessionCache:
     def write_masks(
         self, context: int, tail_parents: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
     ) -> list[torch.Tensor]:
-        """The mask of each layer for the rows that `begin` announced, as `AttentionMask.write` gives it.
+        """The mask of each layer for the rows of the last `begin`, as `AttentionMask.write` returns it.
 
-        tail_parents: int64 [tail], as for `visible_tail`; positions: int64 [rows]. Layers read from the slot
-        that their mask begins at, from here to the next `begin`.
+        Until the next `begin`, each layer reads from the slot that its mask begins at.
+
+        Args:
+            tail_parents: int64 [tail], as in `visible_tail`; positions: int64 [rows].
         """
         seen = visible_tail(tail_parents, context, positions.size)
         written: dict[int | None, torch.Tensor] = {}
@@ -93,7 +103,7 @@ class SessionCache:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores a layer's keys and values [1, kv_heads, rows, head_size]; returns views of the rows read."""
+        """Store a layer's keys and values [1, kv_heads, rows, head_size]; return views of rows to read."""
         layer_kv = self.kv[layer]
         layer_kv[0, :, self._start : self._stop] = keys[0]
         layer_kv[1, :, self._start : self._stop] = values[0]
@@ -101,14 +111,14 @@ class SessionCache:
         return live[0], live[1]
 
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
-        """Moves row slots[i] to row base + i, in all layers.
+        """Move row slots[i] to row base + i, in all layers.
 
-        slots: strictly ascending, from `base` up, below the capacity; ProtocolError otherwise. Rows that
-        stay where they are are not touched.
+        Raises:
+            ProtocolError: when the slots are not strictly ascending within [base, capacity).
         """
         wanted = np.asarray(slots, dtype=np.int64)
         if wanted.ndim != 1 or base < 0:
-            raise ProtocolError(f"a gather to slot {base} needs a flat list of slots")
+            raise ProtocolError(f"slots gathered to slot {base} are no flat list of slots from 0 up")
         if not wanted.size:
             return
         if wanted[0] < base or wanted[-1] >= self.capacity or (np.diff(wanted) <= 0).any():
@@ -118,23 +128,22 @@ class SessionCache:
         if first == wanted.size:
             return
         index = torch.from_numpy(wanted[first:]).to(self.kv.device)
-        # index_select makes a copy of the few rows that move, so that overlapping moves are right.
+        # index_select copies the rows that move, so that overlapping moves are right.
         self.kv[:, :, :, base + first : base + wanted.size] = self.kv.index_select(3, index)
 
 
 class AttentionMask:
-    """The one additive mask buffer of a session; only the columns that can have changed are rewritten."""
+    """The additive mask buffer of a session and a window. Each write changes only columns that may differ."""
 
     def __init__(self, capacity: int, dtype: torch.dtype, device: torch.device | str) -> None:
-        # A constant, finite fill: a row that sees one key only must not be normalised over the hidden ones.
+        # A constant: with a fill computed from the mask, a row that sees one key would see all of them.
         self.fill = torch.finfo(dtype).min
         self._buffer = torch.zeros((0, capacity), dtype=dtype, device=device)
-        self._clean = 0  # columns below are visible to every row, but for those of _edge
-        self._edge = slice(0, 0)  # context columns that the last call hid from some row
+        self._clean = 0  # columns below are visible to every row, except for those of _edge
+        self._edge = slice(0, 0)  # context columns that the last write hid from some row
 
     @property
     def nbytes(self) -> int:
-        """The bytes allocated now."""
         return self._buffer.nbytes
 
     def write(
@@ -143,13 +152,16 @@ class AttentionMask:
         tail_rows: npt.NDArray[np.bool_],
         first_seen: npt.NDArray[np.int64] | None = None,
     ) -> torch.Tensor:
-        """Makes the context visible to every row, from its first column on, and the tail as told.
+        """Write the mask of some rows.
 
-        tail_rows: [rows, tail], what each row sees of the columns [context, context + tail).
-        first_seen: [rows], each row's first visible column of the context; 0 for all when not given.
-        Returns a view [1, 1, rows, columns] of the buffer, 0 where visible and the fill elsewhere. Its last
-        column is context + tail - 1; its first is 0, or with `first_seen` a little before the first that some
-        row sees. The next call overwrites it.
+        Args:
+            tail_rows: [rows, tail], True where a row sees a column of [context, context + tail).
+            first_seen: [rows], the first column of the context that each row sees; 0 by default.
+
+        Returns:
+            A view [1, 1, rows, columns] of the buffer, valid until the next write: 0 where a row sees a
+            column, the fill elsewhere. The last column is context + tail - 1. The first is 0, or with
+            `first_seen` up to 15 columns before the first that some row sees.
         """
         rows, tail = tail_rows.shape
         self._reserve(rows)
@@ -176,12 +188,12 @@ class AttentionMask:
         held, capacity = self._buffer.shape
         if rows <= held:
             return
-        # Zeros are right for every column below _clean; those above are rewritten by each call.
+        # Zeros are right for columns below _clean; each write sets the columns above.
         self._buffer = self._buffer.new_zeros((max(rows, 2 * held, 16), capacity))
 
 
 def tail_depths(parents: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.int64]:
-    """The depth [tail] of each row of a tail that `visible_tail` accepts; 0 below the context."""
+    """The depth [tail] of each row of a draft tail, 0 for a child of the context; `parents` as below."""
     depths = np.arange(parents.size)
     local = np.where(parents == -1, -1, parents - context)
     if not (local == depths - 1).all():
@@ -191,17 +203,22 @@ def tail_depths(parents: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.
 
 
 def visible_tail(parents: npt.NDArray[np.int64], context: int, rows: int) -> npt.NDArray[np.bool_]:
-    """What the last `rows` rows of a draft tail see of the tail.
+    """The tail rows that each of the last `rows` rows of a draft tail sees: its ancestors and itself.
 
-    parents: [tail], the parent slot of each tail row, -1 for the context; row i is slot context + i.
-    Returns [rows, tail] booleans: the row itself and its ancestors. ProtocolError when a parent does not
-    come before its child.
+    Args:
+        parents: [tail], the parent slot of each tail row, -1 for the context; row i is slot context + i.
+
+    Returns:
+        Booleans [rows, tail].
+
+    Raises:
+        ProtocolError: when a parent does not come before its child.
     """
     tail = parents.size
     own = np.arange(tail)
     local = np.where(parents == -1, -1, parents - context)
     if ((local < -1) | (local >= own) | ((parents < context) & (parents != -1))).any():
-        raise ProtocolError(f"a tail row's parent must be -1 or an earlier slot from {context} up")
+        raise ProtocolError(f"a tail row's parent is neither -1 nor an earlier slot from {context} up")
     if (local == own - 1).all():
         return np.tri(rows, tail, tail - rows, dtype=np.bool_)
     seen = np.eye(tail, dtype=np.bool_)

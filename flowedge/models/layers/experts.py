@@ -1,4 +1,4 @@
-"""Mixtures of experts whose weights are a linear layer for each expert."""
+"""Mixtures of experts with a linear layer for each weight of each expert."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import nn
 
 
 class ExpertLinears(nn.Module):
-    """Does what transformers' experts modules do with stacked 3-D weights.
+    """Computes the same as transformers' experts modules, whose weights are stacked in 3-D tensors.
 
-    One linear layer an expert is read, quantised and counted like any other, and its tensors have the names
-    that checkpoints give them. A row's value depends on its own experts alone.
+    The linear layers are read, quantised and counted like any other, and have the tensor names of
+    checkpoints. A row's result depends on its own experts alone.
     """
 
     def __init__(self, stacked: Any) -> None:
-        """Takes the weights of `stacked`, a transformers experts module; views, no copies."""
+        """Use views of the weights of `stacked`, a transformers experts module."""
         super().__init__()
         self.act_fn = stacked.act_fn
         for index, (gate_up, down) in enumerate(zip(stacked.gate_up_proj, stacked.down_proj, strict=True)):
@@ -30,7 +30,9 @@ class ExpertLinears(nn.Module):
     ) -> torch.Tensor:
         """The weighted sum [n, hidden] of each row's experts.
 
-        hidden_states: [n, hidden]; top_k_index: int64 [n, k], each row's experts; top_k_weights: [n, k].
+        Args:
+            hidden_states: [n, hidden].
+            top_k_index: int64 [n, k], the experts of each row; top_k_weights: [n, k], their weights.
         """
         output = torch.zeros_like(hidden_states)
         for index in torch.unique(top_k_index).tolist():
@@ -39,13 +41,13 @@ class ExpertLinears(nn.Module):
             chosen = hidden_states[rows]
             value = expert.down_proj(self.act_fn(expert.gate_proj(chosen)) * expert.up_proj(chosen))
             value = value * top_k_weights[rows, choice, None]
-            # A row is in `rows` once at most, so no two additions meet.
+            # Each row is in `rows` at most once, so additions do not collide.
             output.index_add_(0, rows, value.to(output.dtype))
         return output
 
 
 def split_experts(module: nn.Module) -> nn.Module:
-    """Replaces every stacked experts module inside `module`, and returns `module`."""
+    """Replace every stacked experts module inside `module`, and return `module`."""
     for path, child in list(module.named_modules()):
         weight = getattr(child, "gate_up_proj", None)
         if isinstance(weight, nn.Parameter) and weight.ndim == 3:

@@ -1,4 +1,4 @@
-"""What turns tokens into vectors and final hidden states into logits."""
+"""The token embedding, and the LM head that turns final hidden states into logits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flowedge.models.layers.loading import load_parameter
 
 
 class LMHead:
-    """The output projection, tied to the embedding or not, and what follows it; never quantised."""
+    """The output projection, and the scaling of its logits. It is never quantised."""
 
     def __init__(
         self, weight: nn.Parameter, tensor_name: str, *, divisor: float = 1.0, softcap: float | None = None
     ) -> None:
-        """divisor: of the product; softcap: the bound that tanh then keeps the logits within."""
+        """Divide logits by `divisor`, then keep them within `softcap` by tanh."""
         self.weight = weight  # [vocab, hidden]
         self.tensor_name = tensor_name
         self._divisor = divisor
@@ -28,7 +28,7 @@ class LMHead:
     def load(
         cls, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> LMHead:
-        """Reads the head's tensor (the embedding's when tied); CheckpointError when there is none."""
+        """Read the head's tensor, which is the embedding's when the two are tied."""
         config, name = checkpoint.config, checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(
@@ -49,7 +49,7 @@ class LMHead:
         return self.differentiable_logits(hidden)
 
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The same, with gradients for `hidden` where it asks for them."""
+        """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
         logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
         if self._divisor != 1:
             logits = logits / self._divisor
@@ -59,7 +59,6 @@ class LMHead:
 
     @property
     def vocab_size(self) -> int:
-        """The number of logits of a row."""
         return int(self.weight.shape[0])
 
     @property
@@ -69,7 +68,6 @@ class LMHead:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of its weight."""
         return int(self.weight.nbytes)
 
 
@@ -80,7 +78,7 @@ def load_embedding(
     device: torch.device | str = "cpu",
     shared_with: LMHead | None = None,
 ) -> nn.Embedding:
-    """The token embedding [vocab, hidden], frozen; with `shared_with` a tied head's memory is used again."""
+    """Load the frozen token embedding; it shares the weight of the head `shared_with` where they are tied."""
     config, name = checkpoint.config, checkpoint.embedding_name
     if shared_with is not None and shared_with.tensor_name == name and shared_with.weight.dtype == dtype:
         weight = shared_with.weight

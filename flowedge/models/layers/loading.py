@@ -1,82 +1,98 @@
-"""Filling modules that were created without memory, a few rows of a tensor at a time, from a checkpoint."""
+"""Decoder layers that are created without memory and filled from a checkpoint, a few rows at a time."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import layer_prefix
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.prequantised import resolve_quant
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, SourceTensor, content_digest, content_of
-from flowedge.models.quant.quantize import check_quant, linear_bytes
-from flowedge.models.quant.registry import backend_of
+from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 
-CHUNK_BYTES = 16 << 20  # that are held of a tensor as it is stored, while it is read
-
-
-def load_layer(
-    checkpoint: Checkpoint,
-    index: int,
-    cache_index: int,
-    *,
-    quant: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    quant_cache: QuantCache | None = None,
-) -> nn.Module:
-    """Decoder layer `index` of the checkpoint, which writes to layer `cache_index` of a session's cache."""
-    layer = _empty_layer(checkpoint, index)
-    attend: Any = layer.self_attn
-    attend.layer_idx = cache_index
-    prefix = layer_prefix(index)
-    _check_biases(layer, checkpoint, prefix)
-    fill(layer, checkpoint, prefix, quant=quant, dtype=dtype, device=device, quant_cache=quant_cache)
-    return layer.eval()
+CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
 
-def fill(
-    module: nn.Module,
-    checkpoint: Checkpoint,
-    prefix: str,
-    *,
-    quant: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    quant_cache: QuantCache | None = None,
-) -> None:
-    """Reads a module's parameters from the tensors prefix + their names, quantising its linear layers.
+@dataclass(frozen=True)
+class LayerLoader:
+    """Loads decoder layers of a checkpoint with their linear layers quantised.
 
-    The shapes wanted are the module's own; CheckpointError on a missing tensor or another shape,
-    BadRequestError when the checkpoint is quantised otherwise.
+    Attributes:
+        quant: the quantisation of the linear layers, as `checkpoint_quant` returns it.
+        dtype: the dtype of all other weights, and of the rows that the layers compute.
+        quant_cache: the cache that quantised weights are taken from and put into.
     """
-    quant = checkpoint_quant(checkpoint, quant)
-    for path, child in list(module.named_modules()):
-        base = f"{prefix}{path}." if path else prefix
-        quantised = bool(path) and isinstance(child, nn.Linear) and quant != "none"
-        for name, wanted in list(child.named_parameters(recurse=False)):
-            if not (quantised and name == "weight"):
-                parameter = load_parameter(checkpoint, base + name, wanted.shape, dtype, device)
-                setattr(child, name, parameter)
-        if quantised and isinstance(child, nn.Linear):
-            weight = f"{base}weight"
-            layer = _quantised_linear(checkpoint, weight, child, quant, dtype, device, quant_cache)
-            module.set_submodule(path, layer)
+
+    checkpoint: Checkpoint
+    quant: str
+    dtype: torch.dtype
+    device: torch.device
+    quant_cache: QuantCache | None = None
+
+    def load(self, index: int, cache_index: int) -> nn.Module:
+        """Load decoder layer `index`, which writes to layer `cache_index` of a session's cache."""
+        layer = _empty_layer(self.checkpoint, index)
+        attend: Any = layer.self_attn
+        attend.layer_idx = cache_index
+        prefix = layer_prefix(index)
+        _check_biases(layer, self.checkpoint, prefix)
+        for path, child in list(layer.named_modules()):
+            base = f"{prefix}{path}." if path else prefix
+            quantised = bool(path) and isinstance(child, nn.Linear) and self.quant != "none"
+            for name, wanted in list(child.named_parameters(recurse=False)):
+                if not (quantised and name == "weight"):
+                    setattr(child, name, self._parameter(base + name, wanted.shape))
+            if quantised and isinstance(child, nn.Linear):
+                layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
+        return layer.eval()
+
+    def _parameter(self, name: str, shape: Sequence[int]) -> nn.Parameter:
+        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device)
+
+    def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
+        """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
+        checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        shape = (like.out_features, like.in_features)
+        if checkpoint.quant == "none":
+            checkpoint.check_shape(weight, shape)
+            return backend.build(self._encode(weight), like, self.dtype, self.device)
+        if not checkpoint.is_quantised(weight):
+            like.weight = self._parameter(weight, shape)
+            return like
+        try:
+            return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
+
+    def _encode(self, name: str) -> Tensors:
+        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache."""
+        checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        out_features, in_features = checkpoint.shape(name)
+        # Rounded to the block's dtype first, which is what the block would hold without quantisation.
+        rows = WeightRows(
+            out_features, in_features, lambda start, stop: checkpoint.rows(name, start, stop).to(self.dtype)
+        )
+        if self.quant_cache is None:
+            return backend.encode(rows)
+        content = _content(checkpoint, name, self.quant_cache)
+        key = encoding_key(checkpoint, name, content, self.quant, self.dtype)
+        return self.quant_cache.encoded(key, lambda: backend.encode(rows))
 
 
 def load_parameter(
     checkpoint: Checkpoint, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> nn.Parameter:
-    """One tensor of the checkpoint as a frozen parameter of its own memory."""
+    """Load a tensor of the checkpoint as a frozen parameter."""
     checkpoint.check_shape(name, shape)
     tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
     for start, rows in _stored_rows(checkpoint, name):
@@ -85,102 +101,65 @@ def load_parameter(
 
 
 def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
-    """The quantisation that layers are loaded in when `quant` is asked for; see `resolve_quant`."""
-    return resolve_quant(check_quant(quant), checkpoint.quant, checkpoint.directory)
+    """The quantisation that layers are loaded in when `quant` is asked for.
+
+    A checkpoint that is stored quantised is loaded as it is when "none" is asked for.
+
+    Raises:
+        BadRequestError: when the quantisation does not exist, or the checkpoint is stored in another one.
+    """
+    check_quant(quant)
+    if checkpoint.quant == "none":
+        return quant
+    if quant in ("none", checkpoint.quant):
+        return checkpoint.quant
+    raise BadRequestError(
+        f"{checkpoint.directory} is quantised in {checkpoint.quant} already, so it cannot be loaded in "
+        f"{quant}; omit the quantisation, or give the original checkpoint"
+    )
 
 
 def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
-    """The bytes that decoder layer `index` holds in memory once loaded, from config and headers alone."""
+    """The bytes in memory of the loaded decoder layer `index`, from config and headers alone."""
     quant = checkpoint_quant(checkpoint, quant)
     prefix, total = layer_prefix(index), 0
     for path, child in _empty_layer(checkpoint, index).named_modules():
         for name, parameter in child.named_parameters(recurse=False):
-            if isinstance(child, nn.Linear) and name == "weight":
-                total += _weight_bytes(checkpoint, f"{prefix}{path}.weight", child, quant, dtype)
-            else:
+            weight = f"{prefix}{path}.weight"
+            if not isinstance(child, nn.Linear) or name != "weight":
                 total += math.prod(parameter.shape) * dtype.itemsize
+            elif checkpoint.is_quantised(weight):
+                total += checkpoint.quantised_bytes(weight)
+            else:
+                own = quant if checkpoint.quant == "none" else "none"
+                total += linear_bytes(child.out_features, child.in_features, own, dtype)
     return total
 
 
-def _weight_bytes(
-    checkpoint: Checkpoint, name: str, linear: nn.Linear, quant: str, dtype: torch.dtype
-) -> int:
-    if checkpoint.is_quantised(name):
-        return checkpoint.quantised_bytes(name)
-    left_out = checkpoint.quant != "none"
-    return linear_bytes(linear.out_features, linear.in_features, "none" if left_out else quant, dtype)
-
-
-def _quantised_linear(
-    checkpoint: Checkpoint,
-    weight: str,
-    like: nn.Linear,
-    quant: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    quant_cache: QuantCache | None,
-) -> nn.Module:
-    """A linear layer whose bias is loaded, and whose weight is the tensor `weight`."""
-    backend = backend_of(quant)
-    if checkpoint.quant == "none":
-        shape = (like.out_features, like.in_features)
-        checkpoint.check_shape(weight, shape)
-        return backend.build(_encode(checkpoint, weight, quant, dtype, quant_cache), like, dtype, device)
-    if not checkpoint.is_quantised(weight):
-        shape = (like.out_features, like.in_features)
-        like.weight = load_parameter(checkpoint, weight, shape, dtype, device)
-        return like
-    try:
-        return backend.build(checkpoint.quantised(weight), like, dtype, device)
-    except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
-
-
-def _encode(
-    checkpoint: Checkpoint, name: str, quant: str, dtype: torch.dtype, quant_cache: QuantCache | None
-) -> Tensors:
-    """The quantised weight: of the cache, or made from the checkpoint and put there."""
-    backend = backend_of(quant)
-    out_features, in_features = checkpoint.shape(name)
-    # Rounded to the block's dtype first, so that it is what the same block without quantisation would hold.
-    rows = WeightRows(
-        out_features, in_features, lambda start, stop: checkpoint.rows(name, start, stop).to(dtype)
-    )
-    if quant_cache is None:
-        return backend.encode(rows)
-    key = encoding_key(checkpoint, name, _content(checkpoint, name, quant_cache), quant, dtype)
-    return quant_cache.encoded(key, lambda: backend.encode(rows))
-
-
 def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
-    """What a weight of a block of `dtype` is known by when it is quantised."""
+    """The key of a quantised weight in a block of `dtype`; `content` as in CacheKey."""
     exact = torch.promote_types(checkpoint.dtype(name), dtype) == dtype
     return CacheKey(content, "" if exact else str(dtype), quant, backend_of(quant).format)
 
 
 def linear_weights(checkpoint: Checkpoint, index: int) -> list[str]:
-    """The weights of decoder layer `index` that are quantised where a quantisation is asked for."""
+    """The names of the weights in decoder layer `index` that a quantisation applies to."""
     modules = _empty_layer(checkpoint, index).named_modules()
     prefix = layer_prefix(index)
     return [f"{prefix}{path}.weight" for path, child in modules if path and isinstance(child, nn.Linear)]
 
 
 def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
-    sha256 = checkpoint.sha256(name)
+    dtype, shape, sha256 = checkpoint.dtype(name), checkpoint.shape(name), checkpoint.sha256(name)
     if sha256 is not None:
-        return content_of(checkpoint.dtype(name), checkpoint.shape(name), sha256)
+        return content_of(dtype, shape, sha256)
     path, part = checkpoint.source(name)
-    source = SourceTensor.of(path, str(part))
-    return quant_cache.content(source, lambda: _read_content(checkpoint, name))
-
-
-def _read_content(checkpoint: Checkpoint, name: str) -> str:
     chunks = (rows for _, rows in _stored_rows(checkpoint, name))
-    return content_digest(checkpoint.dtype(name), checkpoint.shape(name), chunks)
+    return quant_cache.content(SourceTensor.of(path, str(part)), lambda: content_digest(dtype, shape, chunks))
 
 
 def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first row, rows) of a tensor in order, as they are stored."""
+    """Yield (first row, rows) of a tensor in order, in its stored dtype."""
     shape, itemsize = checkpoint.shape(name), checkpoint.dtype(name).itemsize
     count = max(1, CHUNK_BYTES // max(1, math.prod(shape[1:]) * itemsize))
     for start in range(0, shape[0], count):
@@ -196,7 +175,7 @@ def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
 
 
 def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
-    """A bias that nobody reads would make another model of the checkpoint."""
+    """Raise CheckpointError for a stored bias that the layer ignores: the model would be another one."""
     known = dict(layer.named_parameters())
     for path, child in layer.named_modules():
         name = f"{path}.bias"

@@ -1,4 +1,4 @@
-"""Rotary angles of rows, each a function of the row's own position."""
+"""Rotary angles of rows; a row's angles depend on its own position alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.models.checkpoint.config_support import fixed_rope_length, rope_by_layer_type
 from flowedge.models.checkpoint.families import Family
-from flowedge.models.checkpoint.features import fixed_rope_length, rope_by_layer_type
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cos and sin, [1, rows, rotated size]
 
 
 class Rotary:
-    """transformers' rotary embedding of a family, asked in a way that no row changes another's angles."""
+    """transformers' rotary embedding of a family, called so that no row changes the angles of another."""
 
     def __init__(self, family: Family, config: Any, layers: range, device: torch.device) -> None:
-        """`layers` are those whose rotations are asked for."""
+        """Prepare the rotations of the model's layers with the indices `layers`."""
         self._make: Callable[[], nn.Module] = lambda: family.rotary(config).to(device)
         self._module = self._make()
         self._fixed_length = fixed_rope_length(config)
@@ -26,10 +26,7 @@ class Rotary:
         self._kinds = [None if shared else config.layer_types[index] for index in layers]
 
     def __call__(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> Sequence[Rotation]:
-        """The rotation of each layer, in the dtype of `hidden`.
-
-        position_ids: int64 [1, rows].
-        """
+        """The rotation of each layer, in the dtype of `hidden`, for int64 `position_ids` [1, rows]."""
         by_kind = {kind: self._rotate(hidden, position_ids, kind) for kind in dict.fromkeys(self._kinds)}
         return [by_kind[kind] for kind in self._kinds]
 
@@ -39,7 +36,7 @@ class Rotary:
         if length is None or int(position_ids.max()) < length:
             rotation: Rotation = self._module(hidden, position_ids, *arguments)
             return rotation
-        # Past that length one call gives all its rows the frequencies of its longest, and the module keeps
-        # them: each row gets a call and a module of its own.
+        # Beyond this length, a call gives all rows the frequencies of its longest position, and the module
+        # stores them. So each row gets a module and a call of its own.
         alone = [self._make()(hidden, ids, *arguments) for ids in torch.split(position_ids, 1, dim=1)]
         return torch.cat([cos for cos, _ in alone], dim=1), torch.cat([sin for _, sin in alone], dim=1)

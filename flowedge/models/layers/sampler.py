@@ -1,4 +1,4 @@
-"""Draws tokens from logits, the way the reference does."""
+"""Draws of tokens from logits by the same rule as the reference's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of
 
-# The warpers take the tokens so far; these three do not look at them.
+# The warpers' argument for the tokens so far, which these three warpers ignore.
 _NO_TOKENS = torch.zeros((1, 0), dtype=torch.int64)
 
 
 class TokenSampler:
-    """The Gumbel-max rule with position-keyed noise over transformers' own warpers.
+    """The Gumbel-max rule with position-keyed noise, after transformers' own warpers.
 
-    Logits are warped in float64, as the reference warps them: temperature, then top-k, then top-p.
+    Logits are warped in float64 like the reference's: by temperature, then top-k, then top-p.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int) -> None:
@@ -33,9 +33,9 @@ class TokenSampler:
 
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, position: int) -> int:
-        """The token at an absolute position, from the logits [vocab] of the row before it.
+        """Draw the token at an absolute position from the logits [vocab] of the row before it.
 
-        Ties go to the lowest token id.
+        Of equal scores, the lowest token id wins.
         """
         scores = logits.double().cpu()[None]
         for warper in self._warpers:

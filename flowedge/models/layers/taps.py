@@ -1,7 +1,7 @@
-"""Taps: layers whose inputs a drafter is given, and how wide they make the rows between stages.
+"""Taps: the layers whose inputs a drafter needs, and the width that they give to rows between stages.
 
-A row that leaves the layers [0, layer) is [hidden * (1 + t)]: the hidden state, then the inputs of the t taps
-below `layer`, in layer order. What is pruned from a segment is pruned from all of them at once.
+A row that leaves the layers [0, layer) has the width hidden * (1 + t): the hidden state, then the inputs of
+the t tapped layers below `layer`, in layer order.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from itertools import pairwise
 
 from flowedge.core.errors import BadRequestError
 
-Taps = tuple[int, ...]  # layer indices, ascending; empty where no drafter asks for any
+Taps = tuple[int, ...]  # layer indices, ascending; empty where no drafter needs any
 
-LEAST_LAYERS = 7  # below which EAGLE-3's three taps are not three layers in order
+LEAST_LAYERS = 7  # with fewer layers, EAGLE-3's three taps would not ascend
 
 
 def eagle3_taps(num_layers: int) -> Taps:
-    """The layers whose inputs an EAGLE-3 head is made for. BadRequestError for a model with too few."""
+    """The three layers whose inputs an EAGLE-3 head drafts from.
+
+    Raises:
+        BadRequestError: when the model has too few layers.
+    """
     if num_layers < LEAST_LAYERS:
         raise BadRequestError(
             f"an EAGLE-3 head drafts from three layers of a model of {LEAST_LAYERS} layers or more; "
@@ -27,14 +31,18 @@ def eagle3_taps(num_layers: int) -> Taps:
 
 
 def check_taps(taps: Sequence[int], num_layers: int) -> Taps:
-    """The same as a tuple. BadRequestError unless they ascend within [0, num_layers)."""
+    """Return `taps` as a tuple.
+
+    Raises:
+        BadRequestError: when they do not ascend within [0, num_layers).
+    """
     if any(a >= b for a, b in pairwise(taps)) or not all(0 <= tap < num_layers for tap in taps):
         raise BadRequestError(f"taps {list(taps)} do not ascend within the model's {num_layers} layers")
     return tuple(taps)
 
 
 def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
-    """Those of the layers [start, stop)."""
+    """The taps among the layers [start, stop)."""
     return tuple(tap for tap in taps if start <= tap < stop)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead

@@ -1,4 +1,4 @@
-"""int8, nf4 and fp4 by bitsandbytes; encoded weights have the names of the library's own state_dict."""
+"""int8, nf4 and fp4 by bitsandbytes. Encoded weights have the tensor names of the library's state_dict."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.prequantised import StoredState, read_state, write_state
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.quant_state import StoredState, read_state, write_state
 
-BLOCK = 64  # 4-bit weights that share one scale
-NESTED_BLOCK = 256  # scales that share one scale of theirs, with double quantisation
+BLOCK = 64  # 4-bit weights that share a scale
+NESTED_BLOCK = 256  # scales that share a scale of their own, with double quantisation
 _NESTED_CODE = 256  # values that a nested scale can have
 
-# bitsandbytes warns of the cast to float16 in every int8 forward, and of an optional kernel at import.
+# These warn of the cast to float16 in every int8 forward, and of an optional kernel at import.
 _NOISY_LOGGERS = ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops")
 
 
 def library() -> Any:
-    """bitsandbytes, which is slow to import, without its noise."""
+    """The bitsandbytes package, with its warnings turned off."""
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    import bitsandbytes  # noqa: PLC0415
+    import bitsandbytes  # noqa: PLC0415 (slow, warns at import, and absent from some devices)
 
     return bitsandbytes
 
 
-def settle(module: nn.Module, dtype: torch.dtype) -> None:
-    """Has the layers that transformers loaded quantised multiply as those that `build` makes."""
+def match_built_layers(module: nn.Module, dtype: torch.dtype) -> None:
+    """Make layers that transformers loaded quantised compute in `dtype`, like layers of `Backend.build`."""
     bnb = library()
     for layer in module.modules():
         if isinstance(layer, bnb.nn.Linear4bit):
@@ -48,26 +48,25 @@ class _Bitsandbytes:
         return f"bitsandbytes {version('bitsandbytes')}"
 
     def unavailable(self, device: torch.device) -> str | None:
-        """See Backend."""
         try:
             version("bitsandbytes")
         except PackageNotFoundError:
             return "bitsandbytes is not installed"
         if device.type not in ("cpu", "cuda"):
-            return "bitsandbytes is used on the CPU and on CUDA only"
+            return "bitsandbytes runs on the CPU and on CUDA only"
         return None
 
 
 class Int8(_Bitsandbytes):
-    """LLM.int8() with one scale a row, and the outlier threshold at 0.
+    """LLM.int8() with one scale a row and the outlier threshold 0.
 
-    With the threshold, one row's outliers would change how other rows are computed.
+    Above 0, the outliers of one input row would change the results of other rows.
     """
 
     name = "int8"
 
     def encode(self, rows: WeightRows) -> Tensors:
-        """See Backend; weight: int8 [out, in]; SCB: float32 [out]."""
+        """Return `weight`, int8 [out, in], and `SCB`, float32 [out]."""
         bnb = library()
         weight = torch.empty((rows.out_features, rows.in_features), dtype=torch.int8)
         scales = torch.empty(rows.out_features, dtype=torch.float32)
@@ -79,13 +78,12 @@ class Int8(_Bitsandbytes):
         return {"weight": weight, "SCB": scales}
 
     def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:  # noqa: ARG002
-        """See Backend."""
         bnb = library()
         weight, scales = tensors["weight"], tensors["SCB"]
         if weight.shape != (like.out_features, like.in_features) or weight.dtype != torch.int8:
             raise CheckpointError(
                 f"an int8 weight is {list(weight.shape)} of {weight.dtype}, the model asks for "
-                f"{[like.out_features, like.in_features]}"
+                f"{[like.out_features, like.in_features]} of torch.int8"
             )
         if scales.shape != (like.out_features,):
             raise CheckpointError(f"an int8 weight of {like.out_features} rows has {scales.numel()} scales")
@@ -105,12 +103,11 @@ class Int8(_Bitsandbytes):
         return layer.eval()  # in training mode the int8 product is not used
 
     def weight_bytes(self, out_features: int, in_features: int) -> int:
-        """See Backend."""
         return out_features * in_features + out_features * torch.float32.itemsize
 
 
 class FourBit(_Bitsandbytes):
-    """nf4 or fp4; with `double` the scales are quantised too ("double quant")."""
+    """nf4 or fp4. With `double`, the scales are quantised too ("double quant")."""
 
     def __init__(self, quant_type: str, double: bool = False) -> None:
         self.name = quant_type + ("-dq" if double else "")
@@ -118,13 +115,13 @@ class FourBit(_Bitsandbytes):
         self._double = double
 
     def encode(self, rows: WeightRows) -> Tensors:
-        """See Backend; weight: uint8 [bytes, 1]; weight.absmax: a scale for every 64 weights."""
+        """Return `weight`, uint8 [bytes, 1], `weight.absmax`, a scale for every 64 weights, and others."""
         bnb = library()
         count = rows.out_features * rows.in_features
         weight = torch.empty(((count + 1) // 2, 1), dtype=torch.uint8)
         scales = torch.empty(-(-count // BLOCK), dtype=torch.float32)
         code = bnb.functional.get_4bit_type(self._type, device="cpu")
-        # Blocks run on from row to row, so a chunk has to end with one.
+        # A block may hold weights of two rows, so a chunk has to end at a block's end.
         for start, chunk in rows.chunks(multiple=BLOCK):
             packed, state = bnb.functional.quantize_4bit(
                 chunk.float().contiguous(), blocksize=BLOCK, quant_type=self._type
@@ -146,7 +143,6 @@ class FourBit(_Bitsandbytes):
         return tensors | write_state(stored)
 
     def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:
-        """See Backend."""
         bnb = library()
         stored = read_state(tensors)
         self._check(tensors, stored, like)
@@ -178,7 +174,6 @@ class FourBit(_Bitsandbytes):
         return evaluated
 
     def weight_bytes(self, out_features: int, in_features: int) -> int:
-        """See Backend."""
         count = out_features * in_features
         scales = -(-count // BLOCK)
         if not self._double:
@@ -186,14 +181,15 @@ class FourBit(_Bitsandbytes):
         return (count + 1) // 2 + scales + -(-scales // NESTED_BLOCK) * torch.float32.itemsize
 
     def _check(self, tensors: Tensors, stored: StoredState, like: nn.Linear) -> None:
-        """Kernels trust the sizes they are told, and these may come from a file."""
+        """Check all sizes: kernels trust them, and they may come from a file."""
         count = like.out_features * like.in_features
         scales = -(-count // stored.blocksize)
         wanted = {"weight": (count + 1) // 2, "weight.absmax": scales, "weight.quant_map": 16}
         if self._double:
             wanted["weight.nested_absmax"] = -(-scales // NESTED_BLOCK)
             wanted["weight.nested_quant_map"] = _NESTED_CODE
-        # A byte for each scale with double quantisation, a float otherwise: the dtype is checked by nbytes.
+
+        # bitsandbytes may store packed weights in a wider dtype, so their bytes are compared.
         sizes = {name: tensors[name].nbytes if name == "weight" else tensors[name].numel() for name in wanted}
         if (
             sizes != wanted
@@ -204,8 +200,8 @@ class FourBit(_Bitsandbytes):
             or (tensors["weight.absmax"].dtype == torch.uint8) != self._double
         ):
             raise CheckpointError(
-                f"a 4-bit weight is stored as {stored} with tensors of {sizes} elements; "
-                f"one in {self.name} of shape {[like.out_features, like.in_features]} was expected"
+                f"a 4-bit weight is stored as {stored} with tensors of {sizes} elements; expected "
+                f"{self.name} of shape {[like.out_features, like.in_features]}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Quantised weights on disk, so that the next start of the same model does not quantise again."""
+"""A cache of quantised weights on disk, which spares the next start of a model the quantisation."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from flowedge.storage.limits import CacheLimits
 from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 
 _NONE: Mapping[str, Path] = MappingProxyType({})
-HEADER_BYTES = 4096  # that a file takes beside its tensors, at most
+HEADER_BYTES = 4096  # the most that a file takes beside its tensors
 _DIGEST = "sha256"
 
 _log = logging.getLogger(__name__)
+_DAMAGED = "the cached file %s is damaged and is made again"
+_UNREADABLE = "the cached file %s cannot be read and is made again: %s"
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """A tensor in a file, known by what tells that the file has not changed since.
+    """A tensor in a file, with the properties of the file that tell whether it has changed since.
 
     Attributes:
-        path: resolved; size: of the file, in bytes; modified_ns: of the file, in ns since the epoch.
+        path: the file's resolved path; size: the file's bytes; modified_ns: in ns since the epoch.
     """
 
     path: str
@@ -42,7 +44,7 @@ class SourceTensor:
 
     @classmethod
     def of(cls, path: Path, name: str) -> SourceTensor:
-        """OSError when the file is gone."""
+        """The tensor `name` in the file at `path`."""
         real = path.resolve()
         found = real.stat()
         return cls(str(real), found.st_ino, found.st_size, found.st_mtime_ns, name)
@@ -50,12 +52,12 @@ class SourceTensor:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """What an encoded weight depends on; two with the same key are the same.
+    """Everything that an encoded weight depends on: weights with equal keys are equal.
 
     Attributes:
-        content: SHA-256 of the weight before it was quantised, its shape and dtype included.
-        precision: the dtype it was rounded to before; "" where that changed nothing.
-        format: of the backend.
+        content: the SHA-256 of the weight before quantisation, with its shape and dtype.
+        precision: the dtype that the weight was rounded to first; "" where rounding changed nothing.
+        format: the backend's format.
     """
 
     content: str
@@ -65,22 +67,22 @@ class CacheKey:
 
     @property
     def digest(self) -> str:
-        """A file name."""
+        """A hex digest, which serves as a file name."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 class QuantCache:
-    """Files in one directory, which share the room of the cache with what else is kept beside it.
+    """Quantised weights in a directory, which shares the size limit of FlowEdge's cache with others.
 
-    Any number of processes may use one directory; while several write, it may be over its size by what they
-    write. What was not used for longest is dropped. Nothing that goes wrong with it is an error: it is
-    logged, and weights are quantised as if there were no cache.
+    The least recently used files are deleted first. Any number of processes may use a directory; while they
+    write, it may exceed its limit by the files being written. A failure is logged and is no error: weights
+    are then quantised as if there were no cache.
     """
 
     def __init__(self, directory: Path, max_bytes: int, given: Mapping[str, Path] = _NONE) -> None:
-        """The directory is made when something is first stored; with `max_bytes` 0 nothing ever is.
+        """Use `directory`, which is created with the first file. With `max_bytes` 0 nothing is stored.
 
-        given: files of weights that others have quantised, by the digest of their keys.
+        `given` adds files of weights that other devices have quantised, by the digest of their keys.
         """
         self.directory = directory
         self._given = given
@@ -92,18 +94,14 @@ class QuantCache:
     def configured(
         cls, directory: str | None = None, gib: float | None = None, given: Mapping[str, Path] = _NONE
     ) -> QuantCache:
-        """What is not given is taken from the environment, then from the defaults.
-
-        FLOWEDGE_CACHE_DIR and FLOWEDGE_CACHE_GIB; ~/.cache/flowedge (or XDG_CACHE_HOME's) and 16 GiB.
-        BadRequestError when the size is no number, or below 0.
-        """
+        """A cache whose missing settings come from the environment or else from the defaults."""
         limits = CacheLimits.configured(directory, gib)
         return cls(limits.root / QUANTISED, limits.max_bytes, given)
 
     def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
-        """The content of a source tensor, remembered for as long as its file does not change.
+        """The content digest of a source tensor, which is stored for as long as the file does not change.
 
-        compute: gives the SHA-256; it reads the whole tensor.
+        `compute` reads the whole tensor and returns the digest.
         """
         if not self._enabled:
             return compute()
@@ -115,17 +113,17 @@ class QuantCache:
             if len(known) == hashlib.sha256().digest_size * 2:
                 touch(path)
                 return known
-            _log.warning("the cached %s is damaged and is made again", path)
+            _log.warning(_DAMAGED, path)
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            _log.warning("the cached %s cannot be read and is made again: %s", path, error)
+            _log.warning(_UNREADABLE, path, error)
         content = compute()
         self._store(path, lambda partial: partial.write_text(content, encoding="ascii"), len(content))
         return content
 
     def get(self, key: CacheKey) -> Tensors | None:
-        """The encoded weight; None when it is not there, or is damaged, which is logged."""
+        """The encoded weight; None when the cache does not hold it, or its file is damaged."""
         if not self._enabled:
             return None
         path = self._given.get(key.digest) or self.path(key)
@@ -137,16 +135,16 @@ class QuantCache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            _log.warning("the cached %s cannot be read and is made again: %s", path, error)
+            _log.warning(_UNREADABLE, path, error)
             return None
         if digest != tensors_digest(tensors):
-            _log.warning("the cached %s is damaged and is made again", path)
+            _log.warning(_DAMAGED, path)
             return None
         touch(path)
         return tensors
 
     def encoded(self, key: CacheKey, encode: Callable[[], Tensors]) -> Tensors:
-        """The encoded weight: what is stored, or what `encode` gives, which is stored then."""
+        """The encoded weight, from the cache or else from `encode`, whose result is stored."""
         tensors = self.get(key)
         if tensors is None:
             tensors = encode()
@@ -154,7 +152,7 @@ class QuantCache:
         return tensors
 
     def put(self, key: CacheKey, tensors: Tensors) -> None:
-        """Stores an encoded weight, and drops what was not used for longest when there is too much."""
+        """Store an encoded weight; the least recently used files make room where necessary."""
         if not self._enabled:
             return
         metadata = {_DIGEST: tensors_digest(tensors)}
@@ -162,51 +160,46 @@ class QuantCache:
         self._store(self.path(key), lambda partial: save_file(tensors, partial, metadata), size)
 
     def path(self, key: CacheKey) -> Path:
-        """Where the weight of a key is stored, or would be."""
+        """The file of a key's weight, whether it exists or not."""
         return self.directory / f"{key.digest}.safetensors"
 
     def _store(self, path: Path, write: Callable[[Path], object], size: int) -> None:
-        """Readers see the whole file or none: it is written under another name."""
         if size > self.max_bytes:
             return
+        # Renamed when complete, so that readers see the whole file or none.
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{WRITING}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._space.lock():
                 has_room = self._space.make_room(size)
-            if not has_room:  # the rest is in use
+            if not has_room:
                 return
             write(partial)
             partial.replace(path)
-        # safetensors has an error of its own for a full disk.
-        except Exception as error:  # noqa: BLE001 (whatever keeps it from being stored, the weight is there)
+        # safetensors has an error class of its own for a full disk.
+        except Exception as error:  # noqa: BLE001 (the weight is usable, whatever prevented its storage)
             self._enabled = False
-            _log.warning("quantised weights are not cached in %s from here on: %s", self.directory, error)
+            _log.warning("quantised weights are no longer cached in %s: %s", self.directory, error)
             remove(partial)
 
 
 def tensors_digest(tensors: Tensors) -> str:
-    """SHA-256 of tensors with their names, dtypes and shapes, in hex."""
+    """The SHA-256 of tensors with their names, dtypes and shapes, in hex."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        update_digest(digest, tensor)
+        digest.update(byte_view(tensor.contiguous()))
     return digest.hexdigest()
 
 
 def content_digest(dtype: torch.dtype, shape: Sequence[int], chunks: Iterable[torch.Tensor]) -> str:
-    """The content of a CacheKey: of a weight [shape] of `dtype` that comes some rows at a time, in order."""
+    """The `content` of a CacheKey, for a weight that comes a few rows at a time, in order."""
     digest = hashlib.sha256()
     for rows in chunks:
-        update_digest(digest, rows)
+        digest.update(byte_view(rows.contiguous()))
     return content_of(dtype, shape, digest.hexdigest())
 
 
 def content_of(dtype: torch.dtype, shape: Sequence[int], sha256: str) -> str:
-    """The same for a weight of whose bytes the SHA-256 is known."""
+    """The `content` of a CacheKey, for a weight whose bytes have the digest `sha256`."""
     return hashlib.sha256(f"{dtype} {list(shape)}\0{sha256}".encode()).hexdigest()
-
-
-def update_digest(digest: hashlib._Hash, tensor: torch.Tensor) -> None:
-    """Adds a tensor's bytes, in row order."""
-    digest.update(byte_view(tensor.contiguous()))

@@ -8,10 +8,11 @@ from itertools import count
 import numpy as np
 import torch
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, SamplingParams
-from flowedge.drafting.heads.eagle import EagleDrafter
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.layers.tensors import to_payload, to_tensor
@@ -39,8 +40,8 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes
         BadRequestError: when the drafter is not an EAGLE-1/2 head.
     """
     drafter = executor.drafter
-    if not isinstance(drafter, EagleDrafter):
-        raise BadRequestError("only an EAGLE-1/2 head can be measured as a drafter; give --drafter none")
+    if not isinstance(drafter, HeadDrafter) or not isinstance(drafter.head, EagleHead):
+        raise BadRequestError("only a drafter that is an EAGLE-1/2 head can be measured; give --drafter none")
     executor.run(OpenDraft(_SESSION, cached + max(EXTENDED), 0))
     executor.run(_extend(executor, cached))
 

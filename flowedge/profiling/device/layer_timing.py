@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import DropCache, Forward, OpenCache
 from flowedge.models.layers.block import LayerBlock

@@ -1,0 +1,1 @@
+"""The CA of a cluster, which only one machine has."""

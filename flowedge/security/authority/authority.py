@@ -1,4 +1,4 @@
-"""A cluster's CA: it gives out tokens, signs certificates and revokes them. `now` is always UTC."""
+"""A cluster's CA: it makes join tokens, signs certificates and revokes them. All times are UTC."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ from cryptography import x509
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.authority.member_ledger import IssuedCertificate, MemberLedger, TokenGrant, Transaction
+from flowedge.security.credentials import certificates
 from flowedge.security.credentials.certificate_role import CertificateRole
-from flowedge.security.credentials.certificates import (
-    PrivateKey,
-    PublicKey,
-    issue,
-    key_pem,
-    new_authority,
-    new_key,
-    pem_of,
-    read_certificate,
-    read_key,
-    requested_key,
-)
+from flowedge.security.credentials.certificates import PrivateKey, PublicKey
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.security.credentials.join_token import JoinToken, new_secret, secret_hash
 from flowedge.security.credentials.member import (
     CertificateHolder,
     Member,
@@ -35,7 +26,6 @@ from flowedge.security.credentials.member import (
     holder_of,
 )
 from flowedge.security.credentials.revocation import read_list, sign_list
-from flowedge.security.credentials.token import JoinToken, new_secret, secret_hash
 from flowedge.system import private_files
 
 DEFAULT_PORT = 7443
@@ -48,7 +38,7 @@ _KEY, _CERTIFICATE, _LEDGER = "key.pem", "certificate.pem", "ledger.sqlite3"
 
 @dataclass(frozen=True)
 class SignedCertificate:
-    """What a member is sent: its certificate and the revocation list, both PEM."""
+    """What a new member receives: its certificate and the revocation list, both PEM."""
 
     certificate: bytes
     revocation_list: bytes
@@ -78,26 +68,29 @@ class Authority:
         port: int = DEFAULT_PORT,
         life: datetime.timedelta = DEFAULT_LIFE,
     ) -> Authority:
-        """Makes a cluster, and an admin's identity beside it.
+        """Make a cluster, and the credentials of its admin in the same directory.
 
-        addresses: of the enrolment service, for the admin's renewals; port: of it; the next is for renewals.
+        addresses: of the enrolment service, where the admin's certificate is renewed.
+        port: of the enrolment service; the renewal service has the next one.
         life: of members' certificates.
-        Raises BadRequestError when a cluster or an identity is there already, or for a name that cannot be.
+
+        Raises:
+            BadRequestError: when the directory holds a CA or credentials, or the name is not valid.
         """
         check_name(name)
         folder = state / _FOLDER
         if folder.exists() or CredentialStore.exists(state):
             raise BadRequestError(
-                f"{state} holds a cluster's files already; nothing was changed. Another cluster needs "
-                "another directory (--dir)"
+                f"{state} already holds a cluster's files; nothing was changed. Give another directory for "
+                "another cluster (--dir)"
             )
         fresh = state / f"{_FOLDER}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         private_files.make_directory(fresh)
-        key = new_key()
-        certificate = new_authority(name, key, now)
-        private_files.write(fresh / _KEY, key_pem(key))
-        private_files.write(fresh / _CERTIFICATE, pem_of(certificate))
+        key = certificates.new_key()
+        certificate = certificates.new_authority(name, key, now)
+        private_files.write(fresh / _KEY, certificates.key_pem(key))
+        private_files.write(fresh / _CERTIFICATE, certificates.pem_of(certificate))
         settings = {"name": name, "port": str(port), "life_s": str(life.total_seconds()), "list_number": "1"}
         MemberLedger.create(fresh / _LEDGER, settings)
         fresh.rename(folder)
@@ -107,15 +100,15 @@ class Authority:
 
     @classmethod
     def open(cls, state: Path) -> Authority:
-        """AccessError when there is none in the directory, or a file of it is missing or open to others."""
+        """Open the CA in a state directory. Its files must not be readable by others."""
         folder = state / _FOLDER
         if not folder.is_dir():
             raise AccessError(
-                f"there is no cluster's CA in {state}; `flowedge cluster init NAME` makes one, and only the "
-                "machine where that was done has it"
+                f"there is no cluster's CA in {state}; use the machine and the directory where "
+                "`flowedge cluster init` was run, or make a cluster with it"
             )
-        key = read_key(private_files.read_private(folder / _KEY))
-        certificate = read_certificate(private_files.read_private(folder / _CERTIFICATE))
+        key = certificates.read_key(private_files.read_private(folder / _KEY))
+        certificate = certificates.read_certificate(private_files.read_private(folder / _CERTIFICATE))
         return cls(key, certificate, MemberLedger(folder / _LEDGER))
 
     @property
@@ -131,11 +124,17 @@ class Authority:
         now: datetime.datetime,
         name: str = "",
     ) -> JoinToken:
-        """A token for one new member; with a name, for none of another name."""
+        """Make a join token for one new member. If `name` is given, only a member of that name may use it.
+
+        addresses: of the enrolment service, host:port.
+
+        Raises:
+            BadRequestError: when the role cannot join, the name is not valid, or there is no address.
+        """
         if role not in JOINING:
-            raise BadRequestError(f"nobody joins as {role.value}")
+            raise BadRequestError(f"no member can join in the role {role.value}")
         if not addresses:
-            raise BadRequestError("a token needs an address at which the CA is reached; give --address")
+            raise BadRequestError("a token needs an address at which devices reach the CA; give --address")
         if name:
             check_name(name)
         secret = new_secret()
@@ -146,12 +145,16 @@ class Authority:
     def join(
         self, secret: bytes, name: str, request: bytes, now: datetime.datetime, *, default_name: str = ""
     ) -> SignedCertificate:
-        """Signs a new member's certificate; the token is used up by that, and only by that.
+        """Sign the certificate of a new member. This uses up the token; a refusal does not.
 
-        Raises AccessError for a token that is unknown, used or expired, a request that is no good, or a name
-        that another member has.
+        secret: of the token. request: the signing request, DER. default_name: used if neither the member nor
+        the token names one.
+
+        Raises:
+            AccessError: when the token is unknown, used or expired, the request is not valid, or another
+                member has the name.
         """
-        key = requested_key(request)
+        key = certificates.requested_key(request)
         with self._ledger.transaction() as transaction:
             grant = transaction.use_token(secret_hash(secret), now)
             if grant.name and name not in ("", grant.name):
@@ -160,14 +163,18 @@ class Authority:
             for other in transaction.certificates():
                 if other.name == member.name and other.revoked is None and other.expires > now:
                     raise AccessError(
-                        f"there is a {other.role.value} named {other.name} already; choose another name, or "
-                        f"revoke it first: flowedge cluster revoke {other.name}"
+                        f"the cluster has a {other.role.value} named {other.name} already; choose another "
+                        f"name, or revoke it first: flowedge cluster revoke {other.name}"
                     )
             return self._sign(transaction, member, key, now)
 
     def renew(self, holder: CertificateHolder, request: bytes, now: datetime.datetime) -> SignedCertificate:
-        """Signs a new certificate for one that the member has shown. AccessError if that is revoked."""
-        key = requested_key(request)
+        """Sign a new certificate for the holder of a present one.
+
+        Raises:
+            AccessError: when the present certificate is unknown, revoked or expired.
+        """
+        key = certificates.requested_key(request)
         with self._ledger.transaction() as transaction:
             known = [issued for issued in transaction.certificates() if issued.serial == holder.serial]
             if not known or known[0].revoked is not None or known[0].expires <= now:
@@ -175,9 +182,12 @@ class Authority:
             return self._sign(transaction, holder.member, key, now)
 
     def revoke(self, target: str, now: datetime.datetime) -> list[IssuedCertificate]:
-        """Revokes all certificates of a name, or the one of a serial number (hexadecimal).
+        """Revoke the valid certificates of a member's name, or of a serial number in hexadecimal.
 
-        Returns those it revoked. BadRequestError when there is none to revoke.
+        Returns the certificates that were revoked.
+
+        Raises:
+            BadRequestError: when there are none.
         """
         with self._ledger.transaction() as transaction:
             valid = [c for c in transaction.certificates() if c.revoked is None and c.expires > now]
@@ -192,37 +202,40 @@ class Authority:
         return matching
 
     def certificates(self) -> list[IssuedCertificate]:
-        """All that were issued, the oldest first."""
+        """All issued certificates, oldest first."""
         with self._ledger.transaction() as transaction:
             return transaction.certificates()
 
     def revocation_list(self, now: datetime.datetime) -> bytes:
-        """The list as it is now, PEM."""
+        """The present revocation list, PEM."""
         with self._ledger.transaction() as transaction:
             return self._list(transaction, now)
 
-    def service_identity(self, now: datetime.datetime) -> tuple[bytes, bytes, CertificateHolder]:
-        """Key (PEM), certificate (PEM) and holder for the enrolment service; the key is kept nowhere."""
-        key = new_key()
+    def service_credentials(self, now: datetime.datetime) -> tuple[bytes, bytes, CertificateHolder]:
+        """New key (PEM), certificate (PEM) and holder for the enrolment service. The key is not stored."""
+        key = certificates.new_key()
         member = Member(self.id, CertificateRole.AUTHORITY, "authority")
-        certificate = issue(member, key.public_key(), self.certificate, self._key, now=now, life=SERVICE_LIFE)
-        return key_pem(key), pem_of(certificate), holder_of(certificate)
+        certificate = certificates.issue(
+            member, key.public_key(), self.certificate, self._key, now=now, life=SERVICE_LIFE
+        )
+        return certificates.key_pem(key), certificates.pem_of(certificate), holder_of(certificate)
 
     def _make_admin(self, state: Path, cluster: ClusterInfo, now: datetime.datetime) -> None:
-        key = new_key()
+        key = certificates.new_key()
         member = Member(self.id, CertificateRole.ADMIN, "admin")
         with self._ledger.transaction() as transaction:
             signed = self._sign(transaction, member, key.public_key(), now)
-        identity = Credentials(key_pem(key), read_certificate(signed.certificate), self.certificate, cluster)
-        CredentialStore.create(state, identity, read_list(signed.revocation_list, self.certificate))
+        certificate = certificates.read_certificate(signed.certificate)
+        credentials = Credentials(certificates.key_pem(key), certificate, self.certificate, cluster)
+        CredentialStore.create(state, credentials, read_list(signed.revocation_list, self.certificate))
 
     def _sign(
         self, transaction: Transaction, member: Member, key: PublicKey, now: datetime.datetime
     ) -> SignedCertificate:
-        certificate = issue(member, key, self.certificate, self._key, now=now, life=self._life)
+        certificate = certificates.issue(member, key, self.certificate, self._key, now=now, life=self._life)
         holder = holder_of(certificate)
         transaction.add(holder, now)
-        return SignedCertificate(pem_of(certificate), self._list(transaction, now), holder)
+        return SignedCertificate(certificates.pem_of(certificate), self._list(transaction, now), holder)
 
     def _list(self, transaction: Transaction, now: datetime.datetime) -> bytes:
         revoked = [

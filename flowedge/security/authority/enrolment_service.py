@@ -1,27 +1,29 @@
-"""The enrolment service of the CA's host: `flowedge cluster serve`."""
+"""The enrolment and renewal services of the CA's machine, which `flowedge cluster serve` runs."""
 
 # ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import ipaddress
 import logging
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+import psutil
 
-from flowedge.core.errors import DeviceError, FlowEdgeError
-from flowedge.net.address import join_address
+from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
+from flowedge.net.address import join_address, split_address
 from flowedge.security.authority.authority import Authority, SignedCertificate
-from flowedge.security.credentials.certificates import pem_of
-from flowedge.security.credentials.renewal_time import renewal_time
+from flowedge.security.credentials.certificates import pem_of, renewal_time
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.tls.guard import Guard, caller_of, refuse
 from flowedge.security.tls.serving import renewed_credentials
+from flowedge.security.utc import utc_now
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 
@@ -39,23 +41,21 @@ _log = logging.getLogger(__name__)
 
 
 class EnrolmentService(rpc.EnrolmentServicer):
-    """For those who have no certificate yet."""
+    """Serves callers that have no certificate yet."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
 
     async def Authority(self, request: pb.AuthorityRequest, context: Context) -> pb.AuthorityReply:
-        """The CA's certificate, which is no secret."""
         return pb.AuthorityReply(certificate=pem_of(self._authority.certificate))
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.Membership:
-        """Signs a new member's certificate."""
         try:
             signed = self._authority.join(
                 request.secret,
                 request.name,
                 request.signing_request,
-                _now(),
+                utc_now(),
                 default_name=request.default_name,
             )
         except FlowEdgeError as error:
@@ -64,30 +64,50 @@ class EnrolmentService(rpc.EnrolmentServicer):
         return _membership(self._authority, signed)
 
     async def Revoked(self, request: pb.RevokedRequest, context: Context) -> pb.RevokedReply:
-        """The list, which is public and signed."""
-        return pb.RevokedReply(revocation_list=self._authority.revocation_list(_now()))
+        return pb.RevokedReply(revocation_list=self._authority.revocation_list(utc_now()))
 
 
 class RenewalService(rpc.RenewalServicer):
-    """For members."""
+    """Serves members."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Membership:
-        """Signs a new certificate for the caller."""
         try:
-            signed = self._authority.renew(caller_of(context), request.signing_request, _now())
+            signed = self._authority.renew(caller_of(context), request.signing_request, utc_now())
         except FlowEdgeError as error:
             await refuse(context, "flowedge.v1.Renewal/Renew", error)
         _log.info("%s renewed its certificate until %s", signed.holder.member, signed.holder.not_after)
         return _membership(self._authority, signed)
 
 
+def service_addresses(named: Sequence[str], port: int) -> list[str]:
+    """The addresses of the enrolment service for a join token, host:port.
+
+    named: HOST or HOST:PORT of each; if there are none, this machine's own addresses are returned.
+
+    Raises:
+        BadRequestError: when a name is not a valid address.
+    """
+    if named:
+        return [_with_port(text, port) for text in named]
+    found = [
+        ip.address
+        for addresses in psutil.net_if_addrs().values()
+        for ip in addresses
+        if ip.family == socket.AF_INET and not ipaddress.ip_address(ip.address).is_loopback
+    ]
+    return [join_address(host, port) for host in found or ["127.0.0.1"]]
+
+
 def serve_authority(authority: Authority, host: str, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until the process is told to stop (SIGTERM or SIGINT). DeviceError when it cannot listen.
+    """Serve until the process receives SIGTERM or SIGINT.
 
     ready: called when devices can join.
+
+    Raises:
+        DeviceError: when a port cannot be opened.
     """
     asyncio.run(_serve(authority, host, ready))
 
@@ -124,25 +144,26 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
 
 
 def _servers(authority: Authority) -> tuple[grpc.aio.Server, grpc.aio.Server]:
-    """For anyone, and for members."""
+    """The enrolment server, which anyone may call, and the renewal server, which members may call."""
     enrolment = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
     rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
-    guard = Guard(lambda: read_list(authority.revocation_list(_now()), authority.certificate))
+    guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
     renewal = grpc.aio.server(options=_OPTIONS, interceptors=(guard,), maximum_concurrent_rpcs=_MAX_CALLS)
     rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
     return enrolment, renewal
 
 
 class _ServiceCertificate:
-    """The service's own certificate, which it signs itself whenever it needs a new one."""
+    """The service's own certificate. The service signs a new one itself when it is due."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
-        self._key, self._certificate, self._holder = authority.service_identity(_now())
+        self._key, self._certificate, self._holder = authority.service_credentials(utc_now())
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        if _now() >= renewal_time(self._holder):
-            self._key, self._certificate, self._holder = self._authority.service_identity(_now())
+        now = utc_now()
+        if now >= renewal_time(self._holder):
+            self._key, self._certificate, self._holder = self._authority.service_credentials(now)
         return grpc.ssl_server_certificate_configuration(
             [(self._key, self._certificate)], root_certificates=pem_of(self._authority.certificate)
         )
@@ -157,5 +178,13 @@ def _membership(authority: Authority, signed: SignedCertificate) -> pb.Membershi
     )
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+def _with_port(text: str, port: int) -> str:
+    if not text:
+        raise BadRequestError("--address is empty; give HOST or HOST:PORT")
+    try:
+        host, own_port = split_address(text)
+    except BadRequestError:
+        host, own_port = text.removeprefix("[").removesuffix("]"), port
+    address = join_address(host, own_port)
+    split_address(address)
+    return address

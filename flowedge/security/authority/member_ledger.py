@@ -1,4 +1,4 @@
-"""What the CA remembers: tokens, certificates and settings, in one SQLite file."""
+"""The CA's record of tokens, certificates and settings, in one SQLite file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowedge.core.errors import AccessError
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.member import CertificateHolder
 
-_WAIT_S = 10.0  # for another process that is writing
+_WAIT_S = 10.0  # for the transaction of another process
 _SCHEMA = """
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE tokens (hash TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE certificates (serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEX
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """A certificate that was issued; times are UTC, `revoked` when it was."""
+    """An issued certificate. Times are UTC; `revoked` is None while it is valid."""
 
     serial: int
     role: CertificateRole
@@ -38,21 +38,21 @@ class IssuedCertificate:
 
 @dataclass(frozen=True)
 class TokenGrant:
-    """What a token allows; an empty name leaves it to the device."""
+    """The role that a token grants, and the member it is for; an empty name stands for any member."""
 
     role: CertificateRole
     name: str
 
 
 class MemberLedger:
-    """The open file; every change is made by one transaction that no other overlaps."""
+    """The SQLite file. It is read and changed in transactions that never overlap."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, str]) -> MemberLedger:
-        """Makes the file, mode 0600. FileExistsError when it is there."""
+        """Create the file with mode 0600."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         ledger = cls(path)
         with closing(ledger._connect()) as connection:
@@ -63,7 +63,7 @@ class MemberLedger:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """All changes made with it, or none when an error leaves the context."""
+        """Commit all changes when the context ends, or none when it ends with an error."""
         with closing(self._connect()) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -80,30 +80,31 @@ class MemberLedger:
 
 
 class Transaction:
-    """Reading and changing the ledger."""
+    """Reads and changes the ledger."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def setting(self, key: str) -> str:
-        """A setting that was made when the cluster was."""
         row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
         if row is None:
-            raise AccessError(f"the CA's ledger has no {key}")
+            raise AccessError(
+                f"the CA's ledger has no setting {key}; restore it from a copy of the CA's directory"
+            )
         return str(row[0])
 
     def set(self, key: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
     def add_token(self, secret_hash: str, grant: TokenGrant, expires: datetime.datetime) -> None:
-        """Remembers a token; of its secret, the hash alone."""
+        """Record a new token by the hash of its secret."""
         self._connection.execute(
             "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL)",
             (secret_hash, grant.role.value, grant.name, expires.timestamp()),
         )
 
     def use_token(self, secret_hash: str, now: datetime.datetime) -> TokenGrant:
-        """What the token allows, which uses it up. AccessError when it is unknown, used or expired."""
+        """Mark a token, which must be known, unused and not expired, as used; return what it grants."""
         row = self._connection.execute(
             "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
         ).fetchone()
@@ -118,7 +119,7 @@ class Transaction:
         return TokenGrant(CertificateRole(role), name)
 
     def add(self, holder: CertificateHolder, now: datetime.datetime) -> None:
-        """Remembers a certificate that is about to be handed out."""
+        """Record a new certificate."""
         self._connection.execute(
             "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, NULL)",
             (
@@ -136,7 +137,7 @@ class Transaction:
         )
 
     def certificates(self) -> list[IssuedCertificate]:
-        """All that were issued, the oldest first."""
+        """All issued certificates, oldest first."""
         rows = self._connection.execute(
             "SELECT serial, role, name, issued, expires, revoked FROM certificates ORDER BY issued, serial"
         )

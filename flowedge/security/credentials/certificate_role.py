@@ -1,4 +1,4 @@
-"""What the members of a cluster may do: which roles may call which RPC, and which may be called."""
+"""The roles of a cluster's members, and which RPCs each role may call."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from enum import Enum
 
 
 class CertificateRole(str, Enum):
-    """What a certificate was issued for."""
+    """The role that a certificate was issued for."""
 
-    AGENT = "agent"  # a device that holds layers
-    DRAFT_NODE = "draft-node"  # a device that may lead a pipeline, and hold layers as well
-    CLIENT = "client"  # a person or a program that asks
-    ADMIN = "admin"  # whoever made the cluster; may do what all others may
-    AUTHORITY = "authority"  # the service that signs certificates; calls nobody
+    AGENT = "agent"  # a device that runs layers
+    DRAFT_NODE = "draft-node"  # a device that may lead a pipeline, and run layers too
+    CLIENT = "client"  # a person or program that uses a pipeline
+    ADMIN = "admin"  # the person who made the cluster; has the rights of all other roles
+    AUTHORITY = "authority"  # the enrolment service; may call no RPC
 
 
-_EVERYONE = frozenset(
-    {CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN}
-)
-_DEVICES = frozenset({CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})
+DEVICES = frozenset({CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})  # may serve
 LEADERS = frozenset({CertificateRole.DRAFT_NODE, CertificateRole.ADMIN})  # may be draft nodes
 _PEOPLE = frozenset({CertificateRole.CLIENT, CertificateRole.ADMIN})
+_EVERYONE = DEVICES | _PEOPLE
 
 CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/Describe": _EVERYONE,
@@ -33,9 +31,9 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Generation/Generate": _PEOPLE,
     "/flowedge.v1.Measure/MeasureDevice": _PEOPLE,
     "/flowedge.v1.Measure/MeasureLink": _PEOPLE,
-    "/flowedge.v1.Measure/Sink": _DEVICES,
-    "/flowedge.v1.Measure/Ping": _DEVICES,
-    "/flowedge.v1.Pipeline/InBand": _DEVICES,
+    "/flowedge.v1.Measure/Sink": DEVICES,
+    "/flowedge.v1.Measure/Ping": DEVICES,
+    "/flowedge.v1.Pipeline/InBand": DEVICES,
     "/flowedge.v1.Pipeline/Express": LEADERS,
     "/flowedge.v1.Renewal/Renew": _EVERYONE,
     "/flowedge.v1.Weights/Catalogue": _EVERYONE,
@@ -47,12 +45,9 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _PEOPLE,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _PEOPLE,
 }
-"""Who may call what; an RPC that is not named here is refused to everyone."""
-
-SERVING = _DEVICES
-"""Roles of those who may be called as a device: a client's certificate serves nothing."""
+"""The roles that may call each RPC; any other RPC is refused to all roles."""
 
 
 def may_call(method: str, role: CertificateRole) -> bool:
-    """Whether this role may call the RPC of a full name, such as "/flowedge.v1.Agent/Describe"."""
+    """Whether a role may call an RPC, given by its full name such as "/flowedge.v1.Agent/Describe"."""
     return role in CALLERS.get(method, ())

@@ -1,6 +1,6 @@
-"""Making certificates and checking them; nothing here reads a clock or a file.
+"""Making and checking certificates, without reading a clock or a file.
 
-Keys are ECDSA P-256: gRPC's TLS library takes no Ed25519.
+Keys are ECDSA P-256, since gRPC's TLS library does not accept Ed25519.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 AUTHORITY_LIFE = datetime.timedelta(days=3650)
 BACKDATED = datetime.timedelta(minutes=5)  # for devices whose clocks are a little behind
+RENEWED_AFTER = 2 / 3  # of the life of a certificate
+RENEWAL_SPREAD = 0.1  # of its life, over which devices that joined at the same time renew
 
 
 def new_key() -> PrivateKey:
-    """A key that has just been made."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: PrivateKey) -> bytes:
-    """The key as it is written to a file that only its owner may read."""
+    """The key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def read_key(pem: bytes) -> PrivateKey:
-    """The key of a PEM file. AccessError when there is none of the kind used here."""
+    """The ECDSA key in a PEM file."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
@@ -46,12 +47,11 @@ def read_key(pem: bytes) -> PrivateKey:
 
 
 def pem_of(certificate: x509.Certificate) -> bytes:
-    """A certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def read_certificate(pem: bytes) -> x509.Certificate:
-    """The first certificate of a PEM file. AccessError when there is none."""
+    """The first certificate in a PEM file."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
@@ -59,18 +59,12 @@ def read_certificate(pem: bytes) -> x509.Certificate:
 
 
 def new_authority(name: str, key: PrivateKey, now: datetime.datetime) -> x509.Certificate:
-    """The self-signed certificate of a new cluster's CA, which signs members' certificates alone."""
+    """Make the self-signed certificate of a new cluster's CA. It may sign members' certificates only."""
     subject = _common_name(name)
     return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        _builder(subject, subject, key.public_key(), x509.random_serial_number(), signs=True)
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + AUTHORITY_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -85,7 +79,7 @@ def issue(
     now: datetime.datetime,
     life: datetime.timedelta,
 ) -> x509.Certificate:
-    """A certificate for a member; it is never valid for longer than the CA's."""
+    """Sign a member's certificate, which is never valid for longer than the CA's own."""
     serial = x509.random_serial_number()
     names = [
         x509.UniformResourceIdentifier(member.uri),
@@ -94,15 +88,9 @@ def issue(
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     return (
-        x509.CertificateBuilder()
-        .subject_name(_common_name(member.name))
-        .issuer_name(authority.subject)
-        .public_key(public_key)
-        .serial_number(serial)
+        _builder(_common_name(member.name), authority.subject, public_key, serial, signs=False)
         .not_valid_before(max(now - BACKDATED, authority.not_valid_before_utc))
         .not_valid_after(min(now + life, authority.not_valid_after_utc))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(key_id, critical=False)
@@ -111,13 +99,13 @@ def issue(
 
 
 def request_for(key: PrivateKey) -> bytes:
-    """The signing request of a key, DER. It asks for no name: the CA alone decides what it certifies."""
+    """The signing request (DER) of a key. It asks for no name, since the CA alone decides that."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
 def requested_key(request: bytes) -> PublicKey:
-    """The public key of a signing request that was made by its owner. AccessError otherwise."""
+    """The ECDSA P-256 key of a signing request (DER), which must be signed with it."""
     try:
         csr = x509.load_der_x509_csr(request)
         key = csr.public_key()
@@ -125,34 +113,33 @@ def requested_key(request: bytes) -> PublicKey:
     except (ValueError, TypeError, InvalidSignature) as error:
         raise AccessError(f"the signing request cannot be read: {error}") from error
     if not valid:
-        raise AccessError("the signing request was not made with the key that it is for")
+        raise AccessError("the signing request is not signed with the key that it is for")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise AccessError("the signing request is for another kind of key than ECDSA P-256")
+        raise AccessError("the signing request is for a key that is not ECDSA P-256")
     return key
 
 
 def verify(
     certificate: x509.Certificate, authority: x509.Certificate, now: datetime.datetime
 ) -> CertificateHolder:
-    """Who a certificate is for. AccessError when this CA did not issue it, or it is not valid now."""
+    """Check that this CA has issued a certificate and that it is valid now; return its holder."""
     holder = holder_of(certificate)
-    own = cluster_id(authority)
+    own, theirs = cluster_id(authority), holder.member.cluster
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
-        theirs = holder.member.cluster
         reason = f"was issued by cluster {theirs}, not by {own}"
         if theirs == own:
-            reason = f"says it is of cluster {own}, but was not signed by it"
+            reason = f"names cluster {own}, but is not signed by its CA"
         raise AccessError(f"its certificate, for {holder.member}, {reason}") from error
-    if holder.member.cluster != own:
-        raise AccessError(f"its certificate is for cluster {holder.member.cluster}, not for {own}")
+    if theirs != own:
+        raise AccessError(f"its certificate is for cluster {theirs}, not for {own}")
     check_time(holder, now)
     return holder
 
 
 def check_time(holder: CertificateHolder, now: datetime.datetime) -> None:
-    """AccessError when a certificate is not valid at this time."""
+    """Raise AccessError unless a certificate is valid at this time."""
     if now > holder.not_after:
         raise AccessError(
             f"the certificate of {holder.member} expired on {holder.not_after:%Y-%m-%d %H:%M} UTC"
@@ -160,16 +147,34 @@ def check_time(holder: CertificateHolder, now: datetime.datetime) -> None:
     if now < holder.not_before:
         raise AccessError(
             f"the certificate of {holder.member} is valid from {holder.not_before:%Y-%m-%d %H:%M} UTC on, "
-            f"and the clock here says {now:%Y-%m-%d %H:%M} UTC; set the clocks"
+            f"and the clock of this device says {now:%Y-%m-%d %H:%M} UTC; set the clocks"
         )
+
+
+def renewal_time(holder: CertificateHolder, spread: float = 0.0) -> datetime.datetime:
+    """When to ask for a new certificate.
+
+    spread: a number in [0, 1) that differs between devices, so that they do not all renew at once.
+    """
+    issued = holder.not_before + BACKDATED
+    return issued + (holder.not_after - issued) * (RENEWED_AFTER + RENEWAL_SPREAD * spread)
+
+
+def retry_delay(holder: CertificateHolder, now: datetime.datetime) -> datetime.timedelta:
+    """How long to wait after a failed renewal: a twentieth of the remaining life, a second to an hour."""
+    left = max(holder.not_after - now, datetime.timedelta())
+    return min(max(left / 20, datetime.timedelta(seconds=1)), datetime.timedelta(hours=1))
 
 
 def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, serial: int, *, signs: bool
+) -> x509.CertificateBuilder:
+    """signs: whether the certificate is a CA's, which signs others and does nothing else."""
+    usage = x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,
         key_encipherment=False,
@@ -179,4 +184,13 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
         crl_sign=signs,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )

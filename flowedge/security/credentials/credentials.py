@@ -1,4 +1,4 @@
-"""What a member holds of its cluster: its key and certificate, the CA's, and the revocation list."""
+"""A member's credentials, and their files in the state directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -25,24 +25,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """How a cluster's CA is reached.
-
-    Attributes:
-        addresses: of the enrolment service; renewal_port: of the Renewal service on the same hosts.
-    """
+    """A cluster's name and where its CA listens."""
 
     name: str
-    addresses: tuple[str, ...]
-    renewal_port: int
-
-    def to_json(self) -> bytes:
-        """As it is kept in a file."""
-        content = {"name": self.name, "addresses": self.addresses, "renewal_port": self.renewal_port}
-        return json.dumps(content, indent=2).encode()
+    addresses: tuple[str, ...]  # of the enrolment service, host:port
+    renewal_port: int  # of the renewal service on the same hosts
 
     @classmethod
     def from_json(cls, content: bytes) -> ClusterInfo:
-        """AccessError when the file is damaged."""
         try:
             fields = json.loads(content)
             addresses = tuple(str(address) for address in fields["addresses"])
@@ -53,7 +43,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True)
 class Credentials:
-    """A member's own certificate, key and CA, as of one moment."""
+    """A member's private key and certificate, and the certificate of its CA."""
 
     key_pem: bytes
     certificate: x509.Certificate
@@ -78,54 +68,55 @@ class Credentials:
 
 
 class CredentialStore:
-    """The identity in a state directory; `identity` and `revoked` are replaced as they are renewed.
+    """The credentials and the revocation list in a state directory. Usable from several threads.
 
-    Usable from several threads.
+    Attributes:
+        credentials, revoked: the latest ones; each is replaced as a whole.
     """
 
-    def __init__(self, folder: Path, identity: Credentials, revoked: RevocationList) -> None:
+    def __init__(self, folder: Path, credentials: Credentials, revoked: RevocationList) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self.identity = identity
+        self.credentials = credentials
         self.revoked = revoked
 
     @property
     def member_file(self) -> Path:
-        """Key and certificate in one PEM file, for libraries that read them from there."""
+        """The PEM file with the member's key and certificate."""
         return self._folder / _MEMBER
 
     @classmethod
     def exists(cls, state: Path) -> bool:
-        """Whether there is an identity in a state directory."""
+        """Whether a state directory holds credentials."""
         return (state / _FOLDER).is_dir()
 
     @classmethod
     def open(cls, state: Path) -> CredentialStore:
-        """Reads and checks the files. AccessError when one is missing, damaged or open to others."""
+        """Read and check the credentials in a state directory. The key must not be readable by others."""
         folder = state / _FOLDER
         member = private_files.read_private(folder / _MEMBER)
         key = read_key(member)
         authority = read_certificate(_read(folder / _AUTHORITY))
-        identity = Credentials(
+        credentials = Credentials(
             key_pem=key_pem(key),
             certificate=read_certificate(member),
             authority=authority,
             cluster=ClusterInfo.from_json(_read(folder / _CLUSTER)),
         )
-        if key.public_key() != identity.certificate.public_key():
+        if key.public_key() != credentials.certificate.public_key():
             raise AccessError(f"{folder / _MEMBER} holds a key and a certificate that do not belong together")
-        return cls(folder, identity, read_list(_read(folder / _REVOKED), authority))
+        return cls(folder, credentials, read_list(_read(folder / _REVOKED), authority))
 
     @classmethod
-    def create(cls, state: Path, identity: Credentials, revoked: RevocationList) -> CredentialStore:
-        """Writes a new identity; one that is there already is replaced when all of the new one is written."""
+    def create(cls, state: Path, credentials: Credentials, revoked: RevocationList) -> CredentialStore:
+        """Write new credentials. Existing ones are replaced once all new files are written."""
         folder, fresh, old = state / _FOLDER, state / f"{_FOLDER}.new", state / f"{_FOLDER}.old"
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         private_files.make_directory(fresh)
-        private_files.write(fresh / _MEMBER, identity.key_pem + identity.certificate_pem)
-        private_files.write(fresh / _AUTHORITY, identity.authority_pem)
-        private_files.write(fresh / _CLUSTER, identity.cluster.to_json())
+        private_files.write(fresh / _MEMBER, credentials.key_pem + credentials.certificate_pem)
+        private_files.write(fresh / _AUTHORITY, credentials.authority_pem)
+        private_files.write(fresh / _CLUSTER, json.dumps(asdict(credentials.cluster), indent=2).encode())
         private_files.write(fresh / _REVOKED, revoked.pem)
         if folder.exists():
             folder.rename(old)
@@ -133,16 +124,16 @@ class CredentialStore:
         shutil.rmtree(old, ignore_errors=True)
         return cls.open(state)
 
-    def renewed(self, key_pem: bytes, certificate: x509.Certificate) -> None:
-        """Takes a new key and certificate into use, once they are on disk."""
+    def replace_certificate(self, key_pem: bytes, certificate: x509.Certificate) -> None:
+        """Write a renewed key and certificate, then use them."""
         with self._lock:
             private_files.write(self.member_file, key_pem + pem_of(certificate))
-            self.identity = replace(self.identity, key_pem=key_pem, certificate=certificate)
+            self.credentials = replace(self.credentials, key_pem=key_pem, certificate=certificate)
 
-    def receive_revoked(self, pem: bytes) -> bool:
-        """Takes a revocation list into use; whether it says something new. AccessError when it is no good."""
+    def replace_revoked(self, pem: bytes) -> bool:
+        """Write a received revocation list, then use it; return whether other certificates are on it."""
         with self._lock:
-            received = newer(self.revoked, read_list(pem, self.identity.authority))
+            received = newer(self.revoked, read_list(pem, self.credentials.authority))
             changed = received.serials != self.revoked.serials
             private_files.write(self._folder / _REVOKED, pem)
             self.revoked = received

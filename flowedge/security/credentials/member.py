@@ -1,4 +1,4 @@
-"""Who a certificate says that someone is."""
+"""Who a certificate was issued to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.credentials.certificate_role import CertificateRole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
-_ID_DIGITS = 16  # of the fingerprint, for people and for names; nothing is trusted for it
+_ID_DIGITS = 16  # of the fingerprint; they name a cluster and prove nothing
 _DOMAIN = "flowedge.internal"
 
 
@@ -23,7 +23,7 @@ class Member:
     """A device, person or program of a cluster, as a certificate names it.
 
     Attributes:
-        cluster: the cluster's id (see `cluster_id`).
+        cluster: the cluster's id, see `cluster_id`.
     """
 
     cluster: str
@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True)
 class CertificateHolder:
-    """A member with what is particular to one of its certificates; times are UTC."""
+    """A member, and the serial number and validity (UTC) of one of its certificates."""
 
     member: Member
     serial: int
@@ -49,27 +49,27 @@ class CertificateHolder:
 
     @property
     def dns_name(self) -> str:
-        """The name that this one certificate has in the cluster, for TLS to ask for."""
+        """The DNS name that no other certificate of the cluster has."""
         return serial_name(self.serial, self.member.cluster)
 
 
 def check_name(name: str) -> str:
-    """The name itself; BadRequestError when a certificate cannot carry it."""
+    """Return a member's name; raise BadRequestError if a certificate cannot carry it."""
     if not _NAME.fullmatch(name):
         raise BadRequestError(
-            f"{name!r} cannot be a name in a cluster; use letters, digits, dots, hyphens and underscores, "
-            "48 at most"
+            f"{name!r} cannot be a name in a cluster; use at most 48 letters, digits, dots, hyphens and "
+            "underscores, and begin with a letter or digit"
         )
     return name
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of a certificate, 64 hexadecimal digits."""
+    """The SHA-256 of a certificate, 64 hexadecimal digits."""
     return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
 def cluster_id(authority: x509.Certificate) -> str:
-    """What a cluster is called where its name could be another's: the start of its CA's fingerprint."""
+    """The id of a cluster: the first digits of its CA's fingerprint. Two clusters may have one name."""
     return fingerprint(authority)[:_ID_DIGITS]
 
 
@@ -90,16 +90,15 @@ def dns_names(member: Member, serial: int) -> list[str]:
 
 
 def holder_of(certificate: x509.Certificate) -> CertificateHolder:
-    """What a certificate says. AccessError when it is none of FlowEdge's."""
+    """The member and validity that a certificate states. Its signature is not checked."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
         raise AccessError(
             "the certificate was not issued by a FlowEdge cluster: it names no member"
         ) from error
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     return CertificateHolder(
-        _member(uris),
+        _member(names.get_values_for_type(x509.UniformResourceIdentifier)),
         certificate.serial_number,
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
@@ -113,6 +112,4 @@ def _member(uris: list[str]) -> Member:
     try:
         return Member(parts[0], CertificateRole(parts[1]), parts[2])
     except ValueError as error:
-        raise AccessError(
-            f"the certificate of {parts[2]} is for the role {parts[1]!r}, which is none"
-        ) from error
+        raise AccessError(f"the certificate of {parts[2]} has the unknown role {parts[1]!r}") from error

@@ -1,4 +1,4 @@
-"""The list of certificates that are no longer to be trusted: an X.509 CRL that the cluster's CA signs."""
+"""The revocation list: an X.509 CRL that the cluster's CA signs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flowedge.core.errors import AccessError
 from flowedge.security.credentials.member import CertificateHolder
 
-FRESH = datetime.timedelta(hours=24)  # how long a list is believed to be the latest
+FRESH = datetime.timedelta(hours=24)  # time after which a list is out of date
 
 
 @dataclass(frozen=True)
 class RevocationList:
-    """A list that has been verified.
+    """A verified revocation list: the serial numbers of revoked certificates.
 
     Attributes:
-        number: grows with every change; next_update: when it becomes stale, UTC.
+        number: increases with every change.
+        next_update: when it is out of date, UTC.
     """
 
     number: int
@@ -30,7 +31,7 @@ class RevocationList:
     pem: bytes
 
     def check(self, holder: CertificateHolder) -> None:
-        """AccessError when this certificate has been revoked."""
+        """Raise AccessError if a certificate is revoked."""
         if holder.serial in self.serials:
             raise AccessError(
                 f"the certificate of {holder.member}, serial {holder.serial:x}, has been revoked"
@@ -44,7 +45,10 @@ def sign_list(
     key: ec.EllipticCurvePrivateKey,
     now: datetime.datetime,
 ) -> bytes:
-    """The list as PEM; `revoked` has serial numbers and when each was revoked."""
+    """Make a signed list, PEM.
+
+    revoked: serial numbers, each with the time of revocation.
+    """
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.subject)
@@ -59,7 +63,7 @@ def sign_list(
 
 
 def read_list(pem: bytes, authority: x509.Certificate) -> RevocationList:
-    """Verifies a list. AccessError when it is not one that this cluster's CA has signed."""
+    """Read a list (PEM), which this cluster's CA must have signed."""
     key = authority.public_key()
     try:
         parsed = x509.load_pem_x509_crl(pem)
@@ -69,14 +73,15 @@ def read_list(pem: bytes, authority: x509.Certificate) -> RevocationList:
     except (ValueError, TypeError, x509.ExtensionNotFound) as error:
         raise AccessError(f"the revocation list cannot be read: {error}") from error
     if not signed or parsed.issuer != authority.subject or next_update is None:
-        raise AccessError("the revocation list was not signed by this cluster")
+        raise AccessError("the revocation list was not signed by this cluster's CA")
     return RevocationList(number, frozenset(entry.serial_number for entry in parsed), next_update, pem)
 
 
 def newer(known: RevocationList, received: RevocationList) -> RevocationList:
-    """The list to keep. AccessError when the received one is older: someone plays an old one back."""
+    """Return the received list; raise AccessError if it is older than the known one, as in a replay."""
     if received.number < known.number:
         raise AccessError(
-            f"the revocation list that was received is number {received.number}, older than {known.number}"
+            f"the received revocation list has number {received.number}, which is older than the known list, "
+            f"number {known.number}"
         )
     return received

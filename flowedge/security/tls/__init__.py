@@ -1,0 +1,1 @@
+"""gRPC channels and servers in mutual TLS."""

@@ -1,8 +1,7 @@
-"""Every gRPC channel is made here: mutual TLS with an identity, plaintext only where that is allowed."""
+"""gRPC channels: in mutual TLS with credentials, in plaintext only where that is allowed."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ import grpc
 import grpc.aio
 
 from flowedge.security.process import Security, security_for
-from flowedge.security.tls.introduction import VerifiedPeer, introduce, introduce_async
+from flowedge.security.tls.peer_verification import VerifiedPeer, verify_peer, verify_peer_async
+from flowedge.security.utc import utc_now
 
 Options = Sequence[tuple[str, Any]]
 
@@ -18,11 +18,16 @@ Options = Sequence[tuple[str, Any]]
 async def open_channel(
     address: str, options: Options, *, name: str | None = None, security: Security | None = None
 ) -> grpc.aio.Channel:
-    """A channel to the device at `address`; `name` is what it has to be called, if that is known.
+    """Open a channel to the device at an address.
 
-    Raises AccessError when another is there than may be, DeviceLostError when nobody answers.
+    name: the device's name, if it is known.
+
+    Raises:
+        AccessError: when the peer's certificate is not valid or names another device, or plaintext is not
+            allowed.
+        DeviceLostError: when the peer does not answer.
     """
-    channel, _ = await open_introduced(address, options, name, security_for(address, security))
+    channel, _ = await open_verified(address, options, name, security_for(address, security))
     return channel
 
 
@@ -30,40 +35,37 @@ def open_sync_channel(
     address: str, options: Options, *, name: str | None = None, security: Security | None = None
 ) -> grpc.Channel:
     """`open_channel` for blocking code."""
-    channel, _ = open_sync_introduced(address, options, name, security_for(address, security))
+    channel, _ = open_sync_verified(address, options, name, security_for(address, security))
     return channel
 
 
-async def open_introduced(
+async def open_verified(
     address: str, options: Options, name: str | None, security: Security
 ) -> tuple[grpc.aio.Channel, VerifiedPeer | None]:
-    """A channel and who is at its other end, None in plaintext. Errors as `open_channel`."""
+    """Open a channel as `open_channel`; also return the peer, None in plaintext."""
     if security.store is None:
         security.check_plaintext(address)
         return grpc.aio.insecure_channel(address, options=options), None
-    store = security.check_valid(datetime.datetime.now(datetime.timezone.utc))
-    introduced = await introduce_async(address, store, name)
-    credentials = _credentials(introduced)
-    return grpc.aio.secure_channel(address, credentials, options=_naming(options, introduced)), introduced
+    peer = await verify_peer_async(address, security.check_valid(utc_now()), name)
+    return grpc.aio.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
 
 
-def open_sync_introduced(
+def open_sync_verified(
     address: str, options: Options, name: str | None, security: Security
 ) -> tuple[grpc.Channel, VerifiedPeer | None]:
-    """`open_introduced` for blocking code."""
+    """`open_verified` for blocking code."""
     if security.store is None:
         security.check_plaintext(address)
         return grpc.insecure_channel(address, options=options), None
-    store = security.check_valid(datetime.datetime.now(datetime.timezone.utc))
-    introduced = introduce(address, store, name)
-    credentials = _credentials(introduced)
-    return grpc.secure_channel(address, credentials, options=_naming(options, introduced)), introduced
+    peer = verify_peer(address, security.check_valid(utc_now()), name)
+    return grpc.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
 
 
-def _credentials(introduced: VerifiedPeer) -> grpc.ChannelCredentials:
-    identity = introduced.identity
-    return grpc.ssl_channel_credentials(identity.authority_pem, identity.key_pem, identity.certificate_pem)
+def tls_for(peer: VerifiedPeer) -> grpc.ChannelCredentials:
+    own = peer.credentials
+    return grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
 
 
-def _naming(options: Options, introduced: VerifiedPeer) -> list[tuple[str, Any]]:
-    return [*options, ("grpc.ssl_target_name_override", introduced.holder.dns_name)]
+def options_for(peer: VerifiedPeer, options: Options) -> list[tuple[str, Any]]:
+    """Channel options that demand the very certificate that was verified."""
+    return [*options, ("grpc.ssl_target_name_override", peer.holder.dns_name)]

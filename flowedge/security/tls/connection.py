@@ -1,128 +1,115 @@
-"""Channels for programs that keep them for weeks: one is made anew when certificates have been renewed."""
+"""Connections that programs use for weeks: each opens a new channel once certificates have been renewed."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 import threading
+from dataclasses import KW_ONLY, dataclass, field
 
 import grpc
 import grpc.aio
 
-from flowedge.security.credentials.renewal_time import renewal_time
+from flowedge.security.credentials.certificates import renewal_time
 from flowedge.security.process import Security, security_for
-from flowedge.security.tls.channels import Options, open_introduced, open_sync_introduced
-from flowedge.security.tls.introduction import VerifiedPeer
+from flowedge.security.tls.channels import Options, open_sync_verified, open_verified
+from flowedge.security.tls.peer_verification import VerifiedPeer
+from flowedge.security.utc import utc_now
 
-_KEPT = 2  # channels: the calls of the one before the last may still be going on
-_LOOK_AGAIN = datetime.timedelta(hours=1)  # for a certificate that should have been renewed
+_MAX_CHANNELS = 2  # calls on the previous channel may still be running
+_RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time
 
 
-class Freshness:
-    """Whether a channel is still good for the next call."""
+@dataclass(eq=False)
+class _ConnectionState:
+    """What both kinds of connection have: the target, and whether the latest channel is still good.
 
-    def __init__(self, introduced: VerifiedPeer | None, since: datetime.datetime) -> None:
-        self._introduced = introduced
-        self._since = since
-        self._lost = False
+    Attributes:
+        name: the device's name, if it is known.
+    """
+
+    address: str
+    options: Options
+    _: KW_ONLY
+    name: str | None = None
+    security: Security | None = None
+    _closed: bool = field(default=False, init=False)
+    _opened: datetime.datetime | None = field(default=None, init=False)  # when the channel was opened
+    _peer: VerifiedPeer | None = field(default=None, init=False)
+    _lost: bool = field(default=False, init=False)
 
     def note(self, error: grpc.RpcError | grpc.aio.AioRpcError) -> None:
-        """A call has failed; one that found nobody may have asked for a certificate of before."""
+        """Take note of a failed call: the peer may have a new certificate since the channel was opened."""
         code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
         self._lost = self._lost or code is grpc.StatusCode.UNAVAILABLE
 
-    def outdated(self, security: Security, now: datetime.datetime) -> bool:
-        """Whether the next call needs another channel: a certificate was renewed, or should have been."""
-        introduced = self._introduced
-        if introduced is None:
-            return security.store is not None
-        if self._lost or security.store is None or security.store.identity is not introduced.identity:
+    def _current_security(self) -> Security:
+        if self._closed:
+            raise ValueError("the connection has been closed")
+        return security_for(self.address, self.security)
+
+    def _needs_channel(self, security: Security) -> bool:
+        """Whether there is no channel yet, or a certificate was renewed or should have been."""
+        if self._opened is None:
             return True
-        life = introduced.holder.not_after - introduced.holder.not_before
-        return now >= renewal_time(introduced.holder) and now - self._since >= min(_LOOK_AGAIN, life / 20)
+        peer = self._peer
+        if peer is None:
+            return security.store is not None
+        if self._lost or security.store is None or security.store.credentials is not peer.credentials:
+            return True
+        now, life = utc_now(), peer.holder.not_after - peer.holder.not_before
+        return now >= renewal_time(peer.holder) and now - self._opened >= min(_RETRY, life / 20)
+
+    def _note_opened(self, peer: VerifiedPeer | None) -> None:
+        self._peer, self._opened, self._lost = peer, utc_now(), False
 
 
-class Connection:
-    """A channel to one device, made when it is first asked for. Usable from several threads."""
+@dataclass(eq=False)
+class Connection(_ConnectionState):
+    """A connection to one device, opened by the first call. Usable from several threads."""
 
-    def __init__(
-        self, address: str, options: Options, *, name: str | None = None, security: Security | None = None
-    ) -> None:
-        """`name` is what the device has to be called, if that is known."""
-        self._address = address
-        self._options = options
-        self._name = name
-        self._security = security
-        self._lock = threading.Lock()
-        self._channels: list[grpc.Channel] = []
-        self._freshness: Freshness | None = None
-        self._closed = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _channels: list[grpc.Channel] = field(default_factory=list, init=False)
 
     def channel(self) -> grpc.Channel:
-        """The channel for the next call. Raises what `open_channel` does, ValueError once it is closed."""
+        """The channel for the next call. Errors as `open_channel`; ValueError after `close`."""
         with self._lock:
-            if self._closed:
-                raise ValueError("the connection has been closed")
-            security = security_for(self._address, self._security)
-            now = datetime.datetime.now(datetime.timezone.utc)
-            if self._freshness is None or self._freshness.outdated(security, now):
-                opened = open_sync_introduced(self._address, self._options, self._name, security)
-                self._freshness = Freshness(opened[1], now)
-                self._channels.append(opened[0])
-                if len(self._channels) > _KEPT:
+            security = self._current_security()
+            if self._needs_channel(security):
+                channel, peer = open_sync_verified(self.address, self.options, self.name, security)
+                self._note_opened(peer)
+                self._channels.append(channel)
+                if len(self._channels) > _MAX_CHANNELS:
                     self._channels.pop(0).close()
             return self._channels[-1]
 
-    def note(self, error: grpc.RpcError) -> None:
-        """Told of a call that has failed."""
-        if self._freshness is not None:
-            self._freshness.note(error)
-
     def close(self) -> None:
-        """Ends every call."""
+        """Close all channels, which ends their calls."""
         with self._lock:
             self._closed = True
             for channel in self._channels:
                 channel.close()
 
 
-class AsyncConnection:
+@dataclass(eq=False)
+class AsyncConnection(_ConnectionState):
     """`Connection` for asyncio."""
 
-    def __init__(
-        self, address: str, options: Options, *, name: str | None = None, security: Security | None = None
-    ) -> None:
-        self._address = address
-        self._options = options
-        self._name = name
-        self._security = security
-        self._lock = asyncio.Lock()
-        self._channels: list[grpc.aio.Channel] = []
-        self._freshness: Freshness | None = None
-        self._closed = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
 
     async def channel(self) -> grpc.aio.Channel:
-        """See `Connection.channel`."""
         async with self._lock:
-            if self._closed:
-                raise ValueError("the connection has been closed")
-            security = security_for(self._address, self._security)
-            now = datetime.datetime.now(datetime.timezone.utc)
-            if self._freshness is None or self._freshness.outdated(security, now):
-                opened = await open_introduced(self._address, self._options, self._name, security)
-                self._freshness = Freshness(opened[1], now)
-                self._channels.append(opened[0])
-                if len(self._channels) > _KEPT:
+            security = self._current_security()
+            if self._needs_channel(security):
+                channel, peer = await open_verified(self.address, self.options, self.name, security)
+                self._note_opened(peer)
+                self._channels.append(channel)
+                if len(self._channels) > _MAX_CHANNELS:
                     await self._channels.pop(0).close()
             return self._channels[-1]
 
-    def note(self, error: grpc.aio.AioRpcError) -> None:
-        """Told of a call that has failed."""
-        if self._freshness is not None:
-            self._freshness.note(error)
-
     async def close(self) -> None:
-        """Ends every call."""
         self._closed = True
         for channel in self._channels:
             await channel.close()

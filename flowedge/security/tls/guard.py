@@ -1,14 +1,13 @@
-"""Checks the caller of every RPC before its handler runs."""
+"""Checking the caller of every RPC before its handler runs."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -21,11 +20,11 @@ from flowedge.net.grpc_handlers import wrapped
 from flowedge.net.grpc_status import to_status
 from flowedge.security.credentials.certificate_role import may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate
-from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
+from flowedge.security.utc import utc_now
 
-_CERTIFICATE = "x509_pem_cert"  # key of gRPC's auth context
+_CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
 
 _log = logging.getLogger(__name__)
 
@@ -42,30 +41,24 @@ class _OpenCall:
 class Guard(grpc.aio.ServerInterceptor):
     """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
 
-    TLS has verified the certificate itself when the connection was made. `revoked` gives the latest list.
-    Calls that are going on are ended when `end_revoked` finds their caller revoked.
+    TLS has verified the certificate's signature when the connection was made.
     """
 
     def __init__(self, revoked: Callable[[], RevocationList]) -> None:
+        """revoked: returns the latest revocation list."""
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
-
-    @classmethod
-    def of(cls, store: CredentialStore) -> Guard:
-        """The guard of an agent."""
-        return cls(lambda: store.revoked)
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of a call, which checks the caller first."""
         handler = await continuation(details)
         return None if handler is None else self._guarded(handler, str(details.method))
 
     def end_revoked(self) -> None:
-        """Ends the calls of those who have been revoked since they began."""
+        """End the running calls of callers whose certificate has been revoked since."""
         for call in list(self._open):
             try:
                 self._revoked().check(call.holder)
@@ -87,63 +80,43 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _await(
         self, method: str, serve: Callable[..., Awaitable[Any]], request: Any, context: Context
     ) -> Any:
-        call = await self._admit(method, context)
-        with self._listed(call):
-            try:
-                return await serve(request, context)
-            except asyncio.CancelledError:
-                await self._end(call, method, context)
-                raise
+        async with self._admitted(method, context):
+            return await serve(request, context)
 
     async def _iterate(
         self, method: str, serve: Callable[..., AsyncGenerator[Any, None]], request: Any, context: Context
     ) -> AsyncIterator[Any]:
-        call = await self._admit(method, context)
-        with self._listed(call):
-            try:
-                async with aclosing(serve(request, context)) as replies:
-                    async for reply in replies:
-                        yield reply
-            except asyncio.CancelledError:
-                await self._end(call, method, context)
-                raise
+        async with self._admitted(method, context), aclosing(serve(request, context)) as replies:
+            async for reply in replies:
+                yield reply
 
-    async def _admit(self, method: str, context: Context) -> _OpenCall:
-        now = datetime.datetime.now(datetime.timezone.utc)
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+        """Check the caller, and let `end_revoked` end the call until the context ends."""
         try:
             holder = caller_of(context)
-            judge_caller(holder, method, self._revoked(), now)
+            self._revoked().check(holder)
+            check_time(holder, utc_now())
+            if not may_call(method, holder.member.role):
+                raise AccessError(
+                    f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+                )
         except AccessError as error:
             await refuse(context, method, error)
-        return _OpenCall(holder)
-
-    @contextmanager
-    def _listed(self, call: _OpenCall) -> Iterator[None]:
+        call = _OpenCall(holder)
         self._open.add(call)
         try:
             yield
+        except asyncio.CancelledError:
+            if call.ended is not None and not context.done():
+                await refuse(context, method, call.ended)
+            raise
         finally:
             self._open.discard(call)
 
-    async def _end(self, call: _OpenCall, method: str, context: Context) -> None:
-        if call.ended is not None and not context.done():
-            await refuse(context, method, call.ended)
-
-
-def judge_caller(
-    holder: CertificateHolder, method: str, revoked: RevocationList, now: datetime.datetime
-) -> None:
-    """AccessError when this caller may not make this call now."""
-    revoked.check(holder)
-    check_time(holder, now)
-    if not may_call(method, holder.member.role):
-        raise AccessError(
-            f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
-        )
-
 
 def caller_of(context: Context) -> CertificateHolder:
-    """Who calls, by the certificate that TLS has verified. AccessError when there is none."""
+    """The holder of the caller's certificate; raise AccessError if the caller has shown none."""
     shown = context.auth_context().get(_CERTIFICATE)
     if not shown:
         raise AccessError("the caller showed no certificate")
@@ -151,12 +124,12 @@ def caller_of(context: Context) -> CertificateHolder:
 
 
 def certified_name(context: Context) -> str | None:
-    """What the caller's certificate calls it; None in plaintext."""
+    """The name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
 
 
 async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
-    """Ends a call, and says so in the log."""
+    """End a call with an error, and log it."""
     called, peer = method.removeprefix("/"), context.peer()
     fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
     _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)

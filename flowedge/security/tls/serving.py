@@ -1,4 +1,4 @@
-"""gRPC servers that ask every caller for a certificate, and plaintext ones where that is allowed."""
+"""gRPC servers: in mutual TLS with credentials, in plaintext without."""
 
 from __future__ import annotations
 
@@ -18,39 +18,37 @@ def new_server(
     security: Security,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> tuple[grpc.aio.Server, Guard | None]:
-    """A server to add services to; with an identity, a guard stands before all of them.
+    """Make a server, and the guard of its services, None in plaintext.
 
-    interceptors: between the guard and the services.
+    interceptors: run after the guard.
     """
-    if security.store is None:
+    store = security.store
+    if store is None:
         return grpc.aio.server(options=options, interceptors=interceptors), None
-    guard = Guard.of(security.store)
+    guard = Guard(lambda: store.revoked)
     return grpc.aio.server(options=options, interceptors=(guard, *interceptors)), guard
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
-    """Has a server listen; the port, or 0. RuntimeError when the address cannot be had."""
-    if security.store is None:
+    """Let a server listen at an address; return the port. Failure is 0 or a RuntimeError."""
+    store = security.store
+    if store is None:
         return int(server.add_insecure_port(address))
-    return int(server.add_secure_port(address, member_credentials(security.store)))
-
-
-def member_credentials(store: CredentialStore) -> grpc.ServerCredentials:
-    """Mutual TLS; each new connection is shown the latest certificate."""
-    return renewed_credentials(lambda: _configuration(store), require_client=True)
+    credentials = renewed_credentials(lambda: _configuration(store), require_client=True)
+    return int(server.add_secure_port(address, credentials))
 
 
 def renewed_credentials(
     configuration: Callable[[], grpc.ServerCertificateConfiguration], *, require_client: bool
 ) -> grpc.ServerCredentials:
-    """Credentials that are asked for anew at each handshake."""
+    """Server credentials that show the latest certificate to each new connection."""
     return grpc.dynamic_ssl_server_credentials(
         configuration(), configuration, require_client_authentication=require_client
     )
 
 
 def _configuration(store: CredentialStore) -> grpc.ServerCertificateConfiguration:
-    identity = store.identity
+    own = store.credentials
     return grpc.ssl_server_certificate_configuration(
-        [(identity.key_pem, identity.certificate_pem)], root_certificates=identity.authority_pem
+        [(own.key_pem, own.certificate_pem)], root_certificates=own.authority_pem
     )

@@ -1,0 +1,1 @@
+"""The default strategy, FlowEdge's own: every decision aims at tokens revealed per time."""

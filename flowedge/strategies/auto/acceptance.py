@@ -1,40 +1,41 @@
-"""How likely a proposed token is to be the one that is drawn, learnt from the tokens that are."""
+"""The probability that a proposed token is drawn, learnt from the tokens that are drawn."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray
+from flowedge.core.arrays import FloatArray
 
-# Classes of proposals, by the drafter's probability of the token: their bounds, and what stands for each.
+# Classes of proposals by the drafter's probability of the token: the bounds and the centre of each class.
 _BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9]))
 _CENTRES = np.log(np.array([0.0005, 0.0017, 0.0055, 0.017, 0.055, 0.17, 0.42, 0.74, 0.96]))
-_LEAST = 1e-4  # share of a class, so that none ever is beyond hope
+_LEAST = 1e-4  # least share of a class, so that no proposal is excluded for good
 
 
 class ProposalAcceptance:
-    """The share of proposals that come true, by what the drafter says of them.
+    """The share of proposals that are drawn, by the drafter's probability of the proposal.
 
-    Proposals below a token of the true path are counted in classes of their log-probability, the likeliest of
-    a node apart from the others: it comes true more often than another token of the same probability. Each
-    class starts with the drafter's own word, worth `prior` proposals. In between, the logarithm of the share
-    is linear in the log-probability; it never falls as that rises.
+    Proposals below a token of the true path are counted in classes of their log-probability. The likeliest
+    proposal of a node is counted apart, because it is drawn more often than another proposal of the same
+    probability. Each class starts with the drafter's own probability, which counts as `prior` proposals.
+    Between the classes the logarithm of the share is linear in the log-probability, and it never falls as
+    that rises.
     """
 
     def __init__(self, prior: float) -> None:
-        self._likeliest = _Curve(prior)
-        self._others = _Curve(prior)
+        self._likeliest = _ShareCurve(prior)
+        self._others = _ShareCurve(prior)
 
     def observe(self, log_probs: FloatArray, accepted: int | None) -> None:
-        """Count the proposals [c] below one token; the one at index `accepted` was drawn."""
+        """Count the proposals [c] below a token; `accepted` is the index of the drawn proposal, if any."""
         first = int(np.argmax(log_probs))
         is_first = np.arange(len(log_probs)) == first
-        for curve, mine in ((self._likeliest, is_first), (self._others, ~is_first)):
-            drawn = accepted is not None and bool(mine[accepted])
-            curve.observe(log_probs[mine], float(log_probs[accepted]) if drawn else None)
+        for curve, members in ((self._likeliest, is_first), (self._others, ~is_first)):
+            drawn = accepted is not None and bool(members[accepted])
+            curve.observe(log_probs[members], float(log_probs[accepted]) if drawn else None)
 
     def log_share(self, log_probs: FloatArray) -> FloatArray:
-        """Log of the probability that each proposal is drawn, if its parent was.
+        """Return the log-probability that each proposal is drawn after its parent.
 
         Args:
             log_probs: float64 [f, c], -inf where there is no proposal.
@@ -51,8 +52,8 @@ class ProposalAcceptance:
         return logs
 
 
-class _Curve:
-    """Shares by log-probability."""
+class _ShareCurve:
+    """The share of drawn proposals as a function of their log-probability."""
 
     def __init__(self, prior: float) -> None:
         self._proposed: FloatArray = np.full(len(_CENTRES), prior)
@@ -67,7 +68,7 @@ class _Curve:
         self._log_share = np.log(np.maximum.accumulate(share))
 
     def share(self, log_probs: FloatArray) -> FloatArray:
-        known = np.append(self._log_share, 0.0)  # certainty is certain
+        known = np.append(self._log_share, 0.0)  # probability 1 has share 1
         share: FloatArray = np.interp(log_probs, np.append(_CENTRES, 0.0), known)
         below = np.minimum(log_probs - _CENTRES[0], 0.0)
         shares: FloatArray = np.exp(share + below)

@@ -1,4 +1,4 @@
-"""A draft tree of the likely ones among all that was ever proposed below its nodes."""
+"""A draft tree of the likely proposals, whose scores are probabilities of acceptance."""
 
 from __future__ import annotations
 
@@ -6,147 +6,96 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.sampling import FloatArray, IntArray
-from flowedge.core.tree import ROOT, BoolArray, DraftTree
+from flowedge.core.arrays import FloatArray, IntArray
+from flowedge.core.tree import ROOT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
-from flowedge.strategies.base import Grow, Layer, Send
+from flowedge.strategies.commands import Grow
+from flowedge.strategies.events import Layer
+from flowedge.strategies.proposal_tree import NO_NAME, ProposalTree, padded
 
-NO_NAME = -1
 
+class CandidateTree(ProposalTree):
+    """A ProposalTree in which a proposal is a candidate until it is likely enough to be a node.
 
-class CandidateTree:
-    """The tree, and for each node the candidates below it that are too unlikely to be nodes yet.
-
-    As the root moves on, what was unlikely becomes likely, and no forward of the drafter is needed for it. A
-    node's name stays while its growth lasts: the drafter keeps its scratch by it. A new growth begins at the
-    root with the true features; nodes get names in it as their parents are drafted anew, and new scores.
+    A candidate becomes a node when its probability, given the root, reaches the least probability of a node.
+    As the root moves on, unlikely candidates become likely without another forward of the drafter. A new
+    growth keeps the tree; nodes get new scores as their parents are drafted again.
 
     Attributes:
-        tree: scores are logs of probabilities of acceptance, given the root.
-        drafted_layers: layers that have come since the tree was begun.
+        tree: scores are log-probabilities of acceptance, given the root.
+        drafted_layers: number of layers since the tree was begun.
     """
 
     def __init__(self, width: int, floor: float, acceptance: ProposalAcceptance) -> None:
-        """width: candidates of a node; floor: log of the least probability of a node."""
-        self._width = width
+        """`width` is the number of candidates of a node, `floor` the least log-probability of a node."""
         self._floor = floor
         self._acceptance = acceptance
-        self._growth = 0
-        self.restart(0, 0)
+        super().__init__(width)
 
     def restart(self, token: int, context: int) -> None:
-        """A tree of one node, and a new growth."""
-        self.tree = DraftTree(token, context)
+        super().restart(token, context)
         self.drafted_layers = 0
-        self._tokens: IntArray = np.full((1, self._width), -1, dtype=np.int64)  # candidates of each node
-        self._log_probs: FloatArray = np.full((1, self._width), -np.inf)  # the drafter's
-        self._scores: FloatArray = np.full((1, self._width), -np.inf)  # calibrated
-        self.regrow()
-
-    def regrow(self) -> None:
-        """Begin a new growth at the root."""
-        self._growth += 1
-        self._next_name = 1
-        size = len(self.tree)
-        self._names: IntArray = np.full(size, NO_NAME, dtype=np.int64)
-        self._names[ROOT] = ROOT
-        self._parent_names: IntArray = np.full(size, -1, dtype=np.int64)
-        self._asked: BoolArray = np.zeros(size, dtype=np.bool_)
+        self._scores: FloatArray = np.full_like(self.log_probs, -np.inf)  # of candidates, given their node
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
-        """The node of the token drawn after a path from the root, nodes of the tree; learns from all of it.
+        """Learn from the drawn tokens, and return the node of the last of them.
 
-        None when the token was not among the candidates below the path's end.
+        Args:
+            path: accepted nodes, root first.
+            token: the token drawn after them.
+
+        Returns:
+            The child of the last accepted node with this token, None if the token was not a candidate there.
         """
         drawn = [*self.tree.tokens[list(path[1:])].tolist(), token]
         for node, next_token in zip(path, drawn, strict=True):
-            known = self._tokens[node] >= 0
-            if known.any():
-                hits = np.flatnonzero(self._tokens[node][known] == next_token)
-                self._acceptance.observe(self._log_probs[node][known], int(hits[0]) if len(hits) else None)
+            tokens, log_probs = self.proposals(node)
+            if len(tokens):
+                hits = np.flatnonzero(tokens == next_token)
+                self._acceptance.observe(log_probs, int(hits[0]) if len(hits) else None)
         last = path[-1]
-        found = self.tree.child(last, token)
+        found = super().follow(path, token)
         if found is None:
-            hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self._tokens[last] == token))
+            hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self.proposed[last] == token))
             if len(hits):
                 score = float(self.tree.scores[last] + self._scores[last, hits[0]])
-                found = self._put([last], [token], [score])[0]
+                found = self.put([last], [token], [score])[0]
         return found
 
-    def reroot(self, node: int) -> None:
-        """Prune to the subtree of a node, and let candidates in that are likely now."""
-        kept = self.tree.reroot(node)
-        self._tokens, self._scores = self._tokens[kept], self._scores[kept]
-        self._log_probs = self._log_probs[kept]
-        self._names, self._parent_names = self._names[kept], self._parent_names[kept]
-        self._asked = self._asked[kept]
+    def reroot(self, node: int) -> IntArray:
+        """Prune to the subtree of a node, and make nodes of the candidates that are likely now."""
+        kept = super().reroot(node)
+        self._scores = self._scores[kept]
         self._admit(np.arange(len(kept)))
+        return kept
 
-    def grow(self, most: int) -> Grow | None:
-        """The command that drafts below the likeliest nodes that this growth has not asked for, if any."""
-        if self._names[ROOT] == NO_NAME:
+    def grow_likeliest(self, most: int) -> Grow | None:
+        """Return the command that drafts below the `most` likeliest undrafted nodes, if there are any."""
+        if self.names[ROOT] == NO_NAME:
             self.regrow()
-        if not self._asked[ROOT]:
-            nodes = np.array([ROOT])
-        else:
-            ready = (self._names != NO_NAME) & ~self._asked
-            scores = self.tree.effective_scores()
-            found = np.flatnonzero(ready & (scores >= self._floor))
-            nodes = np.sort(found[np.argsort(-scores[found], kind="stable")[:most]])
-        if not len(nodes):
-            return None
-        self._asked[nodes] = True
-        return Grow(
-            growth=self._growth,
-            nodes=tuple(self._names[nodes].tolist()),
-            parents=tuple(self._parent_names[nodes].tolist()),
-            tokens=tuple(self.tree.tokens[nodes].tolist()),
-            width=self._width,
-        )
-
-    def take(self, layer: Layer) -> None:
-        """Keep what is proposed below nodes that still live."""
-        self.drafted_layers += 1
-        living = {int(name): node for node, name in enumerate(self._names) if name != NO_NAME}
-        here = [i for i, name in enumerate(layer.nodes) if name in living]
-        nodes = np.array([living[layer.nodes[i]] for i in here], dtype=np.int64)
-        width = layer.tokens.shape[1]
-        log_probs = layer.log_probs[here]
-        self._tokens[nodes], self._log_probs[nodes], self._scores[nodes] = -1, -np.inf, -np.inf
-        self._tokens[nodes, :width] = layer.tokens[here]
-        self._log_probs[nodes, :width] = log_probs
-        self._scores[nodes, :width] = self._acceptance.log_share(log_probs)
-        self._scores[self._tokens < 0] = -np.inf
-        self._admit(nodes)
-
-    def best_unsent(self, most: int, threshold: float) -> list[int]:
-        """The likeliest nodes that are not sent and not below the threshold (a log), best first."""
+        if not self.drafted[ROOT]:
+            return self.grow([ROOT])
         scores = self.tree.effective_scores()
-        return [node for node in self.tree.best_unsent(most) if scores[node] >= threshold]
+        found = np.flatnonzero((self.names != NO_NAME) & ~self.drafted & (scores >= self._floor))
+        nodes = np.sort(found[np.argsort(-scores[found], kind="stable")[:most]])
+        return self.grow(nodes.tolist()) if len(nodes) else None
 
-    def send(self, nodes: Sequence[int]) -> Send:
-        """The command that sends unsent nodes as a segment."""
-        parents = self.tree.mark_sent(nodes)
-        return Send(tuple(self.tree.tokens[list(nodes)].tolist()), tuple(parents))
+    def take(self, layer: Layer) -> list[int]:
+        self.drafted_layers += 1
+        nodes = super().take(layer)
+        self._scores[nodes] = self._acceptance.log_share(self.log_probs[nodes])
+        self._scores[self.proposed < 0] = -np.inf
+        self._admit(np.array(nodes, dtype=np.int64))
+        return nodes
 
     def _admit(self, nodes: IntArray) -> None:
-        """Make nodes of the candidates below `nodes` that are likely enough; score those that are nodes."""
+        """Make nodes of the likely candidates below `nodes`; candidates that are nodes get new scores."""
         scores = self.tree.scores[nodes, None] + self._scores[nodes]
         rows, columns = np.nonzero(scores >= self._floor)
         parents = nodes[rows]
-        self._put(parents.tolist(), self._tokens[parents, columns].tolist(), scores[rows, columns].tolist())
+        self.put(parents.tolist(), self.proposed[parents, columns].tolist(), scores[rows, columns].tolist())
 
-    def _put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
-        nodes = self.tree.put(parents, tokens, scores)
-        added = len(self.tree) - len(self._names)
-        self._tokens = np.pad(self._tokens, ((0, added), (0, 0)), constant_values=-1)
-        self._log_probs = np.pad(self._log_probs, ((0, added), (0, 0)), constant_values=-np.inf)
-        self._scores = np.pad(self._scores, ((0, added), (0, 0)), constant_values=-np.inf)
-        self._names = np.pad(self._names, (0, added), constant_values=NO_NAME)
-        self._parent_names = np.pad(self._parent_names, (0, added), constant_values=-1)
-        self._asked = np.pad(self._asked, (0, added))
-        for node, parent in zip(nodes, parents, strict=True):
-            if self._names[node] == NO_NAME and self._asked[parent]:
-                self._names[node], self._next_name = self._next_name, self._next_name + 1
-                self._parent_names[node] = self._names[parent]
+    def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
+        nodes = super().put(parents, tokens, scores)
+        self._scores = padded(self._scores, len(self.tree), -np.inf)
         return nodes

@@ -1,8 +1,8 @@
-"""What the draft node's lane takes, and when the first stage is free, by the lane's own time."""
+"""The time of a drafter's forward, and the work that the first stage still has."""
 
 from __future__ import annotations
 
-_FADE = 0.9  # weight of what came before, at each forward
+_FADE = 0.9  # weight of the former estimate at each forward
 
 
 class DraftTime:
@@ -12,37 +12,37 @@ class DraftTime:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Take in a forward."""
+        """Take in the time of a forward."""
         self.seconds = seconds if self.seconds == 0 else _FADE * self.seconds + (1 - _FADE) * seconds
 
 
-class FirstStage:
-    """What the first stage still has to do while a pipeline that has run empty is filled.
+class FirstStageBacklog:
+    """The work in seconds that the first stage still has while an empty pipeline fills.
 
-    Nothing comes back then, and the lane drafts without a break: the time of its forwards is the time that
-    passes. A strategy needs no clock for it.
+    No segment returns in that time, and the draft node drafts without a break: the time of its forwards is
+    the time that passes. So a strategy needs no clock to know when the first stage is free.
     """
 
     def __init__(self) -> None:
         self._filling = True
-        self._left = 0.0
+        self._seconds = 0.0
 
-    def empty(self) -> None:
-        """Everything under way is dead."""
-        self._filling, self._left = True, 0.0
+    def pipeline_emptied(self) -> None:
+        """Begin to fill: everything in flight is dead."""
+        self._filling, self._seconds = True, 0.0
 
-    def flow(self) -> None:
-        """A segment has come back and another lives: one goes in as one comes out."""
+    def pipeline_filled(self) -> None:
+        """End the filling: a segment has returned and another lives, so one enters as one returns."""
         self._filling = False
 
-    def take(self, seconds: float) -> None:
-        """A segment goes in that the stage works on for so long."""
-        self._left += seconds
+    def add_segment(self, seconds: float) -> None:
+        """Add a segment on which the stage works for this time."""
+        self._seconds += seconds
 
-    def drafted(self, seconds: float) -> None:
-        """A forward has passed."""
-        self._left = max(self._left - seconds, 0.0)
+    def pass_time(self, seconds: float) -> None:
+        """Take off the time of a forward of the drafter."""
+        self._seconds = max(self._seconds - seconds, 0.0)
 
-    def is_busy_for(self, seconds: float) -> bool:
-        """Whether the stage is known to work on for longer than this."""
-        return self._filling and self._left > seconds
+    def exceeds(self, seconds: float) -> bool:
+        """Whether the stage is known to work for longer than this."""
+        return self._filling and self._seconds > seconds

@@ -1,0 +1,1 @@
+"""FlowSpec, its ablations and Naive PP, after flowspec.txt; FlowSpec also without turns."""

@@ -1,14 +1,14 @@
 """FlowSpec: continuous pipelined speculative decoding, run asynchronously.
 
-The paper's turns are a lock-step; here the tree, the segments and the drafting follow events:
+The paper's turns are a lock-step. Here the tree, the segments and the drafting follow events:
 
 - Score-based segmentation (section 3.2): a segment is composed when the pipeline has room for it, from the
   best nodes that are unsent at that moment (late binding).
-- Step-wise verification and pruning (3.3): each segment that returns moves the root along the accepted path;
-  the subtree of the drawn token stays in flight, or the round ends when the token has no node.
-- Context-aware expansion (3.4): each new root starts a new tree, which is merged layer by layer into the
-  current one; nodes in both take the new score.
-- Score-aware expansion (3.4): with room in the pipeline and nothing left to send, T_base is deepened and its
+- Step-wise verification and pruning (3.3): each returned segment moves the root along the accepted path. The
+  subtree of the drawn token stays in flight; without a node for the drawn token the round ends.
+- Context-aware expansion (3.4): each new root starts a new tree, which is merged into the current tree layer
+  by layer; a node of both trees takes the new score.
+- Score-aware expansion (3.4): when the pipeline has room and no node is unsent, T_base is deepened and its
   best nodes are appended.
 """
 
@@ -17,22 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from flowedge.core.tree import ROOT, UNSENT, DraftTree
-from flowedge.strategies.base import (
-    AcceptPath,
-    Command,
-    CreditGranted,
-    Emit,
-    Layer,
-    Prefilled,
-    Returned,
-    Send,
-    Strategy,
-    StrategyEvent,
-    Verified,
-)
+from flowedge.core.tree import DraftTree
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import Command, Emit, Grow
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growth import Growth, best_absent
 from flowedge.strategies.settings import TreeSettings
+from flowedge.strategies.tree_commands import advance, send_nodes
 
 
 class FlowSpec(Strategy):
@@ -41,56 +32,39 @@ class FlowSpec(Strategy):
     name: ClassVar[str] = "flowspec"
 
     def __init__(self, settings: TreeSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
         self._credits = 0
         self._tree = DraftTree(0, 0)
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
-        self._growth_nodes = settings.tree_nodes  # how many of its best nodes are merged into the tree
+        self._growth_nodes = settings.tree_nodes  # number of T_base's best nodes that are merged into T
         self._deepened = False
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
                 self._credits = event.credits
                 self._tree = DraftTree(event.token, event.context)
-                return [Emit((event.token,)), *self._regrow(fresh=True)]
+                return [Emit((event.token,)), self._regrow(fresh=True)]
             case Layer():
                 return self._add_layer(event)
             case Verified():
-                return self._advance(event)
+                self._tree, emit, accept = advance(self._tree, event)
+                return [emit, accept, self._regrow(fresh=accept.ends_round)]
             case Returned():
                 return []
             case CreditGranted():
                 self._credits += 1
                 return self._supply()
 
-    def _advance(self, event: Verified) -> list[Command]:
-        tree = self._tree
-        path = [tree.node_of_row(row) for row in event.accepted]
-        emitted = Emit((*(int(tree.tokens[node]) for node in path[1:]), event.token))
-        root = tree.child(path[-1], event.token)
-        if root is None:
-            self._tree = DraftTree(event.token, tree.context + len(path))
-            prune = AcceptPath(event.accepted, None, ends_round=True)
-            return [emitted, prune, *self._regrow(fresh=True)]
-        row = int(tree.rows[root])
-        tree.reroot(root)
-        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
-        return [emitted, prune, *self._regrow(fresh=False)]
-
-    def _regrow(self, fresh: bool) -> list[Command]:
-        """Grow from the root: the tree of a new round, or the one that is merged into the current tree."""
-        tree, settings = self._tree, self._settings
-        token = int(tree.tokens[ROOT])
+    def _regrow(self, fresh: bool) -> Grow:
+        """Grow from the root: the tree of a new round, or a tree to merge into the current one."""
+        settings = self._settings
         depth = settings.depth if fresh else settings.expand_depth
-        self._growth = Growth(self._growth.number + 1, token, tree.context, settings.top_k, depth)
+        self._growth = self._growth.successor(self._tree, depth)
         self._growth_nodes = settings.tree_nodes if fresh else settings.expand_nodes
         self._deepened = False
-        return [self._growth.next_layer()]
+        return self._growth.next_layer()
 
     def _add_layer(self, event: Layer) -> list[Command]:
         growth, settings = self._growth, self._settings
@@ -106,7 +80,7 @@ class FlowSpec(Strategy):
         return [*more, *self._supply()]
 
     def _supply(self) -> list[Command]:
-        """Fill the room there is with the best unsent nodes; deepen T_base when none is left."""
+        """Send the best unsent nodes while there are credits; deepen T_base when no node is unsent."""
         commands: list[Command] = []
         while self._credits and self._drafted_enough():
             room = self._settings.max_draft_rows - self._tree.num_sent
@@ -118,14 +92,13 @@ class FlowSpec(Strategy):
                     commands.append(self._growth.next_layer())
                 break
             self._credits -= 1
-            parents = self._tree.mark_sent(nodes)
-            commands.append(Send(tuple(self._tree.tokens[nodes].tolist()), tuple(parents)))
+            commands.append(send_nodes(self._tree, nodes))
         return commands
 
     def _drafted_enough(self) -> bool:
-        """Whether the best unsent nodes are known well enough to be sent while T_base still grows.
+        """Whether the best unsent nodes can be sent while T_base still grows.
 
-        They are once the growth is done, or once no node below the frontier could come before them.
+        They can once the growth is finished, or once no node below the frontier can have a better score.
         """
         growth = self._growth
         if growth.finished:

@@ -11,11 +11,10 @@ from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
 
 
 class FlowSpecNoSBD(FlowSpecPaper):
-    """FlowSpec as its paper runs it, but with the draft sequence in tree order, layer by layer.
+    """FlowSpec as its paper runs it, except that nodes are sent in tree order, layer by layer.
 
-    The nodes of a tree are still the best by score, as in EAGLE-2; only the order in which they are sent is
-    that of the tree (3.2 gives no other for the ablation). The new nodes of an expansion follow the same
-    order.
+    A tree still has the best nodes by score, as in EAGLE-2, and only the order of sending changes. The paper
+    does not name the order of this ablation. The new nodes of an expansion are sent layer by layer too.
     """
 
     name: ClassVar[str] = "flowspec_no_sbd"

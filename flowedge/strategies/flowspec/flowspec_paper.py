@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from flowedge.core.tree import ROOT
-from flowedge.strategies.base import Command, Grow
-from flowedge.strategies.flowspec.segmented import SegmentedRounds
-from flowedge.strategies.growth import Growth, best_absent
+from flowedge.strategies.commands import Command, Grow
+from flowedge.strategies.flowspec.pruned_pp import PrunedPP
+from flowedge.strategies.growth import best_absent
 from flowedge.strategies.settings import TreeSettings
 
 
-class FlowSpecPaper(SegmentedRounds):
-    """Segmented rounds (which see) with the tree expansion of section 3.4.
+class FlowSpecPaper(PrunedPP):
+    """Pruned PP with the tree expansion of section 3.4.
 
-    - Turns (3.1). In a turn D0 verifies what came back, prunes, and drafts an expansion to its full depth;
-      "the newly generated draft portion then serves as the input for V1 in the next step". So the drafting
-      runs beside the stages' computing, and what comes back meanwhile waits for the turn to end: a turn is as
-      long as D0 takes for it, or a stage, whichever is longer.
-    - Context-aware expansion is the draft of a turn that moved the root: d_exp layers from the new root, the
-      best L_exp nodes of them merged, and what is new is a single segment (L_exp = -1 in A.1), even beyond
-      L_max. DESIGN's rule for nodes in both trees holds: they take the new score.
-    - Score-aware expansion is the draft of a turn without an update: T_base is deepened by d_se layers and
-      its best L_se nodes that T lacks are a segment. The paper says so of a segment that came back empty;
-      where the merge had nothing new a segment would be missing just the same, so T_base is deepened then
-      too.
+    - Turns (3.1). In a turn D0 verifies the returned segment, prunes, and drafts an expansion to its full
+      depth; "the newly generated draft portion then serves as the input for V1 in the next step". So the
+      drafting runs while the stages compute, and a segment that returns meanwhile waits for the turn to end.
+      A turn takes as long as D0 or the slowest stage takes, whichever is longer.
+    - Context-aware expansion follows a turn that moved the root. It grows d_exp layers from the new root and
+      merges the best L_exp nodes; a node of both trees takes the new score. The new nodes are a single
+      segment, as "L_exp = -1" of appendix A.1 says, even beyond L_max.
+    - Score-aware expansion follows a turn that did not move the root. T_base is deepened by d_se layers, and
+      its best L_se nodes that T lacks are a segment. The paper expands so when a segment came back empty.
+      Here T_base is also deepened when a merge brought no new node, because a segment is missing then too.
     """
 
     name: ClassVar[str] = "flowspec_paper"
@@ -33,7 +31,7 @@ class FlowSpecPaper(SegmentedRounds):
         super().__init__(settings)
         self._expanding = False
         self._deepening = False
-        self._moved = False  # the root has, since the last expansion began
+        self._moved = False  # whether the root has moved since the last expansion began
 
     @property
     def takes_results(self) -> bool:
@@ -61,14 +59,12 @@ class FlowSpecPaper(SegmentedRounds):
             return commands
         if self._moved:
             commands.append(self._context_aware())
-        elif self.pace.open and self.all_sent and self.room and not self.growth.exhausted:
+        elif self.gate.open and self.all_sent and self.room and not self.growth.exhausted:
             commands.append(self._score_aware())
         return commands
 
     def _context_aware(self) -> Grow:
-        settings, token = self.settings, int(self.tree.tokens[ROOT])
-        number = self.growth.number + 1
-        self.growth = Growth(number, token, self.tree.context, settings.top_k, settings.expand_depth)
+        self.growth = self.growth.successor(self.tree, self.settings.expand_depth)
         self._expanding, self._deepening, self._moved = True, False, False
         return self.growth.next_layer()
 
@@ -77,6 +73,6 @@ class FlowSpecPaper(SegmentedRounds):
         self.growth.deepen(self.settings.deepen_layers)
         return self.growth.next_layer()
 
-    def begin(self, token: int, context: int) -> list[Command]:
+    def begin(self) -> list[Command]:
         self._moved = False
-        return super().begin(token, context)
+        return super().begin()

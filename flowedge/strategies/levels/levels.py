@@ -1,9 +1,32 @@
-"""A speculative tree that goes through the pipeline level by level: what PipeDec and SpecPipe share.
+"""The algorithm that PipeDec and SpecPipe share: a speculative tree goes through the pipeline level by level.
 
-One level a step: while the stages compute on the levels before it, the draft model proposes children for the
-newest level, and the `width` best of them are the next. A level that comes back is the root alone, everything
-beside it having been pruned, and gives one token: the tree is pruned to the subtree of that token (a hit), or
-begins anew with it (a miss).
+Both papers describe this algorithm (pipedec 3.1 to 3.4, specpipe 3.2 and 3.3). Both strategies run this code,
+so that at equal `width` and `children` they give the same commands.
+
+- Root (pipedec 3.3.2): a drawn token without a node begins a new tree, whose root is sent at once while its
+  children are drafted (pipedec, appendix B, rules 2 and 3).
+- Layer appending (pipedec 3.3.3, specpipe 3.2.1 and 3.3.3): while the stages compute the levels before it,
+  the drafter proposes c candidates below each node of the deepest level. The w candidates with the best
+  cumulative probabilities are the next level, and so each level has at most w nodes.
+- Subtree pruning (pipedec 3.3.4, specpipe 3.2.1): a level that returns is the root alone, because everything
+  beside it was pruned, and gives one token. If the tree has a node for the token (a hit), the tree is pruned
+  to its subtree; otherwise (a miss) everything in flight is dead.
+- Choosing after pruning (pipedec 3.3.4: "an additional update operation must be performed"; specpipe 3.3.2:
+  the first device accepts a new level after the pruning of the step): a level is chosen when it is due to be
+  sent.
+- Partial refill (specpipe 3.3.2): when a prune leaves nothing of the newest levels, the next level is built
+  below the deepest level that lives, from candidates that are known already. PipeDec says only that invalid
+  output does not flow on.
+- Cache (pipedec 3.2 and 3.4.2, specpipe 3.3.2): the engine's context and draft tail are PipeDec's "past" and
+  "predict". A hit moves the root's row from one to the other without computing it again.
+
+Deviations from both papers:
+
+- Steps follow the returning levels, without a barrier. Transfers overlap with computing, as everywhere in
+  this engine, where both papers make them a part of the step (pipedec 3.4, specpipe 3.3.2). PipeDec's central
+  scheduler of transfers (appendix A) and its graph of tasks (appendix B) have no counterpart.
+- A hit or a miss is decided at the draft node, not at the last stage, whose result has to come back first.
+- The drafter continues in its own branch on a hit, and gets the target's true features after a miss only.
 """
 
 from __future__ import annotations
@@ -12,108 +35,84 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.tree import UNSENT
-from flowedge.strategies.base import (
-    AcceptPath,
-    Command,
-    CreditGranted,
-    Emit,
-    Layer,
-    Prefilled,
-    Returned,
-    Strategy,
-    StrategyEvent,
-    Verified,
-)
-from flowedge.strategies.live_tree import Candidates, LiveTree
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import Command, Emit
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
+from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import LevelSettings
+from flowedge.strategies.tree_commands import send_nodes
 from flowedge.strategies.turn_gate import TurnGate
 
 
 class LevelByLevel(Strategy):
-    """The tree, whose levels are sent as they are drafted, and the steps."""
+    """The tree, whose levels are sent as they are drafted, and the turns."""
 
     def __init__(self, settings: LevelSettings) -> None:
+        super().__init__(settings.max_draft_rows)
         self._settings = settings
-        self._live = LiveTree()
-        self._pace = TurnGate(1, 0)
+        self._drafts = ProposalTree(settings.children)
+        self._gate = TurnGate(1, 0)
         self._drafting = False
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._pace = TurnGate(event.stages, event.credits)
-                self._begin(event.token, event.context)
+                self._gate = TurnGate(event.stages, event.credits)
+                self._drafts.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
-                self._live.take(event)
+                self._drafts.take(event)
                 return self._proceed()
             case Verified():
-                self._pace.take_back()
+                self._gate.take_back()
                 return self._advance(event)
             case Returned():
-                return self._proceed() if self._pace.take_back() else []
+                return self._proceed() if self._gate.take_back() else []
             case CreditGranted():
-                self._pace.grant()
+                self._gate.grant()
                 return self._proceed()
 
-    def _begin(self, token: int, context: int) -> None:
-        """The tree is a root alone, and a level by itself."""
-        self._pace.flush()
-        self._live.restart(token, context)
-        self._drafting = False
-
     def _advance(self, event: Verified) -> list[Command]:
-        live, tree = self._live, self._live.tree
-        path = [tree.node_of_row(row) for row in event.accepted]
-        emitted = Emit((*(int(tree.tokens[node]) for node in path[1:]), event.token))
-        if path[-1] in live.deepest():
+        drafts = self._drafts
+        if drafts.tree.node_of_row(event.accepted[-1]) in drafts.deepest():
             self._append_level()
-        hit = tree.child(path[-1], event.token)
-        if hit is None:
-            self._begin(event.token, tree.context + len(path))
-            return [emitted, AcceptPath(event.accepted, None, ends_round=True), *self._proceed()]
-        row = int(tree.rows[hit])
-        live.reroot(hit)
-        if row == UNSENT:
-            self._pace.flush()
-        prune = AcceptPath(event.accepted, None if row == UNSENT else row, ends_round=False)
-        return [emitted, prune, *self._proceed()]
+        emit, accept = drafts.advance(event)
+        if accept.root is None:
+            self._gate.flush()
+        if accept.ends_round:
+            self._drafting = False
+        return [emit, accept, *self._proceed()]
 
     def _proceed(self) -> list[Command]:
-        """Send the levels there are turns for, and have the next drafted."""
-        live = self._live
+        """Send levels while turns are free, and have the next level drafted."""
+        drafts = self._drafts
         commands: list[Command] = []
-        while self._pace.may_send:
-            room = self._settings.max_draft_rows - live.tree.num_sent
-            level = (live.unsent() or self._append_level())[: max(room, 0)]
+        while self._gate.may_send:
+            room = self._settings.max_draft_rows - drafts.tree.num_sent
+            level = (drafts.unsent() or self._append_level())[: max(room, 0)]
             if not level:
                 break
-            self._pace.send()
-            commands.append(live.send(level))
-        bare = [node for node in live.deepest() if live.candidates(node) is None]
-        if bare and not self._drafting:
+            self._gate.send()
+            commands.append(send_nodes(drafts.tree, level))
+        uncomputed = [node for node in drafts.deepest() if not drafts.computed[node]]
+        if uncomputed and not self._drafting:
             self._drafting = True
-            commands.append(live.grow(bare, self._settings.children))
+            commands.append(drafts.grow(uncomputed))
         return commands
 
     def _append_level(self) -> list[int]:
-        """The level below the deepest: the candidates with the best cumulative scores, once all are known.
+        """Add the level below the deepest level, once all its candidates are known; returns its nodes.
 
-        They are chosen as late as can be, when the level is due and the tree has been pruned: so the level
-        has its full width within the subtree that lives.
+        The level is chosen when it is due to be sent and the tree has been pruned. So it has its full width
+        within the subtree that lives.
         """
-        live, frontier = self._live, self._live.deepest()
-        known: list[Candidates] = [c for node in frontier if (c := live.candidates(node)) is not None]
-        if len(known) < len(frontier):
+        drafts, frontier = self._drafts, np.array(self._drafts.deepest())
+        if not drafts.computed[frontier].all():
             return []
-        parents = np.repeat(frontier, [len(c.tokens) for c in known])
-        tokens = np.concatenate([c.tokens for c in known])
-        log_probs = np.concatenate([c.log_probs for c in known])
-        best = np.argsort(-(live.tree.scores[parents] + log_probs), kind="stable")[: self._settings.width]
-        return live.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())
+        offsets, columns = np.nonzero(drafts.proposed[frontier] >= 0)
+        parents = frontier[offsets]
+        tokens, log_probs = drafts.proposed[parents, columns], drafts.log_probs[parents, columns]
+        scores = drafts.tree.scores[parents] + log_probs
+        best = np.argsort(-scores, kind="stable")[: self._settings.width]
+        return drafts.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())

@@ -1,4 +1,4 @@
-"""SpecPipe: a fixed-width speculative tree, one level a pipeline step (specpipe.txt)."""
+"""SpecPipe: a speculative tree of fixed width, one level a pipeline step (specpipe.txt)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,21 @@ from flowedge.strategies.settings import LevelSettings
 
 @dataclass(frozen=True)
 class SpecPipeSettings(LevelSettings):
-    """The testbed chooses the width for the pipeline (see specpipe_width); this is the paper's own."""
+    """LevelSettings with the paper's width, the best on its testbed (specpipe, sections 1 and 4.1)."""
 
-    width: int = 64  # w (section 1: the best on its testbed)
+    width: int = 64  # w
 
 
 class SpecPipe(LevelByLevel):
-    """Section by section, and where a choice had to be made:
+    """LevelByLevel with SpecPipe's width, which is the only difference from PipeDec here.
 
-    - Dynamic speculative tree (3.2): layer appending at the bottom, and to-subtree pruning.
-    - Token source (3.3.1): the session's drafter, one level a step, drafted beside the stages' computing. It
-      goes on in its own branch on a hit and gets true features after a flush.
-    - Pipeline step (3.3.2): computation, pruning propagation, transmission. The runtime's prunes do not wait
-      for the end of a step, and transfers overlap with computing (the paper overlaps them with pruning). A
-      level is appended when the first stage is due to accept it, hence after the pruning of that step.
-    - Refill (3.3.2): on a miss everything under way dies and the root enters at once. When only the lower
-      levels die, those stages idle and the next level is built below the deepest one that lives (a partial
-      refill).
-    - Fixed width (3.3.3): `width` is equation 1's or 2's best, chosen from the profile by specpipe_width; it
-      is an option, because a strategy does not know the profile. `children` is the number that our copy of
-      section 4.1 has lost; 16, beyond which PipeDec, by the same authors, gained nothing (pipedec, 4.3.1).
-    - Several levels a step, and dynamic batching of requests (3.4, SpecPipe-DB): not built; the paper found
-      the first slower, and the second is for several requests.
+    - Fixed width (3.3.3): `width` should minimise the time between tokens by the paper's equations 1 and 2. A
+      strategy does not know the devices' profile, so the width is an option; `flowedge bench` computes it
+      from the profile (flowedge_testbed/costs/specpipe_width.py).
+    - Children (4.1): our copy of the text has lost the number; 16 is PipeDec's choice (pipedec, 4.3.1).
+    - Token source (3.3.1): the session's drafter, in place of a large draft model on a device of its own.
+    - Not built: several levels a step, which the paper found slower, and the dynamic batching of several
+      requests, SpecPipe-DB (3.4).
     """
 
     name: ClassVar[str] = "specpipe"

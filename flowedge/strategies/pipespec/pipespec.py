@@ -6,63 +6,52 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from flowedge.core.tree import ROOT
-from flowedge.strategies.base import (
+from flowedge.strategies.base import HierarchicalStrategy
+from flowedge.strategies.commands import AcceptPath, Command, Emit, Grow, Keep, Send, SendTo
+from flowedge.strategies.events import (
     TARGET,
-    AcceptPath,
-    Command,
     CreditGranted,
-    Emit,
-    Grow,
-    HierarchicalStrategy,
-    Keep,
     Layer,
     Predicted,
     Prefilled,
     Returned,
-    Send,
-    SendTo,
     StrategyEvent,
     Verified,
 )
-from flowedge.strategies.pipespec.hierarchy import Hierarchy
+from flowedge.strategies.pipespec.token_chain import TokenChain
 from flowedge.strategies.settings import HierarchySettings
 
 
 class PipeSpec(HierarchicalStrategy):
-    """Algorithm 1, and where a choice had to be made:
+    """Algorithm 1, and the choices that the paper leaves:
 
-    - M_0 is the draft node's drafter and drafts one chain, token by token, whenever it has room (lines 8, 9).
-      M_1 .. M_{K-1} are middle models on devices of their own, M_K is the target's pipeline.
-    - A model that has room takes whatever its producer's buffer holds by then (line 11; a lookahead of 0, as
-      in section 4.4), while what it took before is still under way. It is never left without work that is
-      there: with no draft it is sent the last token of its own buffer and goes on by itself.
-    - Its prediction after the last token it was sent is a token of its buffer too, ahead of its producers
-      (figure 2): they take it over, or are rolled back to it when they have another (lines 6, 7, 15, 16).
-    - All buffers are kept by the draft node, so that a rollback cascade is one step there; to a middle model
-      it is a prune, which trims what waits, aborts what is computed, and needs no answer.
-    - The target verifies in segments that flow through its stages one behind the other; its draws alone are
-      put out. After a draw that was not in the chain, or that the drafter had not got to, it begins a new
-      growth, with the true features; until then it goes on in its own branch.
-    - The paper bounds no buffer. Here the chain has at most `max_draft_rows` tokens from the last drawn on.
+    - M_0 is the draft node's drafter and drafts a single chain, token by token, whenever there is room (lines
+      8 and 9). M_1 to M_{K-1} are middle models on devices of their own; M_K is the target's pipeline.
+    - A model with a credit takes all tokens that its producer's buffer holds (line 11; a lookahead of 0, as
+      in section 4.4), while its earlier segments are still in flight. A model without a draft token is sent
+      the last token of its own buffer, and so continues by itself.
+    - A model's prediction after the last token of a segment belongs to its buffer too, ahead of its producers
+      (figure 2). The producers take the token over; a producer with another token is rolled back (lines 6, 7,
+      15 and 16).
+    - The draft node stores all buffers, so that a cascade of rollbacks is a single step there. A middle model
+      gets a prune, which trims waiting segments, aborts the computation and needs no answer.
+    - The target verifies in segments that flow through its stages one behind the other, and only its draws
+      are put out. After a draw that was not in the chain, or that the drafter had not reached, the drafter
+      begins a new growth with the true features; until then it continues in its own branch.
+    - The paper bounds no buffer. Here the chain has at most `max_draft_rows` tokens from the last drawn token
+      on.
     """
 
     name: ClassVar[str] = "pipespec"
 
     def __init__(self, settings: HierarchySettings) -> None:
+        super().__init__(settings.max_draft_rows, max_middles=settings.models - 2)
         self._settings = settings
-        self._routes: list[int] = []  # of the models of levels 1 .. K, the target's last
-        self._chain = Hierarchy(1, 0, 0)
+        self._routes: list[int] = []  # to the models of the levels 1 to K
+        self._chain = TokenChain(1, 0, 0)
         self._credits: dict[int, int] = {}
-        self._sent: dict[int, int] = {}  # position of the first token that a route was not sent
+        self._sent: dict[int, int] = {}  # for each route, the position behind the last sent token
         self._draft = _Drafting(0)
-
-    @property
-    def max_draft_rows(self) -> int:
-        return self._settings.max_draft_rows
-
-    @property
-    def max_middles(self) -> int:
-        return self._settings.models - 2
 
     @property
     def rollbacks(self) -> tuple[int, ...]:
@@ -88,7 +77,7 @@ class PipeSpec(HierarchicalStrategy):
 
     def _begin(self, event: Prefilled) -> None:
         self._routes = [*event.routes, TARGET]
-        self._chain = Hierarchy(len(self._routes), event.token, event.context)
+        self._chain = TokenChain(len(self._routes), event.token, event.context)
         self._credits = dict.fromkeys(self._routes, 0) | {TARGET: event.credits}
         self._sent = dict.fromkeys(self._routes, event.context)
         self._draft = _Drafting(event.context)
@@ -103,7 +92,7 @@ class PipeSpec(HierarchicalStrategy):
         level = self._routes.index(event.route) + 1
         if not self._chain.predict(level, event.position + 1, event.tokens):
             return []
-        kept = self._chain.end - 1  # the last token is the model's own, in place of what was there
+        kept = self._chain.end - 1  # the last token is the model's own and replaces a rejected token
         self._draft.cut(kept)
         return self._keep(kept)
 
@@ -120,7 +109,7 @@ class PipeSpec(HierarchicalStrategy):
         return [*commands, *self._keep(chain.end if agreed else chain.root)]
 
     def _keep(self, end: int) -> list[Command]:
-        """Have the middle models forget what lies behind `end`, and settle what is drawn by now."""
+        """Have the middle models drop their rows from `end` on; the rows of drawn tokens become context."""
         commands: list[Command] = []
         for route in self._routes[:-1]:
             self._sent[route] = min(self._sent[route], end)
@@ -128,11 +117,11 @@ class PipeSpec(HierarchicalStrategy):
         return commands
 
     def _proceed(self) -> list[Command]:
-        """Have every model work on what there is for it."""
+        """Give every model the tokens that it can work on."""
         commands: list[Command] = []
         for level, route in enumerate(self._routes, start=1):
             stop = self._chain.verified(level - 1)
-            if route != TARGET:  # what it predicts has room in the chain
+            if route != TARGET:  # leave room for the prediction in the chain
                 stop = min(stop, self._chain.root + self._settings.max_draft_rows - 1)
             if self._credits[route] and self._sent[route] < stop:
                 commands.append(self._send(route, self._sent[route], stop))
@@ -147,51 +136,50 @@ class PipeSpec(HierarchicalStrategy):
         tokens = self._chain.tokens(start, stop)
         if route != TARGET:
             return SendTo(route, start, tokens)
-        # Of a chain a row is its position.
+        # A row of a chain has its position as its index.
         parents = tuple(row - 1 if row > self._chain.root else -1 for row in range(start, stop))
         return Send(tokens, parents)
 
 
 class _Drafting:
-    """How far the drafter has got: the nodes of its growth lie along the chain, one for each position."""
+    """The drafter's place in the chain: its growth has a node for each position of the chain."""
 
     def __init__(self, root: int) -> None:
         self._growth = 0
         self._next_name = ROOT
         self._first = root  # position of the growth's root
-        self._names: list[int] = []  # of the nodes that were asked for, from the growth's root on
-        self._asked: int | None = None  # name of the node whose child is being proposed
+        self._names: list[int] = []  # of the nodes with a Grow command, from the growth's root on
+        self._asked: int | None = None  # node whose child is being computed
         self.restart(root)
 
     @property
     def position(self) -> int:
-        """Of the first token whose child was not asked for."""
+        """Position of the first token without a Grow command."""
         return self._first + len(self._names)
 
     def restart(self, root: int) -> None:
-        """A new growth."""
+        """Begin a new growth with the token at position `root`."""
         self._growth += 1
         self._next_name = ROOT
         self._first, self._names, self._asked = root, [], None
 
     def cut(self, end: int) -> None:
-        """The chain has other tokens from position `end` on."""
+        """Drop the nodes from position `end` on, because the chain has other tokens there."""
         del self._names[max(end - self._first, 0) :]
         if self._asked not in self._names:
             self._asked = None
 
-    def has_work(self, chain: Hierarchy, max_rows: int) -> bool:
-        """Whether the child of the token at `position` is to be proposed now.
+    def has_work(self, chain: TokenChain, max_rows: int) -> bool:
+        """Whether the drafter is to compute the child of the token at `position` now.
 
-        Tokens of other models are asked for one by one even where they are not the last of the chain: the
-        drafter has to know them.
+        Tokens of other models go through the drafter one by one too, because its cache needs them.
         """
         if self._asked is not None or self.position >= chain.end:
             return False
         return self.position < chain.end - 1 or chain.rows < max_rows
 
     def ask(self, tokens: tuple[int, ...]) -> Grow:
-        """The command that has the child of the token at `position` proposed."""
+        """Return the command that computes the child of the token at `position`."""
         parent = self._names[-1] if self._names else -1
         name = self._asked = self._next_name
         self._next_name += 1
@@ -199,7 +187,7 @@ class _Drafting:
         return Grow(self._growth, (name,), (parent,), tokens, 1)
 
     def take(self, name: int) -> int | None:
-        """Position of the token whose child has been proposed; None when it is not in the chain any more."""
+        """Return the position of the token whose child was computed, None if the token has left the chain."""
         if name != self._asked:
             return None
         self._asked = None

@@ -1,4 +1,4 @@
-"""Speculative decoding in two synchronous steps, which PipeSpec is compared with (pipespec, section 4.2)."""
+"""Synchronous speculative decoding, with which PipeSpec is compared (pipespec, section 4.2)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flowedge.strategies.settings import LookaheadSettings, TreeSettings
 
 
 class PipeSpecSync(NaivePP):
-    """A chain of `lookahead` tokens is drafted; it goes through the pipeline in one segment; then the next.
+    """Drafts a chain of `lookahead` tokens, verifies it in one segment, and drafts the next chain.
 
-    That is a tree with one child a node. Nothing is drafted while the chain is under way.
+    A chain is a tree with one child a node. Nothing is drafted while a chain is in flight.
     """
 
     name: ClassVar[str] = "pipespec_sync"

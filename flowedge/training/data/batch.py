@@ -1,4 +1,4 @@
-"""Texts side by side, as a head is trained on them."""
+"""Texts in a batch, as a head is trained on them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from flowedge.training.data.documents import TrainingText
 
-LEAST_FILL = 0.7  # of a batch's longest text, below which a shorter one is not padded to it
+LEAST_FILL = 0.7  # a text that fills less of the batch's longest text is not padded to it
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts of like length, padded on their right: under a causal mask no row sees the padding.
+    """Texts of similar lengths, padded on their right, where no row sees the padding under a causal mask.
 
     Attributes:
         rows: float32 [texts, length, width], see TrainingTarget.features.
         spread: [texts, 1, 1], the standard deviation of each text's rows.
         tokens: int32 [texts, length].
-        counted: bool [texts, length], see Document; False for padding.
+        counted: bool [texts, length], see TrainingText; False for padding.
     """
 
     rows: Tensor
@@ -33,7 +33,12 @@ class Batch:
 
     @classmethod
     def of(cls, documents: Sequence[TrainingText], rows: Sequence[Tensor], hidden: int) -> Batch:
-        """rows: of each document, float32 [length, width]; hidden: width of the hidden state in front."""
+        """The batch of some texts.
+
+        Args:
+            rows: the rows of each text, float32 [length, width].
+            hidden: the width of the hidden state at the front of each row.
+        """
         spread = torch.stack([each[:, :hidden].std() for each in rows])
         tokens = [torch.from_numpy(document.tokens) for document in documents]
         counted = [torch.from_numpy(document.counted) for document in documents]
@@ -46,7 +51,7 @@ class Batch:
 
 
 def like_lengths(lengths: Sequence[int]) -> list[list[int]]:
-    """The texts' indices, longest first, in groups whose shortest fills LEAST_FILL of the longest."""
+    """The texts' indices, longest first, in groups whose shortest text fills LEAST_FILL of the longest."""
     groups: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):

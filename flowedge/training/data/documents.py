@@ -1,4 +1,4 @@
-"""Training texts as tokens, and their order."""
+"""Training texts as tokens, and the order in which they are trained on."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.tokenizer import encode_messages
 from flowedge.training.data.examples import Example, Message
 
-TEXT_PROMPT_TOKENS = 64  # of a plain text, what the target is given to go on from
+TEXT_PROMPT_TOKENS = 64  # the most tokens of a plain text that serve as a prompt
 
 
 @dataclass(frozen=True)
 class TrainingText:
-    """One text.
+    """A text as tokens.
 
     Attributes:
         tokens: int32 [length].
-        counted: bool [length], the tokens that the assistant wrote: those the head learns to foresee.
+        counted: bool [length], True for the tokens of the assistant, which the head learns to predict.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -33,11 +32,12 @@ class TrainingText:
 
     @property
     def rows(self) -> npt.NDArray[np.bool_]:
-        """bool [length - 1], the head's rows that count: row t decides token t + 2."""
+        """bool [length - 1], True for the head's rows that count: row t predicts token t + 2."""
         return np.append(self.counted[2:], False)
 
     @property
     def is_useful(self) -> bool:
+        """Whether the text has a row that counts."""
         return bool(self.counted[2:].any())
 
     def cut(self, limit: int) -> TrainingText:
@@ -46,10 +46,7 @@ class TrainingText:
 
 
 def document_of(tokenizer: Any, example: Example) -> TrainingText:
-    """The tokens of an example by the model's chat template; all of a plain text counts.
-
-    BadRequestError for messages that the template refuses.
-    """
+    """The tokens of an example by the model's chat template; all tokens of a plain text count."""
     if example.text:
         tokens = [*tokenizer.encode(example.text), *_eos(tokenizer)]
         return TrainingText(np.array(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.bool_))
@@ -64,13 +61,13 @@ def document_of(tokenizer: Any, example: Example) -> TrainingText:
 
 
 def answered(prompt: Sequence[int], answer: Sequence[int]) -> TrainingText:
-    """A prompt and the answer that the target gave to it, as tokens."""
+    """The text of a prompt and the target's answer, given as tokens."""
     tokens = np.array([*prompt, *answer], dtype=np.int32)
     return TrainingText(tokens, np.arange(len(tokens)) >= len(prompt))
 
 
 def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:
-    """What the target is to answer, or of a plain text to go on from. Errors as in document_of."""
+    """The tokens that the target is to answer, or the start of a plain text. Errors as in document_of."""
     if example.text:
         ids = [int(token) for token in tokenizer.encode(example.text)]
         return ids[: max(1, min(TEXT_PROMPT_TOKENS, len(ids) // 2))]
@@ -79,7 +76,7 @@ def prompt_tokens(tokenizer: Any, example: Example) -> list[int]:
 
 @dataclass(frozen=True)
 class Update:
-    """The indices of its documents; is_last says whether the epoch ends with it."""
+    """The texts of one update, by index; `is_last` tells that the epoch ends with it."""
 
     documents: list[int]
     is_last: bool
@@ -88,10 +85,10 @@ class Update:
 def updates_from(
     lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int, batch: int
 ) -> Iterator[Update]:
-    """The updates from a place on, epoch after epoch, without end; each epoch is shuffled anew.
+    """Yield the updates from a place in the data on, without end; each epoch is shuffled anew.
 
-    One has at most `batch_tokens` tokens, or one document. They depend on the arguments alone, so
-    that an interrupted training can be gone on with.
+    An update has at most `batch_tokens` tokens, or one text. The updates depend on the arguments alone, so
+    that an interrupted training can be continued.
     """
     while True:
         batches = epoch_batches(lengths, batch_tokens, seed, epoch)
@@ -101,7 +98,7 @@ def updates_from(
 
 
 def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The documents' indices in the batches of one epoch; see updates_from."""
+    """The texts' indices in the batches of one epoch; see updates_from."""
     batches: list[list[int]] = []
     room = 0
     for index in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():
@@ -114,25 +111,13 @@ def epoch_batches(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: i
 
 
 def _encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    return encode_messages(tokenizer, [_as_dict(message) for message in messages])
+    return encode_messages(tokenizer, [message._asdict() for message in messages])
 
 
 def _encode(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """A whole conversation that ends with its last message."""
-    if not getattr(tokenizer, "chat_template", None):
-        return [*_encode_prompt(tokenizer, messages), *_eos(tokenizer)]
-    try:
-        ids = tokenizer.apply_chat_template(
-            [_as_dict(message) for message in messages], tokenize=True, return_dict=False
-        )
-    # A template is the checkpoint's own program; what it raises is of any kind.
-    except Exception as error:
-        raise BadRequestError(f"the model's chat template refuses the messages: {error}") from error
-    return [int(token) for token in ids]
-
-
-def _as_dict(message: Message) -> dict[str, str]:
-    return {"role": message.role, "content": message.content}
+    """The tokens of a complete conversation."""
+    ids = encode_messages(tokenizer, [message._asdict() for message in messages], answered=True)
+    return ids if getattr(tokenizer, "chat_template", None) else [*ids, *_eos(tokenizer)]
 
 
 def _eos(tokenizer: Any) -> list[int]:
@@ -140,7 +125,7 @@ def _eos(tokenizer: Any) -> list[int]:
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    """The length of the common start: templates may write an earlier turn unlike the last one."""
+    """The length of the common start: a template may write an earlier turn unlike the last one."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index

@@ -1,4 +1,4 @@
-"""Training data as it lies on disk: JSON lines."""
+"""Training data on disk: a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowedge.core.errors import BadRequestError
 from flowedge.system.json_lines import read_json_lines
@@ -15,9 +15,8 @@ from flowedge.system.json_lines import read_json_lines
 ROLES = ("system", "user", "assistant")
 
 
-@dataclass(frozen=True)
-class Message:
-    """One message of a conversation; role is one of ROLES."""
+class Message(NamedTuple):
+    """A message of a conversation, with a role of ROLES."""
 
     role: str
     content: str
@@ -25,45 +24,47 @@ class Message:
 
 @dataclass(frozen=True)
 class Example:
-    """One line: a conversation, or a plain text without roles; exactly one of the two is set."""
+    """The content of a line: either a conversation or a plain text."""
 
     messages: tuple[Message, ...] = ()
     text: str = ""
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """What comes before the assistant's first message."""
+        """The messages before the assistant's first message."""
         roles = [message.role for message in self.messages]
         end = roles.index("assistant") if "assistant" in roles else len(roles)
         return self.messages[:end]
 
     @property
     def has_answer(self) -> bool:
-        """Whether there is something to learn from as it stands."""
+        """Whether there is a text of the assistant, or a plain text, to learn from."""
         return bool(self.text) or len(self.opening) < len(self.messages)
 
     @property
     def key(self) -> str:
-        """A hex digest of what is asked (of a plain text, all of it): equal prompts have equal keys."""
+        """A hex digest of the prompt, or of a whole plain text."""
         asked = json.dumps([[message.role, message.content] for message in self.opening]) + self.text
         return hashlib.sha256(asked.encode()).hexdigest()
 
 
 def read_examples(file: Path) -> list[Example]:
-    """The examples of a JSON-lines file, in order; empty lines are skipped.
+    """Read the examples of a JSON-lines file, in order, without empty lines.
 
     A line is an object with `messages` (role and content of each), with `prompt` and maybe `response`, with
-    `turns` (user messages without answers, of which the first is used), or with `text`. BadRequestError names
-    the file and the line that is none of these.
+    `turns` (user messages without answers, of which the first is used), or with `text`.
+
+    Raises:
+        BadRequestError: when a line has none of these contents, or the file has no line.
     """
     examples = [_example(entry, where) for where, entry in read_json_lines(file)]
     if not examples:
-        raise BadRequestError(f"{file}: there is no example in it")
+        raise BadRequestError(f"{file}: the file has no example")
     return examples
 
 
 def data_digest(file: Path) -> str:
-    """The SHA-256 of a file's bytes, hex; BadRequestError when it cannot be read."""
+    """The SHA-256 of a file's bytes, in hex."""
     try:
         digest = hashlib.sha256()
         with file.open("rb") as data:
@@ -75,10 +76,10 @@ def data_digest(file: Path) -> str:
 
 
 def split_held_out(examples: Sequence[Example], count: int) -> tuple[list[Example], list[Example]]:
-    """(examples to train on, examples of up to `count` prompts to evaluate on).
+    """Split examples into those to train on, and those of up to `count` prompts to evaluate on.
 
-    Prompts are held out with all their answers, those with the lowest digests, and never more than half of
-    them, so that the choice depends on the prompts alone and not on their order.
+    The prompts with the lowest digests are held out with all their answers, at most half of all prompts. So
+    the choice does not depend on the order of the prompts.
     """
     keys = sorted({example.key for example in examples})
     chosen = set(keys[: min(count, len(keys) // 2)])

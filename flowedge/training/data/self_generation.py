@@ -1,8 +1,9 @@
-"""The target's own answers to training prompts, which are what the head will have to foresee."""
+"""The target's own answers to training prompts, which resemble the texts that the head will draft."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 from flowedge.core.errors import CheckpointError
 from flowedge.core.sampling import SamplingParams
 from flowedge.training.data.documents import TrainingText, answered
-from flowedge.training.data.looping import is_looping
 from flowedge.training.targets.target import Question, TrainingTarget
 
 TEMPERATURES = (0.0, 1.0)
@@ -18,8 +18,12 @@ TEMPERATURES = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class _Answer:
-    prompt_length: int
-    tokens: list[int]  # the prompt's, then the answer's
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+
+    def as_line(self) -> str:
+        entry = {"prompt_length": len(self.prompt), "tokens": [*self.prompt, *self.tokens]}
+        return json.dumps(entry) + "\n"
 
 
 def self_generated(
@@ -31,18 +35,17 @@ def self_generated(
     file: Path,
     advance: Callable[[int, int], None],
 ) -> list[TrainingText]:
-    """The target's answers to prompts of token ids, at each of TEMPERATURES; those that loop are left out.
+    """The target's answers to prompts of token ids, at each of TEMPERATURES, without answers that loop.
 
-    Each is written to `file` when it is there, a JSON line each, and those that are in it already are not
-    made again. `advance` is told how many are done, and of how many. CheckpointError for a file that cannot
-    be read.
+    Args:
+        file: each answer is appended to it as a JSON line, and answers that it has are not made again.
+        advance: called with the number of answers so far and the number of all answers.
     """
     answers = _read(file)
     total = len(prompts) * len(TEMPERATURES)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8") as lines:
-        for answer in answers:
-            lines.write(_line(answer))
+        lines.writelines(answer.as_line() for answer in answers)
         advance(len(answers), total)
         questions = [
             Question(
@@ -53,28 +56,29 @@ def self_generated(
             for job in range(len(answers), total)
         ]
         for question, tokens in zip(questions, target.answers(questions), strict=True):
-            answers.append(_Answer(len(question.prompt), [*question.prompt, *tokens]))
-            lines.write(_line(answers[-1]))
+            answers.append(_Answer(question.prompt, tokens))
+            lines.write(answers[-1].as_line())
             lines.flush()
             advance(len(answers), total)
-    return [
-        answered(answer.tokens[: answer.prompt_length], answer.tokens[answer.prompt_length :])
-        for answer in answers
-        if not is_looping(answer.tokens[answer.prompt_length :])
-    ]
+    return [answered(answer.prompt, answer.tokens) for answer in answers if not is_looping(answer.tokens)]
 
 
-def _line(answer: _Answer) -> str:
-    return json.dumps({"prompt_length": answer.prompt_length, "tokens": answer.tokens}) + "\n"
+def is_looping(tokens: Sequence[int], window: int = 16, times: int = 3) -> bool:
+    """Whether any run of `window` tokens occurs at least `times` times, which would flatter any drafter."""
+    runs = Counter(tuple(tokens[start : start + window]) for start in range(len(tokens) - window + 1))
+    return any(count >= times for count in runs.values())
 
 
 def _read(file: Path) -> list[_Answer]:
-    """The whole lines of the file; a last one that was cut short is made again."""
+    """The answers of the file's complete lines; an incomplete last line is ignored."""
     if not file.exists():
         return []
     try:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        entries = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [_Answer(int(entry["prompt_length"]), list(map(int, entry["tokens"]))) for entry in entries]
+        answers: list[_Answer] = []
+        for entry in [json.loads(line) for line in lines if line.endswith("\n")]:
+            length, tokens = int(entry["prompt_length"]), list(map(int, entry["tokens"]))
+            answers.append(_Answer(tokens[:length], tokens[length:]))
+        return answers
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: cannot be read ({error}); --restart begins anew") from error

@@ -1,33 +1,38 @@
-"""Training of an EAGLE-3 head: tokens alone are foreseen, for several steps on the head's own output."""
+"""Training of an EAGLE-3 head, which predicts tokens for several steps on its own output.
+
+The recipe is the published one (EAGLE-3, arXiv 2503.01840).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from flowedge.drafting.heads.draft_head import EagleAttention
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
+from flowedge.models.layers.rotary import Rotation
 from flowedge.training.data.batch import Batch
 from flowedge.training.data.documents import TrainingText
-from flowedge.training.heads.head_training import HeadTraining, Sums
-from flowedge.training.heads.recipe import STEP_DECAY
-from flowedge.training.heads.unrolled import unrolled
+from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.targets.target import TrainingTarget
+
+STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the next
 
 
 class Eagle3Training(HeadTraining):
-    """See HeadTraining; the target's rows have the three taps of an EAGLE-3 head."""
+    """The training of an EAGLE-3 head on rows with its three taps."""
 
     head: Eagle3Head
 
     def __init__(self, head: Eagle3Head, target: TrainingTarget, unroll: int, compute: torch.dtype) -> None:
-        """unroll: steps that a row is trained through."""
-        super().__init__(head, target.device, compute)
-        self._target = target
+        """Train each row through `unroll` steps."""
+        super().__init__(head, target, compute)
         # The target's ids of the draft vocabulary.
         self._ids = head.d2t + torch.arange(len(head.d2t), device=target.device)
         self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool, device=target.device)
@@ -35,8 +40,8 @@ class Eagle3Training(HeadTraining):
         weights = STEP_DECAY ** torch.arange(unroll)
         self._weights: list[float] = (weights / weights.sum()).tolist()
 
-    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: Sums) -> None:  # noqa: ARG002
-        """As published, without noise, and without rows whose likeliest token the head cannot propose."""
+    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:  # noqa: ARG002
+        """Leave out rows whose likeliest token the head cannot propose; see HeadTraining.backward."""
         hidden = self._target.lm_head.hidden_size
         steps = len(self._weights)
         rows = batch.rows.shape[1] - 1
@@ -45,10 +50,10 @@ class Eagle3Training(HeadTraining):
         with self.products(batch.rows):
             states = self.head.fc(batch.rows[:, :-1, hidden:])
             outputs = list(unrolled(self.head, embedded, states, steps))
-        # Backwards in two parts, so that few rows have their logits in memory.
+        # Backwards in two parts, so that only a piece's logits are in memory at a time.
         leaves = [output.detach().requires_grad_() for output in outputs]
         for step, leaf in enumerate(leaves):
-            # Row t of this step decides token t + 2 + step.
+            # Row t of this step predicts token t + 2 + step.
             due = F.pad(place[:, 2 + step :], (0, min(1 + step, rows)), value=-1)[:, :rows]
             chosen = (due >= 0).nonzero(as_tuple=True)
             for piece in self.pieces(len(chosen[0]), len(self._ids)):
@@ -66,24 +71,26 @@ class Eagle3Training(HeadTraining):
 
     @torch.no_grad()
     def _wanted(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
-        """(place, wanted): of each token that is learned its row in `wanted`, or -1; int64 [texts, length].
+        """The target's distributions for the tokens that are learnt.
 
-        wanted: the target's distributions over the draft vocabulary, float32 [learned tokens, draft_vocab].
+        Returns:
+            The row of each token's distribution or -1, int64 [texts, length]; and the distributions over the
+            draft vocabulary, float32 [learnt tokens, draft_vocab].
         """
         place = torch.full(batch.counted.shape, -1, device=features.device)
         texts, at = batch.counted[:, 2:].nonzero(as_tuple=True)
-        kept: list[Tensor] = []
-        learned: list[Tensor] = []
+        distributions: list[Tensor] = []
+        learnt: list[Tensor] = []
         for piece in self.pieces(len(texts), self._target.lm_head.vocab_size):
             logits = self._target.lm_head.differentiable_logits(features[texts[piece], at[piece] + 1])
             proposable = self._proposable[logits.argmax(dim=-1)]
-            learned.append(proposable)
-            kept.append(logits[proposable][:, self._ids].softmax(dim=-1))
-        chosen = torch.cat(learned)
+            learnt.append(proposable)
+            distributions.append(logits[proposable][:, self._ids].softmax(dim=-1))
+        chosen = torch.cat(learnt)
         place[texts[chosen], at[chosen] + 2] = torch.arange(int(chosen.sum()), device=features.device)
-        return place, torch.cat(kept)
+        return place, torch.cat(distributions)
 
-    def _backward_logits(self, states: Tensor, wanted: Tensor, share: float, sums: Sums) -> None:
+    def _backward_logits(self, states: Tensor, wanted: Tensor, share: float, sums: LossSums) -> None:
         with self.products(states):
             logits = self.head.logits(states)
         loss = F.cross_entropy(logits, wanted, reduction="sum")
@@ -93,8 +100,69 @@ class Eagle3Training(HeadTraining):
         sums.agreed += share * float((logits.argmax(dim=-1) == wanted.argmax(dim=-1)).sum())
 
 
+def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+    """Yield the head's output [texts, rows, hidden] after each of `steps` steps on its own output.
+
+    Row t of step s stands for the draft node of depth s below the true rows up to t. It has RoPE position
+    t + s and embedding t + s, reads the output of row t in the step before, and sees the true rows up to t
+    and the rows t of the steps between.
+
+    Args:
+        embedded: [texts, rows + steps - 1, hidden]; row t is the embedding of token t + 1.
+        states: [texts, rows, hidden], the states of true rows.
+    """
+    rows = states.shape[1]
+    layer = head.midlayer
+    attention = _BranchAttention(layer.self_attn)
+    for step in range(steps):
+        rotary = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
+        token = layer.input_layernorm(embedded[:, step : step + rows])
+        inputs = torch.cat((token, layer.hidden_norm(states)), dim=-1)
+        states = states + attention(inputs, rotary)
+        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        yield states
+
+
+class _BranchAttention:
+    """Attention of all branches: causal over the first step's rows, then over a row's own later steps."""
+
+    def __init__(self, attention: EagleAttention) -> None:
+        self._attention = attention
+        # By step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def __call__(self, inputs: Tensor, rotary: Rotation) -> Tensor:
+        """Return [texts, rows, hidden] for the next step's inputs [texts, rows, input_width]."""
+        own = self._attention
+        queries, keys = apply_rotary_pos_emb(
+            self._heads(own.q_proj(inputs)), self._heads(own.k_proj(inputs)), *rotary, unsqueeze_dim=1
+        )
+        self._keys.append(keys)
+        self._values.append(self._heads(own.v_proj(inputs)))
+        # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
+        grouped = queries.unflatten(1, (keys.shape[1], -1)) * own.head_dim**-0.5
+        rows = inputs.shape[1]
+        causal = torch.ones(rows, rows, dtype=torch.bool, device=inputs.device).tril()
+        true = grouped @ self._keys[0][:, :, None].transpose(-1, -2)
+        scores = [true.masked_fill(~causal, -torch.inf)]
+        scores += [(grouped * later[:, :, None]).sum(-1, keepdim=True) for later in self._keys[1:]]
+        weights = torch.cat(scores, dim=-1).float().softmax(dim=-1).to(queries.dtype)
+        attended = weights[..., :rows] @ self._values[0][:, :, None]
+        for index, later in enumerate(self._values[1:]):
+            attended = attended + weights[..., rows + index, None] * later[:, :, None]
+        merged = attended.flatten(1, 2).transpose(1, 2).flatten(2)
+        projected: Tensor = own.o_proj(merged)
+        return projected
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """[texts, rows, heads * head_dim] -> [texts, heads, rows, head_dim]."""
+        split = projected.view(*projected.shape[:-1], -1, self._attention.head_dim)
+        return split.transpose(1, 2)
+
+
 def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:
-    """The `size` tokens of a vocabulary that come most often where the assistant writes, ascending; int64."""
+    """The `size` most frequent tokens in the assistant's texts, of `vocab`; int64, ascending."""
     counts = np.zeros(vocab, dtype=np.int64)
     for document in documents:
         counts += np.bincount(document.tokens[document.counted], minlength=vocab)

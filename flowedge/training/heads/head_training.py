@@ -1,4 +1,4 @@
-"""What the kinds of heads have in common as they are trained."""
+"""The training of a head: what all kinds of heads have in common."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from flowedge.training.data.batch import Batch
+from flowedge.training.targets.target import TrainingTarget
 
 HELD_LOGITS = 2**23  # logits that are held at once: 256 rows of a vocabulary of 32,768
 
 
 @dataclass
-class Sums:
-    """Weighted over the rows of an update; see StepReport. `share` is the sum of the weights."""
+class LossSums:
+    """Weighted sums over the rows of an update that count, for an EAGLE-3 head over the rows of all steps.
+
+    Attributes:
+        share: the sum of the weights.
+        feature: smooth-L1 losses; token: soft cross-entropies in nats.
+        agreed: rows with the target's likeliest token.
+    """
 
     share: float = 0.0
     feature: float = 0.0
@@ -27,31 +34,32 @@ class Sums:
 
 
 class HeadTraining(ABC):
-    """A head in training: its losses and its files.
+    """A head in training.
 
     Attributes:
-        head: float32, in training mode; what it shares with the target is no parameter of it.
-        compute: dtype of its matrix products.
+        head: float32, in training mode; tensors shared with the target are no parameters of it.
+        compute: the dtype of its matrix products.
     """
 
-    def __init__(self, head: nn.Module, device: torch.device, compute: torch.dtype) -> None:
-        self.head = head.requires_grad_().train().to(device)
+    def __init__(self, head: nn.Module, target: TrainingTarget, compute: torch.dtype) -> None:
+        self.head = head.requires_grad_().train().to(target.device)
         self.compute = compute
+        self._target = target
 
     @abstractmethod
-    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: Sums) -> None:
-        """Adds the gradients and the losses of a batch, each counted row weighing 1 / update_rows."""
+    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
+        """Add a batch's gradients and losses; each row that counts has the weight 1 / update_rows."""
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Writes the head in its published layout, each file replaced in one step."""
+        """Write the head in its published layout, each file replaced in one step."""
 
     @staticmethod
     def pieces(rows: int, vocab: int) -> Iterator[slice]:
-        """Parts of so many rows whose logits over a vocabulary may be held at once."""
+        """Parts of `rows` rows whose logits over a vocabulary may be held at once."""
         size = max(1, HELD_LOGITS // vocab)
         return (slice(start, start + size) for start in range(0, rows, size))
 
     def products(self, near: Tensor) -> AbstractContextManager[object]:
-        """Matrix products in `compute` on the device of a tensor."""
+        """A context with matrix products in `compute` on the device of `near`."""
         return torch.autocast(near.device.type, self.compute, enabled=self.compute == torch.bfloat16)

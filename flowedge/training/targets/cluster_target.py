@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -13,27 +12,26 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import to_tensor
 from flowedge.net.address import is_loopback
-from flowedge.training.targets.target import Question, TokenIds, TrainingTarget
+from flowedge.training.targets.target import PLAIN, Question, TokenIds, TrainingTarget
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
-PROGRESS_S = 600.0  # a text that waits behind others on slow devices sees nothing for a while
-PLAIN = "autoregressive"
+PROGRESS_S = 600.0  # long, because a text that waits behind others on slow devices makes no progress
 
 T = TypeVar("T")
 
 
 class ClusterTarget(TrainingTarget):
-    """Texts and questions go through the pipeline, a bounded number at once, and come out in order."""
+    """Sends a bounded number of texts and questions through the pipeline at once, and keeps their order."""
 
     def __init__(
         self,
@@ -43,51 +41,40 @@ class ClusterTarget(TrainingTarget):
         in_flight: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        """in_flight: texts on their way at once, so that all stages have work while the trainer has some."""
+        """Train with the draft node `node`, with up to `in_flight` texts in the pipeline.
+
+        With more texts than stages, all stages have work while the trainer works on a text.
+        """
         models = node.models
-        head, dtype = models.executor.head, models.executor.head.weight.dtype
+        head = models.executor.head
         if torch.device(device) != head.weight.device:
-            head = LMHead.load(checkpoint, dtype=dtype, device=device)
-        embedding = load_embedding(checkpoint, dtype=dtype, device=device, shared_with=head)
-        super().__init__(checkpoint, head, embedding, models.tokenizer, models.eos, taps)
+            head = LMHead.load(checkpoint, dtype=head.weight.dtype, device=device)
+        super().__init__(checkpoint, head, models.tokenizer, models.eos, taps)
         self._node = node
         self._in_flight = in_flight
-        self._names = (f"t{uuid.uuid4().hex[:8]}-{number}" for number in itertools.count())
 
     def features(self, texts: Iterable[TokenIds]) -> Generator[Tensor, None, None]:
-        """See TrainingTarget."""
         requests = (
             Request(
                 next(self._names), tuple(text.tolist()), SamplingParams(), 0, strategy=PLAIN, rows_only=True
             )
             for text in texts
         )
-        return self._served(requests, self._collect_rows, self._in_flight)
+        return self._results(requests, self._collect_rows, self._in_flight)
 
     def answers(self, questions: Iterable[Question]) -> Iterator[list[int]]:
-        """See TrainingTarget."""
-        return self._served(self._requests(questions, PLAIN), _collect_tokens, self._in_flight)
+        requests = (self.request(question, PLAIN) for question in questions)
+        return self._results(requests, _collect_tokens, self._in_flight)
 
     def decode(self, head: Path, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
-        """See TrainingTarget."""
         self._node.draft_with(self.load_drafter(head, self._node.models.executor.head))
-        yield from self._served(self._requests(questions, strategy), _collect_counters, 1)
+        requests = (self.request(question, strategy) for question in questions)
+        yield from self._results(requests, _collect_counters, 1)
 
-    def _requests(self, questions: Iterable[Question], strategy: str) -> Iterator[Request]:
-        for question in questions:
-            yield Request(
-                next(self._names),
-                tuple(question.prompt),
-                question.sampling,
-                self.room(question),
-                self.eos,
-                strategy=strategy,
-            )
-
-    def _served(
+    def _results(
         self, requests: Iterator[Request], collect: Callable[[EmbeddedRequest], T], in_flight: int
     ) -> Generator[T, None, None]:
-        """What is collected of each request, in order; the next is begun when a result has been taken."""
+        """Yield the result of each request, in order; a result that is taken makes room for a request."""
         running: deque[EmbeddedRequest] = deque()
         try:
             for request in requests:
@@ -117,9 +104,16 @@ def open_cluster_target(
     report: OnProgress,
     device: torch.device | str = "cpu",
 ) -> Iterator[TrainingTarget]:
-    """See OpenTarget; the layers are loaded by the agents at `stages`, which are released in the end.
+    """Open a target (see OpenTarget) on agents, which are released at the end.
 
-    split: layers of each stage; empty for as even as possible. Raises what setting up a pipeline raises.
+    Args:
+        stages: the agents' addresses.
+        split: the layers of each stage; empty for an even split.
+        report: called with the progress of loading.
+        device: the trainer's device.
+
+    Raises:
+        FlowEdgeError: when the pipeline cannot be set up.
     """
     checkpoint = Checkpoint.open(source)
     role = pb.DraftNodeRole(
@@ -132,17 +126,17 @@ def open_cluster_target(
         split=split,
         protocol_version=PROTOCOL_VERSION,
     )
-    settings = AgentSettings(
-        host="127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0",  # the last stage connects to it
-        threads=torch.get_num_threads(),
-        progress_s=PROGRESS_S,
+    host = "127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0"  # the last stage connects to it
+    config = AgentConfig(
+        agent=DeviceSettings(host=host, threads=torch.get_num_threads()),
+        deadlines=DeadlineSettings(progress_s=PROGRESS_S),
     )
-    with embedded_draft_node(role, settings, taps=taps, report=report) as node:
+    with embedded_draft_node(role, config, taps=taps, report=report) as node:
         yield ClusterTarget(node, checkpoint, taps, len(stages) + 1, device)
 
 
 def _finish(running: deque[EmbeddedRequest], collect: Callable[[EmbeddedRequest], T]) -> T:
-    """Of the oldest request, which stays among the running ones until it is ended."""
+    """The result of the oldest request, which stays in `running` until it has ended."""
     result = collect(running[0])
     running.popleft().end()
     return result

@@ -1,0 +1,1 @@
+"""Fetching objects from several devices at once."""

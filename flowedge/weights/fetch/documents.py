@@ -1,4 +1,4 @@
-"""Getting a document of a model, such as its manifest, from whoever gives it first."""
+"""Fetching a document, such as a manifest, from the first device that gives it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
-from flowedge.weights.fetch.fetcher import SourceAddress
-from flowedge.weights.fetch.peer import Peer
-from flowedge.weights.manifest.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import WeightsClient
+from flowedge.weights.manifest.document import MAX_DOCUMENT_BYTES
 from flowedge.weights.settings import WeightsSettings
 
 T = TypeVar("T")
@@ -27,30 +27,26 @@ async def fetch_document(
     sources: Sequence[SourceAddress],
     settings: WeightsSettings,
 ) -> T:
-    """What is in a document of a hash. DeviceLostError, of `device`, when nobody gives it in time.
+    """Fetch and parse the document of a digest.
 
-    parse: what is in the bytes that came for a hash; ProtocolError when they are something else.
+    parse: turns bytes and the expected digest into the document, or raises ProtocolError.
+
+    Raises:
+        DeviceLostError: when no source gives it within `settings.give_up_s`; it names `device`.
     """
     deadline = time.monotonic() + settings.give_up_s
     while True:
         problems = []
         for source in sources:
-            peer = Peer(source.address, settings)
+            client = WeightsClient(source.address, settings)
             try:
-                return parse(await peer.read_all(digest, MAX_MANIFEST_BYTES), digest)
+                return parse(await client.read_all(digest, MAX_DOCUMENT_BYTES), digest)
             except FlowEdgeError as error:
-                _log.warning("%s is not from %s: %s", digest, source.address, error)
+                _log.warning("%s did not give %s: %s", source.address, digest, error)
                 problems.append(f"{source.address}: {error}")
             finally:
-                await peer.close()
+                await client.close()
         if not sources or time.monotonic() > deadline:
             reasons = "; ".join(problems) or "no device is known that may have it"
-            raise DeviceLostError(device, f"nobody gave the manifest of the model: {reasons}")
+            raise DeviceLostError(device, f"no device gave the manifest of the model: {reasons}")
         await asyncio.sleep(RETRY_S)
-
-
-async def fetch_manifest(
-    device: str, model: str, sources: Sequence[SourceAddress], settings: WeightsSettings
-) -> Manifest:
-    """The manifest of an id, checked. DeviceLostError, of `device`, when nobody gives it in time."""
-    return await fetch_document(device, model, parse_manifest, sources, settings)

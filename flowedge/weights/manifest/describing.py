@@ -1,8 +1,7 @@
-"""Making the manifest of a checkpoint in a directory. Imports torch."""
+"""Making the manifest of a checkpoint in a directory."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -13,13 +12,13 @@ from pathlib import Path
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.weight_file import DTYPES, WeightFile, WeightSlice
-from flowedge.storage.digest import hash_range, is_digest
-from flowedge.weights.manifest.location import FileState, Location
+from flowedge.storage.digest import digest_of, hash_range, is_digest
+from flowedge.weights.manifest.file_range import FileRange, FileState
 from flowedge.weights.manifest.manifest import FILE_NAMES, FileEntry, Manifest, TensorEntry
 
 KNOWN = "known"  # below the cache's root: the hashes of files that were read before
-MAX_KNOWN = 500  # files; older ones are forgotten
-OnBytes = Callable[[int, int], None]  # how many were read, of how many
+MAX_KNOWN = 500  # files; older ones are deleted
+OnBytes = Callable[[int, int], None]  # bytes hashed so far, bytes of the model
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _log = logging.getLogger(__name__)
@@ -27,34 +26,38 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DescribedModel:
-    """A manifest and where each of its objects is on this device."""
+    """A manifest, and where each of its objects is on this device, by digest."""
 
     manifest: Manifest
-    locations: Mapping[str, Location]
+    ranges: Mapping[str, FileRange]
 
 
 def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambda *_: None) -> DescribedModel:
-    """The manifest of a checkpoint of safetensors files.
+    """Make the manifest of a checkpoint in safetensors files.
 
-    All of it is read once; the hashes are remembered below `cache_root` for as long as the files stay as they
-    are. CheckpointError for files of another kind, or that cannot be read.
+    This reads the whole model once. The hashes are stored below `cache_root` and used again while the files
+    do not change.
+
+    Raises:
+        CheckpointError: when the weights are in other files than safetensors, or cannot be read.
     """
     directory = checkpoint.directory
     slices: dict[Path, list[WeightSlice]] = {}
     for file in checkpoint.files:
         if not isinstance(file, WeightFile):
-            raise CheckpointError(f"{directory}: only safetensors are shared; convert the .bin files first")
+            raise CheckpointError(
+                f"{directory}: only safetensors files can be given to other devices; convert the .bin files"
+            )
         slices[file.path] = list(file.values())
     small = [directory / name for name in sorted(FILE_NAMES) if (directory / name).is_file()]
-    total = sum(path.stat().st_size for path in [*slices, *small])
-    meter = _HashProgress(total, on_bytes)
-    locations: dict[str, Location] = {}
+    ranges: dict[str, FileRange] = {}
     try:
-        files = tuple(_describe_file(path, locations) for path in small)
+        on_hashed = _counting(sum(path.stat().st_size for path in [*slices, *small]), on_bytes)
+        files = tuple(_describe_file(path, ranges) for path in small)
         tensors = [
             entry
-            for path, held in slices.items()
-            for entry in _describe_tensors(path, held, cache_root, meter, locations)
+            for path, stored in slices.items()
+            for entry in _describe_tensors(path, stored, cache_root, on_hashed, ranges)
         ]
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be read: {error}") from error
@@ -64,20 +67,20 @@ def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambd
         files=files,
         tensors=tuple(sorted(tensors, key=lambda entry: entry.name)),
     )
-    return DescribedModel(manifest, locations)
+    return DescribedModel(manifest, ranges)
 
 
-def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, Location]:
-    """Where the objects of a manifest are in a directory that holds the same model, by its fingerprint.
+def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, FileRange]:
+    """Find the objects of a manifest in a directory whose checkpoint has the manifest's fingerprint.
 
-    Nothing is read; who is given an object checks it. CheckpointError as `describe`.
+    Nothing is hashed, since a device that receives an object verifies it.
     """
-    locations: dict[str, Location] = {}
+    ranges: dict[str, FileRange] = {}
     try:
         for entry in manifest.files:
             path = checkpoint.directory / entry.name
             if path.is_file():
-                locations[entry.sha256] = Location(path, 0, entry.bytes, FileState.of(path))
+                ranges[entry.sha256] = FileRange(path, 0, entry.bytes, FileState.of(path))
         for file in checkpoint.files:
             if not isinstance(file, WeightFile):
                 continue
@@ -85,25 +88,27 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, Location]:
             for name, part in file.items():
                 known = manifest.tensors_by_name.get(name)
                 if known is not None and known.bytes == part.nbytes:
-                    locations[known.sha256] = Location(file.path, part.offset, part.nbytes, state)
+                    ranges[known.sha256] = FileRange(file.path, part.offset, part.nbytes, state)
     except OSError as error:
         raise CheckpointError(f"{checkpoint.directory}: cannot be read: {error}") from error
-    return locations
+    return ranges
 
 
-class _HashProgress:
-    def __init__(self, total: int, on_bytes: OnBytes) -> None:
-        self._done, self._total, self._on_bytes = 0, total, on_bytes
+def _counting(total: int, on_bytes: OnBytes) -> Callable[[int], None]:
+    done = 0
 
-    def add(self, count: int) -> None:
-        self._done += count
-        self._on_bytes(self._done, self._total)
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        on_bytes(done, total)
+
+    return add
 
 
-def _describe_file(path: Path, locations: dict[str, Location]) -> FileEntry:
+def _describe_file(path: Path, ranges: dict[str, FileRange]) -> FileEntry:
     data, state = path.read_bytes(), FileState.of(path)
-    digest = hashlib.sha256(data).hexdigest()
-    locations[digest] = Location(path, 0, len(data), state)
+    digest = digest_of(data)
+    ranges[digest] = FileRange(path, 0, len(data), state)
     return FileEntry(path.name, len(data), digest)
 
 
@@ -111,54 +116,51 @@ def _describe_tensors(
     path: Path,
     slices: list[WeightSlice],
     cache_root: Path,
-    meter: _HashProgress,
-    locations: dict[str, Location],
+    on_hashed: Callable[[int], None],
+    ranges: dict[str, FileRange],
 ) -> list[TensorEntry]:
     state = FileState.of(path)
     known = _FileHashes.of(path, state, cache_root)
     entries = []
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with path.open("rb") as file:
         for part in slices:
             size = part.nbytes
             digest = known.hashes.get(part.name)
             if digest is None:
-                digest = hash_range(descriptor, part.offset, size, meter.add).hexdigest()
+                digest = hash_range(file.fileno(), part.offset, size, on_hashed).hexdigest()
                 known.hashes[part.name] = digest
             else:
-                meter.add(size)
+                on_hashed(size)
             entries.append(TensorEntry(part.name, _DTYPE_NAMES[part.dtype], part.shape, size, digest))
-            locations[digest] = Location(path, part.offset, size, state)
-    finally:
-        os.close(descriptor)
+            ranges[digest] = FileRange(path, part.offset, size, state)
     known.store()
     return entries
 
 
 @dataclass
 class _FileHashes:
-    """The hashes of one file's tensors, as they were when it was read last."""
+    """The stored hashes of the tensors in one file, by tensor name."""
 
     path: Path
     hashes: dict[str, str]
-    count: int
+    count: int  # of hashes that were read from disk
 
     @classmethod
     def of(cls, file: Path, state: FileState, cache_root: Path) -> _FileHashes:
         key = json.dumps([str(file.resolve()), asdict(state)])
-        path = cache_root / KNOWN / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+        path = cache_root / KNOWN / f"{digest_of(key.encode())}.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             hashes = {str(name): str(digest) for name, digest in found.items() if is_digest(str(digest))}
         except FileNotFoundError:
             hashes = {}
         except (OSError, ValueError, AttributeError) as error:
-            _log.warning("the remembered hashes %s cannot be read and are made again: %s", path, error)
+            _log.warning("the stored hashes %s cannot be read; the file is hashed again: %s", path, error)
             hashes = {}
         return cls(path, hashes, len(hashes))
 
     def store(self) -> None:
-        """Only a convenience: a disk that does not take it is logged."""
+        """Write the hashes if there are new ones; a failure is only logged."""
         if len(self.hashes) == self.count:
             return
         partial = self.path.with_suffix(f".{os.getpid()}")
@@ -170,4 +172,4 @@ class _FileHashes:
             for old in by_age[:-MAX_KNOWN]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("the hashes of %s are not remembered: %s", self.path, error)
+            _log.warning("the hashes in %s could not be stored: %s", self.path, error)

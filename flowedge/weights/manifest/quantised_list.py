@@ -1,15 +1,15 @@
-"""The list of weights that are there quantised, as it crosses the network."""
+"""The list of a model's weights that a device has quantised, as it crosses the network."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from flowedge.core.errors import ProtocolError
-from flowedge.storage.digest import digest_of, is_digest
-from flowedge.weights.manifest.manifest import MAX_MANIFEST_BYTES, MAX_TENSOR_BYTES, MAX_TENSORS
+from flowedge.storage.digest import digest_of
+from flowedge.weights.manifest import document
 
 
 @dataclass(frozen=True)
@@ -23,38 +23,30 @@ class QuantisedEntry:
 
 @dataclass(frozen=True)
 class QuantisedList:
-    """Those of one model, quantisation and dtype that somebody has."""
+    """The quantised weights of one model, in one quantisation and dtype."""
 
     entries: tuple[QuantisedEntry, ...]
 
     @cached_property
     def content(self) -> bytes:
-        """As it is stored and sent."""
+        """The JSON that is stored and sent."""
         return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of its content."""
+        """The SHA-256 of the content."""
         return digest_of(self.content)
 
 
 def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
-    """The list of an id from the bytes that somebody sent. ProtocolError when they are not that."""
-    if len(data) > MAX_MANIFEST_BYTES or digest_of(data) != expected_id:
-        raise ProtocolError(f"what came as the list {expected_id} is another, or too large")
-    try:
-        raw = json.loads(data)
-        if not isinstance(raw, list) or len(raw) > MAX_TENSORS:
-            raise ProtocolError(f"the list {expected_id} is none, or too long")
-        return QuantisedList(tuple(_entry(entry) for entry in raw))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ProtocolError(f"the list {expected_id} is not valid: {error!r}") from error
+    """The list in received bytes, checked by `document.parse`."""
+    return document.parse(data, expected_id, "list of quantised weights", _list)
 
 
-def _entry(raw: Any) -> QuantisedEntry:
-    key, size, sha256 = raw["key"], raw["bytes"], raw["sha256"]
-    if not all(isinstance(name, str) and is_digest(name) for name in (key, sha256)):
-        raise ProtocolError("a hash of the list is no SHA-256")
-    if type(size) is not int or not 0 <= size <= MAX_TENSOR_BYTES:
-        raise ProtocolError("a size of the list cannot be")
-    return QuantisedEntry(key, size, sha256)
+def _list(raw: Any) -> QuantisedList:
+    return QuantisedList(tuple(_entry(entry) for entry in document.read_list(raw, document.MAX_ENTRIES)))
+
+
+def _entry(raw: Mapping[str, Any]) -> QuantisedEntry:
+    size = document.read_count(raw["bytes"], document.MAX_OBJECT_BYTES)
+    return QuantisedEntry(document.read_digest(raw["key"]), size, document.read_digest(raw["sha256"]))

@@ -1,0 +1,1 @@
+"""Opening the part of a model that a role needs."""

@@ -1,4 +1,4 @@
-"""What a role needs of a model, and what has become of that."""
+"""What a role needs of a model, and the model that was opened for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flowedge.core.errors import ProtocolError
 from flowedge.storage.digest import is_digest
 from flowedge.storage.pins import Pin
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.fetch.fetcher import SourceAddress
-from flowedge.weights.known_models import shown
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.known_models import printable_name
 
 if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -23,14 +23,15 @@ MAX_SOURCES = 64
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """What is to be opened.
+    """The part of a model that a role needs.
 
     Attributes:
-        model: as it was named; name: for people; manifest: its id.
-        select: the stored names of the tensors that are needed. It may refuse the model by a FlowEdgeError.
-        every_file: whether the tokenizer's files are needed as well.
-        quantised: the id of the list of weights that are there quantised; "" when none are.
-        asked: the quantisation that is asked for; only together with `quantised`.
+        model: directory, hub id or hash, as the user named it. name: for people. manifest: the model's id.
+        fingerprint: of the draft node's checkpoint.
+        select: returns the stored names of the tensors to read; it may refuse the model by a FlowEdgeError.
+        with_tokenizer: whether the tokenizer's files are needed too.
+        quantised: the id of the list of quantised weights that the draft node has, "" if it has none.
+        quantisation: returns the quantisation to look for in that list.
     """
 
     model: str
@@ -39,52 +40,59 @@ class ModelRequest:
     fingerprint: str
     sources: tuple[SourceAddress, ...]
     select: Callable[[Checkpoint], Sequence[str]]
-    every_file: bool = False
+    with_tokenizer: bool = False
     quantised: str = ""
-    asked: Callable[[], QuantisedRequest] | None = None
+    quantisation: Callable[[], QuantisedRequest] | None = None
 
     def __post_init__(self) -> None:
-        """ProtocolError for what cannot be."""
-        if not is_digest(self.manifest) or not (self.quantised == "" or is_digest(self.quantised)):
-            raise ProtocolError("a model goes by the SHA-256 of its manifest")
+        for digest in (self.manifest, self.quantised or self.manifest):
+            if not is_digest(digest):
+                raise ProtocolError(f"a request names a model by {digest[:80]!r}, which is no SHA-256")
 
+    @classmethod
+    def from_proto(
+        cls,
+        weights: pb.WeightSources,
+        model: str,
+        fingerprint: str,
+        select: Callable[[Checkpoint], Sequence[str]],
+        quantisation: Callable[[], QuantisedRequest] | None = None,
+    ) -> ModelRequest:
+        """The request of a role that a draft node has given to this device.
 
-def model_request(
-    weights: pb.WeightSources,
-    model: str,
-    fingerprint: str,
-    select: Callable[[Checkpoint], Sequence[str]],
-    asked: Callable[[], QuantisedRequest] | None = None,
-) -> ModelRequest:
-    """What a role says is to be opened. ProtocolError."""
-    if len(weights.peers) > MAX_SOURCES:
-        raise ProtocolError(f"a model has at most {MAX_SOURCES} sources")
-    others = [address for address in weights.peers if address != weights.draft_node]
-    return ModelRequest(
-        model=model,
-        name=shown(weights.name or model),
-        manifest=weights.manifest,
-        fingerprint=fingerprint,
-        sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
-        select=select,
-        quantised=weights.quantised,
-        asked=asked,
-    )
+        Raises:
+            ProtocolError: when a hash is not valid, or there are too many sources.
+        """
+        if len(weights.peers) > MAX_SOURCES:
+            raise ProtocolError(
+                f"a model has {len(weights.peers)} sources; at most {MAX_SOURCES} may be named"
+            )
+        others = [address for address in weights.peers if address != weights.draft_node]
+        return cls(
+            model=model,
+            name=printable_name(weights.name or model),
+            manifest=weights.manifest,
+            fingerprint=fingerprint,
+            sources=(SourceAddress(weights.draft_node, True), *map(SourceAddress, dict.fromkeys(others))),
+            select=select,
+            quantised=weights.quantised,
+            quantisation=quantisation,
+        )
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A checkpoint all of whose wanted tensors can be read, and what keeps them from being dropped.
+    """A checkpoint whose requested tensors can be read, and the pin that protects them from eviction.
 
     Attributes:
-        given: files of weights that are there quantised instead, by the digest of their keys.
+        quantised_paths: files of quantised weights that replace plain tensors, by the digests of their keys.
     """
 
     checkpoint: Checkpoint
     pin: Pin | None = None
-    given: Mapping[str, Path] = field(default_factory=dict)
+    quantised_paths: Mapping[str, Path] = field(default_factory=dict)
 
     def release(self) -> None:
-        """Its objects may be dropped again."""
+        """Release the pin."""
         if self.pin is not None:
             self.pin.release()

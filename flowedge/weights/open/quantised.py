@@ -1,7 +1,4 @@
-"""Weights that some device has quantised already: which there are, and which a device takes instead.
-
-Imports torch.
-"""
+"""Quantised weights that a device has, and which of them another device takes instead of plain tensors."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from flowedge.models.layers.loading import encoding_key, linear_weights
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.storage.digest import hash_range
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.manifest.location import FileState, Location
+from flowedge.weights.manifest.file_range import FileRange, FileState
 from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.manifest.quantised_list import QuantisedEntry, QuantisedList
 
 
 @dataclass(frozen=True)
 class QuantisedRequest:
-    """The quantisation that layers [start, stop) are asked for in, and the dtype of the block."""
+    """The quantisation of layers [start, stop), and the dtype that they compute in."""
 
     quant: str
     dtype: torch.dtype
@@ -30,15 +27,17 @@ class QuantisedRequest:
     stop: int
 
 
-def keys_of(checkpoint: Checkpoint, manifest: Manifest, asked: QuantisedRequest) -> dict[str, CacheKey]:
-    """By the stored name of each weight of these layers, what it is known by when it is quantised.
+def quantised_keys(
+    checkpoint: Checkpoint, manifest: Manifest, request: QuantisedRequest
+) -> dict[str, CacheKey]:
+    """The cache keys of the quantised weights of these layers, by the stored names of the plain tensors.
 
-    Weights that are a part of a stored tensor are left out, and all of a checkpoint that is quantised.
+    Experts that are stored in one tensor are left out; a checkpoint that is stored quantised has no keys.
     """
-    if checkpoint.quant != "none" or asked.quant == "none":
+    if checkpoint.quant != "none" or request.quant == "none":
         return {}
     keys: dict[str, CacheKey] = {}
-    for index in range(asked.start, asked.stop):
+    for index in range(request.start, request.stop):
         for name in linear_weights(checkpoint, index):
             if not checkpoint.has(name):
                 continue
@@ -47,51 +46,32 @@ def keys_of(checkpoint: Checkpoint, manifest: Manifest, asked: QuantisedRequest)
                 continue
             sha256 = manifest.tensors_by_name[stored.name].sha256
             content = content_of(checkpoint.dtype(name), checkpoint.shape(name), sha256)
-            keys[stored.name] = encoding_key(checkpoint, name, content, asked.quant, asked.dtype)
+            keys[stored.name] = encoding_key(checkpoint, name, content, request.quant, request.dtype)
     return keys
 
 
-def list_quantised(keys: Iterable[CacheKey], cache: QuantCache) -> tuple[QuantisedList, dict[str, Location]]:
-    """Those of the weights that are in a cache, and where each file is, by its SHA-256. OSError."""
-    entries, locations = [], {}
+def list_quantised(keys: Iterable[CacheKey], cache: QuantCache) -> tuple[QuantisedList, dict[str, FileRange]]:
+    """List the weights of these keys that are in a cache; also return their files, by SHA-256."""
+    entries, ranges = [], {}
     for key in keys:
-        if cache.get(key) is None:  # it is read, so that nothing damaged is given to others
+        if cache.get(key) is None:  # this also verifies the file
             continue
         path = cache.path(key)
         state = FileState.of(path)
         with path.open("rb") as file:
             digest = hash_range(file.fileno(), 0, state.size).hexdigest()
         entries.append(QuantisedEntry(key.digest, state.size, digest))
-        locations[digest] = Location(path, 0, state.size, state)
-    return QuantisedList(tuple(sorted(entries, key=lambda entry: entry.key))), locations
-
-
-@dataclass(frozen=True)
-class QuantisedTensors:
-    """What is taken instead of tensors.
-
-    Attributes:
-        names: stored names of the tensors that are not needed.
-        sizes: bytes of the objects that are, by digest; keys: the digest of each by that of its key.
-    """
-
-    names: frozenset[str]
-    sizes: Mapping[str, int]
-    keys: Mapping[str, str]
+        ranges[digest] = FileRange(path, 0, state.size, state)
+    return QuantisedList(tuple(sorted(entries, key=lambda entry: entry.key))), ranges
 
 
 def replace_tensors(
-    keys: Mapping[str, CacheKey], listed: QuantisedList, manifest: Manifest, store: ObjectStore
-) -> QuantisedTensors:
-    """Takes what is quantised already, for tensors that are not here as they are."""
-    known = {entry.key: entry for entry in listed.entries}
-    taken = {
+    keys: Mapping[str, CacheKey], quantised: QuantisedList, manifest: Manifest, store: ObjectStore
+) -> dict[str, QuantisedEntry]:
+    """The quantised weights to take instead of plain tensors that are not cached, by their stored names."""
+    known = {entry.key: entry for entry in quantised.entries}
+    return {
         name: known[key.digest]
         for name, key in keys.items()
         if key.digest in known and store.size(manifest.tensors_by_name[name].sha256) is None
     }
-    return QuantisedTensors(
-        frozenset(taken),
-        {entry.sha256: entry.bytes for entry in taken.values()},
-        {entry.key: entry.sha256 for entry in taken.values()},
-    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowedge.agent.main import AgentSettings, serve
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.main import serve
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.net.address import is_loopback, join_address
 from flowedge.security.settings import SecuritySettings
@@ -33,11 +34,8 @@ def main() -> None:
 
     # A namespace of its own is a network that only this run's agents are on.
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
-    serve(
-        AgentSettings(
-            host=arguments.host, name=arguments.name, advertise=False, pacing=pacing, security=security
-        )
-    )
+    device = DeviceSettings(host=arguments.host, name=arguments.name, advertise=False)
+    serve(AgentConfig(agent=device, security=security), pacing=pacing)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.messages import Payload
-from flowedge.core.sampling import IntArray, walk
+from flowedge.core.sampling import walk
 from flowedge.engine.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import TruePath

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.replay.true_path import TruePath
 
@@ -77,14 +77,8 @@ class PathDrafter:
             self._growth += 1
         layer: DraftLayer | None = None
         for job in history.layers[self._live_layers :]:
-            layer = self._drafter.grow(
-                self._name,
-                self._growth,
-                job.nodes.tolist(),
-                job.parents.tolist(),
-                job.tokens.tolist(),
-                job.width,
-            )
+            frontier = Frontier(job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist())
+            layer = self._drafter.grow(self._name, self._growth, frontier, job.width)
         self._live_layers = len(history.layers)
         assert layer is not None
         return layer

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from flowedge.core.arrays import FloatArray
 from flowedge.core.request import Noise, draft_noise
-from flowedge.core.sampling import FloatArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import NO_TOKEN, ROOT, Drafter, DraftLayer
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.bounds.tree_coverage import TreeCoverage

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.messages import CONTEXT
-from flowedge.core.sampling import IntArray, SamplingParams
+from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead

@@ -19,14 +19,14 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from flowedge.core.tree import ROOT, DraftTree
 from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
-from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import Target, load_drafter
+from flowedge.drafting.drafter import Drafter, Frontier
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import to_payload
-from flowedge.strategies.base import Layer
+from flowedge.strategies.events import Layer
 from flowedge.strategies.growth import Growth
-from flowedge.training.data.looping import is_looping
+from flowedge.training.data.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
 from testbed.tools.models.corpus import load_corpus
 from testbed.tools.models.generate_responses import prompt_tokens
@@ -68,7 +68,7 @@ def grow_tree(drafter: Drafter, number: int, root: int, context: int, shape: Tre
     growth = Growth(number, root, context, shape.width, shape.depth)
     while not growth.finished:
         asked = growth.next_layer()
-        layer = drafter.grow(SESSION, number, asked.nodes, asked.parents, asked.tokens, asked.width)
+        layer = drafter.grow(SESSION, number, Frontier(asked.nodes, asked.parents, asked.tokens), asked.width)
         growth.add(Layer(number, asked.nodes, layer.tokens, layer.log_probs))
     return growth.base
 
@@ -155,7 +155,7 @@ def main() -> None:
     checkpoint = Checkpoint.open(arguments.target)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.directory)
     target = LlamaForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32)
-    choice = Target(checkpoint, LMHead.load(checkpoint), tokenizer, torch.float32)
+    choice = TargetModel(checkpoint, LMHead.load(checkpoint), tokenizer, torch.float32)
     chosen = [drafter_names(names) for names in arguments.drafters or [BUNDLED]]
     drafters = {drafter_label(names): load_drafter(names, choice) for names in chosen}
     shape = TreeShape(arguments.nodes, arguments.depth, arguments.width)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowedge.core.messages import Payload
+from flowedge.core.arrays import Payload
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams, walk
 from flowedge.drafting.drafter import DraftLayer

@@ -22,9 +22,10 @@ from flowedge.security.process import Security
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.v1 import weights_pb2_grpc as rpc
-from flowedge.weights.fetch.fetcher import SourceAddress, fetch
+from flowedge.weights.fetch.fetcher import Fetcher
 from flowedge.weights.fetch.progress import FetchProgress
-from flowedge.weights.library import Library
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
 
@@ -66,9 +67,9 @@ def receive_tcp(address: str, target: Path, total: int) -> None:
 
 async def send_objects(host: str, root: Path) -> None:
     """As an agent does, until standard input closes."""
-    library = Library(ObjectStore(CacheLimits(root, 1 << 50)))
+    local_weights = LocalWeights(ObjectStore(CacheLimits(root, 1 << 50)))
     server = grpc.aio.server(options=LinkSettings().channel_options)
-    rpc.add_WeightsServicer_to_server(WeightsService("sender", library, WeightsSettings()), server)
+    rpc.add_WeightsServicer_to_server(WeightsService("sender", local_weights, WeightsSettings()), server)
     port = server.add_insecure_port(f"{host}:0")
     await server.start()
     reset_peak()
@@ -81,7 +82,7 @@ async def send_objects(host: str, root: Path) -> None:
 
 async def receive_objects(address: str, root: Path, sizes: dict[str, int]) -> None:
     """As an agent does, into an empty cache."""
-    library = Library(ObjectStore(CacheLimits(root, 1 << 50)))
+    local_weights = LocalWeights(ObjectStore(CacheLimits(root, 1 << 50)))
 
     process.use(Security(None, insecure=True))  # two ends of one measurement, with nothing to hide
 
@@ -89,7 +90,8 @@ async def receive_objects(address: str, root: Path, sizes: dict[str, int]) -> No
 
     reset_peak()
     before, started = memory("VmRSS"), time.perf_counter()
-    await fetch("receiver", library, sizes, [SourceAddress(address)], WeightsSettings(), ignore)
+    sources = [SourceAddress(address)]
+    await Fetcher("receiver", local_weights, sizes, sources, WeightsSettings(), ignore).run()
     _report(time.perf_counter() - started, before)
 
 

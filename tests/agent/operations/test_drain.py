@@ -115,7 +115,7 @@ def expect_refusal(address: str, device: str) -> None:
 
 
 def test_running_requests_end_whole() -> None:
-    with agents(["d0", "v1", "v2"], settings={"operations": {"drain_s": 120.0}}) as (d0, v1, v2):
+    with agents(["d0", "v1", "v2"], settings={"deadlines": {"drain_s": 120.0}}) as (d0, v1, v2):
         assert [health(v1, service) for service in ("", AGENT, MEASURE)] == ["SERVING"] * 3
         assert health(v1, PIPELINE) == health(d0, GENERATION) == "NOT_SERVING"
         become_pipeline([d0, v1, v2])
@@ -158,9 +158,9 @@ def expect_hand_back(chunks: Iterator[Any], device: str) -> None:
 
 
 def test_what_does_not_end_in_time_is_handed_back_with_an_error() -> None:
-    forever = {"operations": {"drain_s": 3600.0}}
+    forever = {"deadlines": {"drain_s": 3600.0}}
     with (
-        agents(["d0"], settings={"operations": {"drain_s": 0.05}}) as (d0,),
+        agents(["d0"], settings={"deadlines": {"drain_s": 0.05}}) as (d0,),
         agents(["v1", "v2"], settings=forever) as (v1, v2),
     ):
         become_pipeline([d0, v1, v2])

@@ -141,7 +141,8 @@ def test_under_systemd_the_journal_gets_one_line_with_a_priority() -> None:
     reading, writing = os.pipe()
     found = os.fstat(writing)
     program = (
-        "import sys, logging; from flowedge.agent.operations.logs import LogSettings, set_up_logs;"
+        "import sys, logging; from flowedge.agent.config.agent_config import LogSettings;"
+        "from flowedge.agent.operations.logs import set_up_logs;"
         "set_up_logs(LogSettings(), 'd0'); logging.getLogger('flowedge').warning('hot\\nwater')"
     )
     environment = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}

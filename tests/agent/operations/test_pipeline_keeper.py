@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from flowedge.agent.config.agent_config import AgentConfig, PipelineSettings
 from flowedge.agent.operations import pipeline_keeper
 from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages
-from flowedge.agent.pipeline_settings import PipelineSettings
 from flowedge.agent.roles.reporting import ReportProgress
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import agent_pb2 as pb
 
@@ -88,9 +87,9 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]
 
 
 def keep(device: Device) -> None:
-    settings = AgentSettings(pipeline=PipelineSettings(model="bundled", stages=STAGES, split=(3, 5)))
+    config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, split=(3, 5)))
     identity: Any = SimpleNamespace(name="d0", id="0")
-    keeper = PipelineKeeper(identity, device, settings, device.lead)  # type: ignore[arg-type]
+    keeper = PipelineKeeper(identity, device, config, device.lead)  # type: ignore[arg-type]
     with pytest.raises(_EnoughError):
         asyncio.run(keeper.run())
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.settings import AgentSettings
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.system.memory import AvailableMemory, MemorySettings
@@ -28,13 +28,13 @@ class Models:
 def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     role = DraftNodeRole(
-        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentSettings(), nothing, nothing
+        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentConfig(), nothing, nothing
     )
     models: Any = Models(NGramDrafter())
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
     room = AvailableMemory(2 * free, free, "the device's memory")
-    monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_room", lambda settings: room)
+    monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_available_memory", lambda settings: room)
     role.check_memory(1000)
     with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):
         role.check_memory(1001)

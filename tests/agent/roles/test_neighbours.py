@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.roles.neighbours import find_neighbours, usable
-from flowedge.agent.settings import AgentSettings
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -27,5 +27,6 @@ def test_own_loopback_and_other_versions_are_left_out() -> None:
 
 
 def test_those_of_the_configuration_are_asked_without_multicast() -> None:
-    settings = AgentSettings(advertise=False, discovery=DiscoverySettings(peers=("a:1", "b:1", "a:1")))
-    assert asyncio.run(find_neighbours("d0", ["b:1"], settings)) == ["a:1"]
+    discovery = DiscoverySettings(peers=("a:1", "b:1", "a:1"))
+    config = AgentConfig(agent=DeviceSettings(advertise=False), discovery=discovery)
+    assert asyncio.run(find_neighbours("d0", ["b:1"], config)) == ["a:1"]

@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.config.loading import load_config
-from flowedge.agent.limits import AgentLimits
 from flowedge.agent.services.call_limits import CallLimits
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.live.transport.server import StreamServer
@@ -94,9 +94,9 @@ def test_limits_are_settings(tmp_path: Path) -> None:
         "[limits]\nsessions = 3\nmessage_mib = 2\n[metrics]\nenabled = false\n[deadlines]\ndrain_s = 1.5\n",
         encoding="utf-8",
     )
-    settings = load_config({}, path).config.settings()
-    assert settings.limits == AgentLimits(sessions=3)
-    assert settings.link.max_message_bytes == 2 << 20
-    assert (settings.operations.metrics_port, settings.operations.drain_s) == (None, 1.5)
-    with pytest.raises(BadRequestError, match="the limit calls is 0"):
+    config = load_config({}, path).config
+    assert config.limits == AgentLimits(sessions=3, message_mib=2)
+    assert config.link.max_message_bytes == 2 << 20
+    assert (config.metrics.enabled, config.deadlines.drain_s) == (False, 1.5)
+    with pytest.raises(BadRequestError, match="calls is 0: input should be greater than or equal to 1"):
         AgentLimits(calls=0)

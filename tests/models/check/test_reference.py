@@ -175,6 +175,6 @@ def test_a_model_that_does_not_fit_is_refused(directory: Path, monkeypatch: pyte
     checkpoint = Checkpoint.open(str(directory))
     assert ReferenceModel.required_bytes(checkpoint) == checkpoint.tensor_bytes(checkpoint.names)
     room = AvailableMemory(2**30, 2**10, "")
-    monkeypatch.setattr("flowedge.models.check.reference.read_room", lambda: room)
+    monkeypatch.setattr("flowedge.models.check.reference.read_available_memory", lambda: room)
     with pytest.raises(CapacityError, match=r"fit on cpu: layers 0\.0006 GiB \+ .*, and 0\.0000 GiB are"):
         ReferenceModel.load(str(directory))

@@ -99,6 +99,10 @@ def test_visible_tail_is_the_row_and_its_ancestors() -> None:
         np.testing.assert_array_equal(visible_tail(parents, context, rows), expected[tail - rows :])
 
 
+def test_a_tail_of_a_single_row_sees_itself() -> None:
+    assert visible_tail(np.array([-1], dtype=np.int64), 0, 1).tolist() == [[True]]
+
+
 def test_the_mask_buffer_is_reused_and_right_after_any_history() -> None:
     rng = np.random.default_rng(3)
     mask = AttentionMask(300, torch.float32, "cpu")

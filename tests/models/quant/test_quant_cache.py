@@ -50,7 +50,7 @@ def load(directory: Path, cache: QuantCache | None, **options: object) -> LayerB
 
 
 def same(one: LayerBlock, other: LayerBlock) -> bool:
-    pairs = zip(one._layers[0].parameters(), other._layers[0].parameters(), strict=True)
+    pairs = zip(one.layers[0].parameters(), other.layers[0].parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -101,7 +101,7 @@ def test_cached_layers_give_the_same_as_new_ones(directory: Path, cache: QuantCa
     ]
     rows = torch.randn(3, 64)
     with torch.inference_mode():
-        made, stored, read = (block._layers[0].get_submodule("mlp")(rows) for block in blocks)
+        made, stored, read = (block.layers[0].get_submodule("mlp")(rows) for block in blocks)
     assert torch.equal(made, stored) and torch.equal(made, read)
 
 
@@ -195,7 +195,7 @@ def test_a_disk_that_takes_nothing_is_a_warning(
     (tmp_path / "file").write_text("in the way")
     cache = QuantCache(tmp_path / "file" / "cache", 1 << 30)
     assert same(load(directory, cache), load(directory, None))
-    assert caplog.text.count("not cached") == 1
+    assert caplog.text.count("no longer cached") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -203,7 +203,7 @@ def test_a_full_disk_is_a_warning(cache: QuantCache, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         cache._store(cache.directory / "entry", lambda _: Path("/dev/full").write_bytes(b"x"), 1)
         cache.put(KEY, {"weight": torch.zeros(8)})
-    assert "No space left" in caplog.text and caplog.text.count("not cached") == 1
+    assert "No space left" in caplog.text and caplog.text.count("no longer cached") == 1
     assert list(cache.directory.iterdir()) == []
 
 

@@ -17,8 +17,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.bitsandbytes import library
 from flowedge.models.quant.int4 import Int4, padded_shape
-from flowedge.models.quant.quantize import quantize_block, quantize_linear
-from flowedge.models.quant.registry import backend_of
+from flowedge.models.quant.quantize import backend_of, quantize_block, quantize_linear
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 

@@ -31,7 +31,7 @@ def test_equal_tensors_count_once() -> None:
 
 
 def test_another_content_than_its_id_says() -> None:
-    with pytest.raises(ProtocolError, match="is another"):
+    with pytest.raises(ProtocolError, match="another SHA-256"):
         parse_manifest(MANIFEST.content + b" ", MANIFEST.id)
 
 

@@ -1,0 +1,130 @@
+"""The interface of an EAGLE draft head, and the attention that the heads share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from flowedge.core.arrays import IntArray
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.rotary import Rotation
+
+
+@dataclass(frozen=True)
+class KeyValueViews:
+    """Views of an external cache, each [kv_heads, kv_len, head_dim]; a forward writes its rows to the end."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """The rotation of the rows, and the cache and the mask of DraftHead.forward."""
+
+    rotation: Rotation
+    cache: KeyValueViews | None
+    mask: Tensor | None
+
+
+class DraftHead(nn.Module, ABC):
+    """A head of one layer that predicts a state from the state before and the token that follows that.
+
+    Row t pairs state[t] with token[t + 1] and has RoPE position t. Its result stands for state[t + 1], whose
+    logits are those of token[t + 2].
+
+    Attributes:
+        embed_tokens: the head's own embedding; None where it is the target's.
+    """
+
+    def __init__(self, config: LlamaConfig, own_embedding: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if own_embedding else None
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    @property
+    @abstractmethod
+    def target_hidden_size(self) -> int:
+        """The width of the target's hidden states."""
+
+    @property
+    def vocabulary(self) -> IntArray | None:
+        """int64 [columns], the target's token of each column of the logits; None where they are token ids."""
+        return None
+
+    @abstractmethod
+    def true_states(self, rows: Tensor) -> Tensor:
+        """The states [n, hidden] of true rows, from the last stage's rows [n, width] in the head's dtype."""
+
+    @abstractmethod
+    def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
+        """Logits [n, columns] of states [n, hidden]; `lm_head` is the target's."""
+
+    def forward(
+        self,
+        token_embeddings: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        cache: KeyValueViews | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """The states [rows, hidden] that follow the given rows, whose keys and values end the cache.
+
+        Without cache and mask, whole sequences [batch, rows, hidden] attend causally to themselves.
+
+        Args:
+            token_embeddings, features: [rows, hidden], the tokens' embeddings and the states before them.
+            positions: int64 [rows].
+            mask: bool [rows, kv_len], True where a row sees a cache entry, its own included.
+        """
+        context = AttentionContext(self.rotary_emb(features, positions), cache, mask)
+        return self._predict(token_embeddings, features, context)
+
+    @abstractmethod
+    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """The result of `forward`."""
+
+
+class EagleAttention(nn.Module):
+    """Grouped-query attention over an external cache, or causal over the batch itself."""
+
+    def __init__(self, config: LlamaConfig, input_width: int | None = None) -> None:
+        """Take rows of `input_width`, which is the hidden size by default."""
+        super().__init__()
+        width = config.hidden_size if input_width is None else input_width
+        self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+        query_width = config.num_attention_heads * self.head_dim
+        key_width = (config.num_key_value_heads or config.num_attention_heads) * self.head_dim
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(width, query_width, bias=bias)
+        self.k_proj = nn.Linear(width, key_width, bias=bias)
+        self.v_proj = nn.Linear(width, key_width, bias=bias)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=bias)
+
+    def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """Return [..., rows, hidden] for [..., rows, input_width]."""
+        queries, keys, values = map(
+            self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
+        )
+        queries, keys = apply_rotary_pos_emb(queries, keys, *context.rotation, unsqueeze_dim=-3)
+        cache, mask = context.cache, context.mask
+        if cache is not None:
+            rows = hidden.shape[-2]
+            cache.keys[:, -rows:] = keys
+            cache.values[:, -rows:] = values
+            queries, keys, values = queries[None], cache.keys[None], cache.values[None]
+        attended = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        )
+        projected: Tensor = self.o_proj(attended.transpose(-2, -3).reshape(*hidden.shape[:-1], -1))
+        return projected
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """[..., rows, heads * head_dim] -> [..., heads, rows, head_dim]."""
+        return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(-2, -3)

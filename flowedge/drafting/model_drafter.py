@@ -1,0 +1,127 @@
+"""Drafters over a model, which predict a distribution over the target's tokens for each node."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import torch
+
+from flowedge.core.arrays import IntArray
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
+from flowedge.drafting.ranking import ranked
+from flowedge.drafting.sessions import DraftSession, SessionDrafter
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The tokens that follow each of f tokens.
+
+    Attributes:
+        logits: [f, columns].
+        positions: the f absolute positions of the predicted tokens.
+        ids: int64 [columns], the target's token of each column; None where columns are token ids.
+    """
+
+    logits: torch.Tensor
+    positions: list[int]
+    ids: IntArray | None = None
+
+
+class Predictor(Drafter, Protocol):
+    """A Drafter with the predictions of a ModelDrafter."""
+
+    def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction: ...
+
+    def predict_true(self, session: str, start: int, stop: int) -> Prediction: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DraftNode:
+    """A computed node of a growth.
+
+    Attributes:
+        hidden: [hidden], the state whose logits predict the node's children.
+        position: the absolute position of the node's children.
+        rows: the cache rows of the node and its ancestors below the root; empty for the root.
+    """
+
+    hidden: torch.Tensor
+    position: int
+    rows: tuple[int, ...]
+
+
+@dataclass(kw_only=True)
+class ModelSession(DraftSession):
+    """A session whose cache has a row for each true row, then rows for the nodes of a growth.
+
+    Attributes:
+        root: the node of the last known token; None before the next extension.
+        nodes: the computed nodes of the growth, by name.
+    """
+
+    root: DraftNode | None = None
+    nodes: dict[int, DraftNode] = field(default_factory=dict)
+
+    @abstractmethod
+    def predictors(self, start: int, stop: int) -> torch.Tensor:
+        """The states [stop - start, hidden] whose logits predict the tokens after true rows [start, stop)."""
+
+    def discard_growth(self) -> None:
+        super().discard_growth()
+        self.nodes = {}
+
+    def parents(self, names: Sequence[int]) -> list[DraftNode]:
+        """The computed nodes of these names."""
+        missing = set(names) - self.nodes.keys()
+        if missing:
+            raise ValueError(f"nodes {sorted(missing)} are not of growth {self.growth}")
+        return [self.nodes[name] for name in names]
+
+
+M = TypeVar("M", bound=ModelSession)
+
+
+class ModelDrafter(SessionDrafter[M]):
+    """The part of a Drafter that turns a model's hidden states into children."""
+
+    @abstractmethod
+    def _compute(self, state: M, frontier: Frontier) -> None:
+        """Compute the nodes of a frontier, and add them to the session's nodes."""
+
+    @abstractmethod
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits [f, columns] of hidden states [f, hidden]."""
+
+    @property
+    def _ids(self) -> IntArray | None:
+        """The `ids` of predictions."""
+        return None
+
+    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
+        found = self.predict(session, growth, frontier)
+        return ranked(found.logits, width, self._sessions[session].noise, found.positions, found.ids)
+
+    @torch.inference_mode()
+    def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction:
+        """The tokens that follow each frontier node; arguments and errors as in Drafter.grow."""
+        state = self._sessions[session]
+        if growth != state.growth:
+            state.discard_growth()
+            if state.root is None:
+                raise ValueError(f"session {session} has no true row to draft from")
+            state.growth = growth
+            state.nodes[ROOT] = state.root
+        self._compute(state, frontier)
+        asked = [state.nodes[node] for node in frontier.nodes]
+        logits = self._logits(torch.stack([node.hidden for node in asked]))
+        return Prediction(logits, [node.position for node in asked], self._ids)
+
+    @torch.inference_mode()
+    def predict_true(self, session: str, start: int, stop: int) -> Prediction:
+        """The tokens that follow true rows [start, stop), as predicted when those rows were added."""
+        logits = self._logits(self._sessions[session].predictors(start, stop))
+        # True row t stands for token[t + 1], so the token after it is token[t + 2].
+        return Prediction(logits, list(range(start + 2, stop + 2)), self._ids)

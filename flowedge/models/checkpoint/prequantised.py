@@ -1,0 +1,128 @@
+"""Linear layers that bitsandbytes stored quantised: their parts, and the quantisation of a checkpoint.
+
+Beside a 4-bit weight, bitsandbytes stores a JSON object in a tensor of bytes, called its state.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowedge.core.errors import CheckpointError
+
+TYPES = ("nf4", "fp4")
+BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+_KEY = "weight.quant_state.bitsandbytes__"
+# The parts of a weight that are counted in memory; the others are the same few bytes for every weight.
+COUNTED = ("weight", "SCB", "weight.absmax", "weight.nested_absmax")
+_METHOD = "bitsandbytes"
+
+
+def stored_quant(raw_config: dict[str, Any], directory: Path) -> str:
+    """The quantisation that a config.json gives for its weights; "none" when it gives none."""
+    settings = raw_config.get("quantization_config")
+    if settings is None:
+        return "none"
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{directory}: quantization_config in config.json is not a JSON object")
+    eight, four = bool(settings.get("load_in_8bit")), bool(settings.get("load_in_4bit"))
+    method = settings.get("quant_method") or (_METHOD if eight or four else "an unnamed method")
+    if method != _METHOD:
+        raise CheckpointError(
+            f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
+            "give the original checkpoint, or one that bitsandbytes quantised"
+        )
+    if eight == four:
+        raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")
+    if eight:
+        return "int8"
+    kind = settings.get("bnb_4bit_quant_type", "fp4")
+    if kind not in TYPES:
+        raise CheckpointError(f"{directory}: bnb_4bit_quant_type {kind!r} is not one of {', '.join(TYPES)}")
+    return str(kind) + ("-dq" if settings.get("bnb_4bit_use_double_quant") else "")
+
+
+def part_names(quant: str, name: str) -> dict[str, str]:
+    """The stored names of a quantised weight's tensors, by their names in its encoded form.
+
+    A layer that was left out of the quantisation stores the tensor `name` alone.
+    """
+    layer = name.removesuffix("weight")
+    if quant == "int8":
+        return {"weight": name, "SCB": f"{layer}SCB"}
+    parts = ["weight", "weight.absmax", "weight.quant_map", state_name(quant.removesuffix("-dq"))]
+    if quant.endswith("-dq"):
+        parts += ["weight.nested_absmax", "weight.nested_quant_map"]
+    return {part: layer + part for part in parts}
+
+
+def marker(quant: str, name: str) -> str:
+    """The tensor whose presence tells that the weight `name` is stored quantised."""
+    return name.removesuffix("weight") + ("SCB" if quant == "int8" else "weight.absmax")
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """How a weight of `shape` was quantised.
+
+    Attributes:
+        quant_type: a name of TYPES; blocksize: the number of weights that share a scale.
+        nested_blocksize: the number of scales that share a scale of their own; None for float scales.
+        nested_offset: the value that was subtracted from the scales before they were quantised.
+    """
+
+    quant_type: str
+    blocksize: int
+    shape: tuple[int, int]
+    nested_blocksize: int | None = None
+    nested_offset: float = 0.0
+
+
+def state_name(quant_type: str) -> str:
+    """The name of the tensor that holds the state, without the layer's name in front."""
+    return _KEY + quant_type
+
+
+def write_state(state: StoredState) -> dict[str, torch.Tensor]:
+    """The tensor of the state by its name, as bitsandbytes writes it."""
+    content = {
+        "quant_type": state.quant_type,
+        "blocksize": state.blocksize,
+        "dtype": "float32",
+        "shape": state.shape,
+    }
+    if state.nested_blocksize is not None:
+        content |= {
+            "nested_blocksize": state.nested_blocksize,
+            "nested_dtype": "float32",
+            "nested_offset": state.nested_offset,
+        }
+    packed = torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
+    return {state_name(state.quant_type): packed}
+
+
+def read_state(tensors: dict[str, torch.Tensor]) -> StoredState:
+    """Read the state among a weight's tensors."""
+    found = [tensors[state_name(name)] for name in TYPES if state_name(name) in tensors]
+    if len(found) != 1 or found[0].dtype != torch.uint8:
+        raise CheckpointError("a 4-bit weight has no quant_state of nf4 or fp4 beside it")
+    try:
+        content = json.loads(bytes(found[0].tolist()))
+        rows, columns = content["shape"]
+        nested = content.get("nested_blocksize")
+        state = StoredState(
+            str(content["quant_type"]),
+            int(content["blocksize"]),
+            (int(rows), int(columns)),
+            None if nested is None else int(nested),
+            float(content.get("nested_offset", 0.0)),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"the quant_state of a 4-bit weight is not valid: {error}") from error
+    if state.quant_type not in TYPES or state.blocksize not in BLOCK_SIZES:
+        raise CheckpointError(f"the quant_state of a 4-bit weight is not valid: {state}")
+    return state

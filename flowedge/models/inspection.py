@@ -1,0 +1,91 @@
+"""The memory that a checkpoint takes, from its config and its files' headers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
+from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.quant.quantize import QUANTISATIONS
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """A model's sizes.
+
+    Attributes:
+        parameters: the number of parameters of the decoder and its LM head; None for a quantised checkpoint,
+            whose headers do not tell.
+        stored_quant: the quantisation that the checkpoint itself is stored in.
+        layer_bytes: the bytes of each layer, by quantisation.
+        embedding_bytes, norm_bytes: bytes in `dtype`.
+        head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
+        kv_bytes: the bytes of one token's keys and values in one layer, by dtype.
+    """
+
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_positions: int
+    tied: bool
+    dtype: str
+    parameters: int | None
+    stored_quant: str
+    layer_bytes: dict[str, list[int]]
+    embedding_bytes: int
+    norm_bytes: int
+    head_bytes: int
+    kv_bytes: dict[str, int]
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str]) -> ModelSizes:
+    """The sizes of a checkpoint's model.
+
+    Args:
+        dtype_name: the dtype of everything that is not quantised, a key of DTYPES.
+        quants: the quantisations to compute layer sizes for; empty for all that the checkpoint allows.
+
+    Raises:
+        BadRequestError: when a quantisation does not exist, or the checkpoint is stored in another one.
+    """
+    config, dtype = checkpoint.config, DTYPES[dtype_name]
+    if not quants:
+        quants = list(QUANTISATIONS) if checkpoint.quant == "none" else [checkpoint.quant]
+    resolved = [checkpoint_quant(checkpoint, quant) for quant in quants]
+    table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
+    return ModelSizes(
+        model_type=str(config.model_type),
+        num_layers=int(config.num_hidden_layers),
+        hidden_size=int(config.hidden_size),
+        vocab_size=int(config.vocab_size),
+        max_positions=max_positions(config),
+        tied=checkpoint.head_name == checkpoint.embedding_name,
+        dtype=dtype_name,
+        parameters=None if checkpoint.quant != "none" else _count(checkpoint),
+        stored_quant=checkpoint.quant,
+        layer_bytes={quant: _layer_bytes(checkpoint, quant, dtype) for quant in resolved},
+        embedding_bytes=table,
+        norm_bytes=int(config.hidden_size * dtype.itemsize),
+        head_bytes=table,
+        kv_bytes={name: SessionCache.bytes_per_row(config, 1, kv) for name, kv in DTYPES.items()},
+    )
+
+
+def _count(checkpoint: Checkpoint) -> int:
+    """The number of the decoder's parameters; a checkpoint may hold other models beside it."""
+    own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD)
+    return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names if name.startswith(own))
+
+
+def _layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> list[int]:
+    return [
+        layer_bytes(checkpoint, index, quant, dtype) for index in range(checkpoint.config.num_hidden_layers)
+    ]

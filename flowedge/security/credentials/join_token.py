@@ -1,0 +1,78 @@
+"""Join tokens, with which a device joins a cluster."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+
+from flowedge.core.errors import BadRequestError
+from flowedge.net.address import split_address
+
+_PREFIX = "flowedge1-"
+_SECRET_BYTES = 24
+_MAX_LENGTH = 4096
+_MAX_ADDRESSES = 16
+_DAMAGED = "the join token is damaged; copy the whole token, or make a new one with `flowedge cluster token`"
+
+
+@dataclass(frozen=True)
+class JoinToken:
+    """The content of the text that `flowedge cluster token` prints.
+
+    Attributes:
+        addresses: of the enrolment service, host:port, to be tried in order.
+        fingerprint: SHA-256 of the CA's certificate, 64 hexadecimal digits.
+        secret: random bytes, of which the CA stores the hash only.
+    """
+
+    addresses: tuple[str, ...]
+    fingerprint: str
+    secret: bytes
+
+    def encode(self) -> str:
+        """The token as text without spaces."""
+        content = {
+            "a": list(self.addresses),
+            "f": self.fingerprint,
+            "s": base64.urlsafe_b64encode(self.secret).decode(),
+        }
+        packed = json.dumps(content, separators=(",", ":")).encode()
+        return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> JoinToken:
+        """The token in a text, whose white space is ignored."""
+        text = "".join(text.split())
+        if not text.startswith(_PREFIX) or len(text) > _MAX_LENGTH:
+            raise BadRequestError(
+                f"this is no join token, which starts with {_PREFIX}; copy the whole text that "
+                "`flowedge cluster token` printed"
+            )
+        packed = text.removeprefix(_PREFIX)
+        try:
+            content = json.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+            token = cls(
+                tuple(str(address) for address in content["a"]),
+                bytes.fromhex(content["f"]).hex(),
+                base64.urlsafe_b64decode(content["s"]),
+            )
+        except (ValueError, KeyError, TypeError, binascii.Error) as error:
+            raise BadRequestError(_DAMAGED) from error
+        if len(token.fingerprint) != 64 or not 0 < len(token.addresses) <= _MAX_ADDRESSES:
+            raise BadRequestError(_DAMAGED)
+        for address in token.addresses:
+            split_address(address)
+        return token
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(_SECRET_BYTES)
+
+
+def secret_hash(secret: bytes) -> str:
+    """The hash that the CA stores. A plain hash is enough, since the secret is random."""
+    return hashlib.sha256(secret).hexdigest()

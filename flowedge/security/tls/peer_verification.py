@@ -1,0 +1,130 @@
+"""Verifying which device is at an address, before anything is sent to it.
+
+gRPC's Python API does not show a caller the certificate of its peer. So the caller first completes a TLS
+handshake of its own and verifies the certificate. Then gRPC connects and demands this very certificate, by
+the DNS name that no other one has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from flowedge.core.errors import AccessError, DeviceLostError
+from flowedge.core.log_fields import about
+from flowedge.net.address import split_address
+from flowedge.security.credentials.certificate_role import DEVICES
+from flowedge.security.credentials.certificates import verify
+from flowedge.security.credentials.credentials import Credentials, CredentialStore
+from flowedge.security.credentials.member import CertificateHolder
+from flowedge.security.utc import utc_now
+
+ANSWER_S = 5.0  # deadline of connection and handshake
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class VerifiedPeer:
+    """The holder of a verified certificate, and the own credentials to show to it."""
+
+    holder: CertificateHolder
+    credentials: Credentials
+
+
+def verify_peer(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
+    """Complete a handshake with the device at an address and verify its certificate.
+
+    name: the device's name, if it is known.
+
+    Raises:
+        AccessError: when the certificate is not valid, is revoked, or names a client or another device.
+        DeviceLostError: when the device does not answer.
+    """
+    credentials = store.credentials
+    try:
+        with socket.create_connection(split_address(address), ANSWER_S) as plain:
+            plain.settimeout(ANSWER_S)
+            with _context(store).wrap_socket(plain) as encrypted:
+                shown = encrypted.getpeercert(binary_form=True)
+                with contextlib.suppress(OSError):
+                    encrypted.unwrap()  # waits until the peer has read our part of the handshake
+    except ssl.SSLError as error:
+        raise _refused(address, _handshake_reason(error)) from error
+    except OSError as error:
+        raise DeviceLostError(address, f"the connection failed: {error}") from error
+    return _verify_certificate(address, shown, store, credentials, name)
+
+
+async def verify_peer_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
+    """`verify_peer` for asyncio."""
+    credentials = store.credentials
+    host, port = split_address(address)
+    try:
+        opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
+        _, writer = await asyncio.wait_for(opening, ANSWER_S)
+    except ssl.SSLError as error:
+        raise _refused(address, _handshake_reason(error)) from error
+    except (OSError, asyncio.TimeoutError) as error:
+        late = isinstance(error, asyncio.TimeoutError)
+        reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
+        raise DeviceLostError(address, f"the connection failed: {reason}") from error
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return _verify_certificate(address, shown, store, credentials, name)
+
+
+def _context(store: CredentialStore) -> ssl.SSLContext:
+    """The settings of a handshake that accepts every certificate, since it is verified afterwards."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(store.member_file)
+    return context
+
+
+def _verify_certificate(
+    address: str, shown: bytes | None, store: CredentialStore, credentials: Credentials, name: str | None
+) -> VerifiedPeer:
+    """shown: the peer's certificate, DER."""
+    try:
+        if not shown:
+            raise AccessError("it showed no certificate")
+        try:
+            certificate = x509.load_der_x509_certificate(shown)
+        except ValueError as error:
+            raise AccessError(f"its certificate cannot be read: {error}") from error
+        holder = verify(certificate, credentials.authority, utc_now())
+        store.revoked.check(holder)
+        if holder.member.role not in DEVICES:
+            raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
+        if name is not None and holder.member.name != name:
+            raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
+    except AccessError as error:
+        raise _refused(address, str(error)) from error
+    return VerifiedPeer(holder, credentials)
+
+
+def _handshake_reason(error: ssl.SSLError) -> str:
+    if error.reason in (
+        "WRONG_VERSION_NUMBER",
+        "UNEXPECTED_EOF_WHILE_READING",
+        "HTTP_REQUEST",
+        "PACKET_LENGTH_TOO_LONG",
+    ):
+        return "it does not speak TLS, so it has joined no cluster; let it join this one"
+    return f"the TLS handshake failed: {error.reason or error}"
+
+
+def _refused(address: str, reason: str) -> AccessError:
+    fields = about(event="peer_refused", peer=address, reason=reason)
+    _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
+    return AccessError(f"refused to speak to {address}: {reason}")

@@ -1,0 +1,105 @@
+"""The events that a strategy is told of.
+
+A row is an index in the session's sequence, in its current numbering. A route leads to one model's pipeline:
+TARGET to the target's, 1 and above to the whole models of a hierarchy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from flowedge.core.arrays import FloatArray, IntArray
+from flowedge.core.pipeline_trip import PipelineTrip
+
+TARGET = 0
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """The prompt is cached on all stages and the first token is drawn.
+
+    Attributes:
+        context: number of rows of the prompt.
+        token: the first drawn token.
+        credits: number of segments that may be sent now.
+        stages: number of verification stages.
+        trips: of the chunks of the prompt, in order.
+        routes: of the session beside TARGET, the smallest model's first. Their credits are granted when their
+            models have cached the prompt too.
+    """
+
+    context: int
+    token: int
+    credits: int
+    stages: int = 1
+    trips: tuple[PipelineTrip, ...] = ()
+    routes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The drafter has computed the children of the nodes of a Grow command.
+
+    Attributes:
+        growth: number of the growth, which is always the latest growth that was commanded.
+        nodes: the f nodes of the command, by the same names.
+        tokens: int64 [f, c], the likeliest children of each node, best first, with c at most the commanded
+            width. The row of a node with fewer children ends in negative tokens.
+        log_probs: float64 [f, c].
+        seconds: time of the computation.
+    """
+
+    growth: int
+    nodes: tuple[int, ...]
+    tokens: IntArray
+    log_probs: FloatArray
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A segment with live rows has returned, and the target's draws were followed through its rows.
+
+    Attributes:
+        accepted: rows on the true path, root first.
+        token: the first drawn token without a returned row.
+        trip: of the segment; of the last segment where several are verified together.
+    """
+
+    accepted: tuple[int, ...]
+    token: int
+    trip: PipelineTrip | None = None
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A segment has returned without a live row.
+
+    Every sent segment of draft rows ends in a Returned or a Verified event, in the order of sending; segments
+    that are verified together end in one event.
+    """
+
+
+@dataclass(frozen=True)
+class CreditGranted:
+    """One more segment may be sent on a route."""
+
+    route: int = TARGET
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A segment with live rows has returned on a route beside TARGET.
+
+    Attributes:
+        position: of the segment's first row.
+        tokens: the token that the route's model predicts after each row.
+    """
+
+    route: int
+    position: int
+    tokens: tuple[int, ...]
+
+
+StrategyEvent: TypeAlias = Prefilled | Layer | Verified | Returned | CreditGranted

@@ -1,0 +1,105 @@
+"""Calling the Weights service of another device."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.net.deadline import within
+from flowedge.net.grpc_status import from_status
+from flowedge.net.link_settings import LinkSettings
+from flowedge.security.tls.connection import AsyncConnection
+from flowedge.v1 import weights_pb2 as pb
+from flowedge.v1 import weights_pb2_grpc as rpc
+from flowedge.weights.settings import WeightsSettings
+
+MAX_CHUNK_BYTES = 8 << 20
+# A device that was away is asked again soon.
+_OPTIONS = [
+    *LinkSettings().channel_options,
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class WeightsClient:
+    """A connection to the Weights service of one device. Failed calls raise FlowEdgeError."""
+
+    def __init__(self, address: str, settings: WeightsSettings) -> None:
+        self.address = address
+        self._settings = settings
+        self._connection = AsyncConnection(address, _OPTIONS)
+
+    async def close(self) -> None:
+        """Close the connection and end running calls."""
+        await self._connection.close()
+
+    async def have(self, digests: Sequence[str]) -> tuple[bytes, int]:
+        """Ask which objects the device has.
+
+        Returns HELD, RECEIVING or ABSENT for each, and the number of streams that the device is sending.
+        """
+        request = pb.HaveRequest(objects=[bytes.fromhex(digest) for digest in digests])
+        reply: pb.HaveReply = await self._ask("Have", request)
+        if len(reply.held) != len(digests):
+            raise ProtocolError(f"{self.address} answered for {len(reply.held)} objects of {len(digests)}")
+        return reply.held, reply.sending
+
+    async def catalogue(self) -> pb.CatalogueReply:
+        """Ask which models the device has."""
+        reply: pb.CatalogueReply = await self._ask("Catalogue", pb.CatalogueRequest())
+        return reply
+
+    async def has_model(self, model: str) -> bool:
+        """Ask whether the device can open a model without fetching anything."""
+        reply: pb.LookReply = await self._ask("Look", pb.LookRequest(model=model))
+        return reply.here
+
+    async def read(self, digest: str, offset: int, *, doubted: bool = False) -> AsyncGenerator[bytes, None]:
+        """Receive the bytes of an object from `offset` on.
+
+        doubted: whether the device shall verify the object before it sends it.
+        """
+        request = pb.ReadRequest(object=bytes.fromhex(digest), offset=offset, doubted=doubted)
+        stub: Any = rpc.WeightsStub(await self._connection.channel())
+        call = stub.Read(request)
+        try:
+            while True:
+                what = f"{self.address} sent nothing"
+                chunk: Any = await within(self._settings.stall_s, call.read(), what)
+                if chunk is grpc.aio.EOF:
+                    return
+                if len(chunk.data) > MAX_CHUNK_BYTES:
+                    raise ProtocolError(f"{self.address} sent a chunk of {len(chunk.data)} bytes")
+                yield chunk.data
+        except grpc.aio.AioRpcError as error:
+            self._connection.note(error)
+            raise from_status(error, self.address) from error
+        finally:
+            call.cancel()
+
+    async def read_all(self, digest: str, most: int) -> bytes:
+        """Receive an object of at most `most` bytes. Its SHA-256 is not checked."""
+        data = bytearray()
+        async for chunk in self.read(digest, 0):
+            data += chunk
+            if len(data) > most:
+                raise ProtocolError(f"{self.address} sent more than {most} bytes for {digest}")
+        return bytes(data)
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        seconds = self._settings.answer_s
+        stub = rpc.WeightsStub(await self._connection.channel())
+        call = getattr(stub, method)(request, timeout=seconds)
+        try:
+            return await within(seconds + 1, call, "no answer")
+        except grpc.aio.AioRpcError as error:
+            self._connection.note(error)
+            raise from_status(error, self.address) from error
+        except DeadlineError as error:
+            raise FlowEdgeError(f"{self.address}: {error}") from error

@@ -1,0 +1,34 @@
+"""The directory of a model, or its download from the hub, on this device."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flowedge.core.errors import CheckpointError
+from flowedge.drafting.choice import BUNDLED_FOLDERS
+from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
+from flowedge.weights.known_models import printable_name
+from flowedge.weights.manifest.manifest import CONFIG
+from flowedge.weights.settings import WeightsSettings
+
+_log = logging.getLogger(__name__)
+
+
+def is_on_disk(model: str, settings: WeightsSettings) -> bool:
+    """Whether a directory or hub id can be opened without fetching anything."""
+    if not settings.directories:
+        return False
+    if model in (BUNDLED, *BUNDLED_FOLDERS):
+        return True
+    try:
+        return (model_directory(model, hub=False) / CONFIG).is_file()
+    except (CheckpointError, RuntimeError, OSError) as error:  # RuntimeError: "~nobody" has no home directory
+        _log.info("%s is not on this device: %s", model, error)
+        return False
+
+
+def model_name(source: str) -> str:
+    """The name to show for the model of a directory or hub id."""
+    path = Path(source).expanduser()
+    return printable_name(path.resolve().name if path.is_dir() else path.name)

@@ -1,0 +1,217 @@
+"""Opening the model of a role from the cache, a directory, other devices or the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from flowedge.core.errors import CheckpointError, DeviceLostError, FlowEdgeError
+from flowedge.core.log_fields import about
+from flowedge.models.libraries import import_libraries
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.fetch.documents import fetch_document
+from flowedge.weights.fetch.fetcher import Fetched, Fetcher
+from flowedge.weights.fetch.progress import FetchProgress, mib
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.manifest.manifest import CONFIG, Manifest, parse_manifest
+from flowedge.weights.manifest.quantised_list import QuantisedList, parse_quantised
+from flowedge.weights.model_directory import is_on_disk
+from flowedge.weights.open.model_request import ModelRequest, OpenedModel
+from flowedge.weights.settings import WeightsSettings
+from flowedge.weights.threads import finish_in_thread
+
+if TYPE_CHECKING:
+    from flowedge.models.checkpoint.checkpoint import Checkpoint
+    from flowedge.weights.open.checkpoint_opener import CheckpointOpener
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class ReportFetch(Protocol):
+    """Reports a step, or with an empty text the progress of fetching."""
+
+    async def __call__(self, text: str, transfer: pb.Transfer | None = None) -> None: ...
+
+
+class ModelOpener:
+    """Opens a model from the first source that has it, in the order: cache, directory, devices, hub."""
+
+    def __init__(
+        self,
+        device: str,
+        local_weights: LocalWeights,
+        settings: WeightsSettings,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        report: ReportFetch,
+    ) -> None:
+        """run: runs a function in the thread that imports torch; returns its result."""
+        self._device, self._local, self._settings = device, local_weights, settings
+        self._store = local_weights.store
+        self._run, self._report = run, report
+
+    async def open(self, request: ModelRequest) -> OpenedModel:
+        """Open a model; first fetch what is missing. Errors of `request.select` are raised too.
+
+        Raises:
+            CapacityError: when the objects do not fit the cache.
+            CheckpointError: when the model cannot be read.
+            DeviceLostError: when no source sends the missing objects.
+        """
+        known = {source.address for source in request.sources}
+        others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
+        request = replace(request, sources=(*request.sources, *others))
+        with await finish_in_thread(lambda: self._store.pin({request.manifest: 0})):
+            return await self._open(request)
+
+    async def _open(self, request: ModelRequest) -> OpenedModel:
+        manifest = await finish_in_thread(lambda: self._local.known_models.manifest(request.manifest))
+        if manifest is not None:
+            opened = await self._from_cache(request, manifest)
+            if opened is not None:
+                return opened
+        if await asyncio.to_thread(is_on_disk, request.model, self._settings):
+            checkpoint = await self._run_opener(request, lambda opener: opener.from_directory())
+            if checkpoint is not None:
+                await self._report(f"reading {request.name} from {checkpoint.directory}")
+                await self._share(request, manifest, checkpoint)
+                return OpenedModel(checkpoint)
+        try:
+            return await self._from_devices(request, manifest)
+        except DeviceLostError as error:
+            if not self._settings.hub:
+                raise
+            await self._report(f"{error}; asking the hub for {request.model}")
+            return OpenedModel(await self._run_opener(request, lambda opener: opener.from_hub()))
+
+    async def _run_opener(self, request: ModelRequest, function: Callable[[CheckpointOpener], T]) -> T:
+        def run() -> T:
+            import_libraries()
+            from flowedge.weights.open.checkpoint_opener import CheckpointOpener  # noqa: PLC0415
+
+            return function(CheckpointOpener(self._local, request))
+
+        result: T = await self._run(run)
+        return result
+
+    async def _from_cache(self, request: ModelRequest, manifest: Manifest) -> OpenedModel | None:
+        """Open a model without asking other devices; None if an object is missing or was damaged."""
+        if self._store.missing(self._files(request, manifest)):
+            return None
+        quantised = await finish_in_thread(lambda: self._cached_quantised(request))
+        opened, sizes = await self._select(request, manifest, quantised)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(opened.release)
+            damaged = await finish_in_thread(lambda: self._delete_damaged(sizes))
+            if damaged:
+                await self._report(f"{damaged} objects of the cache were damaged and are fetched again")
+            if self._store.missing(sizes):
+                return None
+            await finish_in_thread(lambda: self._store.touch(sizes))
+            fields = about(event="weights_cached", model=request.manifest)
+            _log.info("%s is opened from the cache", request.name, extra=fields)
+            await self._report(f"reading {request.name} from the cache, {mib(sum(sizes.values()))}")
+            unless_opened.pop_all()
+        return opened
+
+    async def _from_devices(self, request: ModelRequest, manifest: Manifest | None) -> OpenedModel:
+        if manifest is None:
+            manifest = await self._fetch_manifest(request)
+        files = self._files(request, manifest)
+        with await finish_in_thread(lambda: self._store.pin({request.manifest: 0} | files)):
+            await self._fetch(request, files, "the config", quiet=True)
+            quantised = await finish_in_thread(lambda: self._cached_quantised(request))
+            if request.quantised and quantised is None:
+                quantised = await fetch_document(
+                    self._device, request.quantised, parse_quantised, request.sources, self._settings
+                )
+                await finish_in_thread(partial(self._store.put, quantised.content))
+            opened, sizes = await self._select(request, manifest, quantised)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(opened.release)
+            await self._fetch(request, sizes, f"{len(sizes)} objects of {request.name}")
+            unless_opened.pop_all()
+        return opened
+
+    def _cached_quantised(self, request: ModelRequest) -> QuantisedList | None:
+        data = self._store.read(request.quantised) if request.quantised else None
+        return None if data is None else parse_quantised(data, request.quantised)
+
+    def _files(self, request: ModelRequest, manifest: Manifest) -> dict[str, int]:
+        """Bytes of the small files that the request needs, by digest."""
+        if CONFIG not in manifest.files_by_name:
+            raise CheckpointError(f"{request.name}: its manifest has no {CONFIG}")
+        return {
+            entry.sha256: entry.bytes
+            for entry in manifest.files
+            if request.with_tokenizer or entry.name == CONFIG
+        }
+
+    async def _select(
+        self, request: ModelRequest, manifest: Manifest, quantised: QuantisedList | None
+    ) -> tuple[OpenedModel, dict[str, int]]:
+        """The checkpoint, and bytes by digest of the objects that it needs. They are pinned."""
+        opened, sizes = await self._run_opener(request, lambda opener: opener.from_cache(manifest, quantised))
+        sizes = sizes | self._files(request, manifest)
+        documents = {request.manifest: 0} | ({request.quantised: 0} if quantised is not None else {})
+        pin = await finish_in_thread(lambda: self._store.pin(documents | sizes))
+        return replace(opened, pin=pin), sizes
+
+    def _delete_damaged(self, sizes: Mapping[str, int]) -> int:
+        """Verify the cached objects that this process has not verified yet; return how many were damaged."""
+        cached = [digest for digest in sizes if self._store.size(digest) is not None]
+        return sum(not self._store.is_verified(name) and not self._store.verify(name) for name in cached)
+
+    async def _share(self, request: ModelRequest, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
+        try:
+            known = manifest or await self._fetch_manifest(request)
+            await self._run_opener(request, lambda opener: opener.share(checkpoint, known))
+        except FlowEdgeError as error:
+            _log.warning("%s is not given to other devices: %s", request.name, error)
+
+    async def _fetch_manifest(self, request: ModelRequest) -> Manifest:
+        manifest = await fetch_document(
+            self._device, request.manifest, parse_manifest, request.sources, self._settings
+        )
+        await finish_in_thread(lambda: self._store.put(manifest.content))
+        return manifest
+
+    async def _fetch(
+        self, request: ModelRequest, sizes: Mapping[str, int], what: str, *, quiet: bool = False
+    ) -> None:
+        missing = self._store.missing(sizes)
+        if not missing:
+            return
+        left = sum(sizes[digest] for digest in missing)
+        names = ", ".join(f"{s.address}{' (draft node)' if s.is_draft_node else ''}" for s in request.sources)
+        text = f"fetching {what}: {mib(left)} of {mib(sum(sizes.values()))}, from {names}"
+        _log.info(text, extra=about(event="weights_fetching", model=request.manifest, bytes=left))
+        if not quiet:
+            await self._report(text)
+
+        async def on_progress(progress: FetchProgress) -> None:
+            _log.debug("%s: %s", request.name, progress)
+            if not quiet:
+                await self._report("", progress.to_proto())
+
+        fetcher = Fetcher(self._device, self._local, sizes, request.sources, self._settings, on_progress)
+        fetched = await fetcher.run()
+        count = sum(fetched.received.values())
+        fields = about(event="weights_fetched", model=request.manifest, bytes=count, seconds=fetched.seconds)
+        _log.info("%s: %s", what, _summary(fetched), extra=fields)
+        if not quiet:
+            await self._report(_summary(fetched))
+        await asyncio.to_thread(self._store.touch, sizes)
+
+
+def _summary(fetched: Fetched) -> str:
+    total = sum(fetched.received.values())
+    parts = ", ".join(f"{mib(count)} from {address}" for address, count in sorted(fetched.received.items()))
+    return f"fetched {mib(total)} in {fetched.seconds:.1f} s" + (f": {parts}" if parts else "")

@@ -1,0 +1,158 @@
+"""Several drafters as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.drafting.drafter import Frontier
+from flowedge.drafting.joined import JoinedDrafter
+from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from tests.drafting.trees import grow_and_check
+
+VOCAB = 60
+PROMPT = 20  # tokens of the text that are known when the first tree is grown
+SAMPLING = SamplingParams(temperature=0.8, seed=21)
+
+
+@pytest.fixture(scope="module")
+def models(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
+    torch.set_num_threads(1)
+    checkpoint = Checkpoint(small_lm(vocab_size=VOCAB))
+    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
+    return lambda: LMDrafter(block, head, VOCAB, "small")
+
+
+@pytest.fixture(scope="module")
+def others(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
+    checkpoint = Checkpoint(small_lm(vocab_size=VOCAB, seed=1))
+    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
+    return lambda: LMDrafter(block, head, VOCAB, "other")
+
+
+def after(model: LMDrafter, text: list[int]) -> np.ndarray:
+    """The model's log-probabilities [VOCAB] of what follows a text."""
+    model.open("alone", len(text), text[0])
+    model.extend("alone", None, np.array(text[1:]))
+    found = model.predict("alone", 1, Frontier([0], [-1], [text[-1]]))
+    model.close("alone")
+    return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
+
+
+def mixture(texts: list[LMDrafter], known: list[int], path: list[int], odds: float) -> np.ndarray:
+    """The definition: w of what followed in `known`, and the rest of the models' weighted geometric mean."""
+    weights = (1.0,) if len(texts) == 1 else (0.6, 0.4)
+    pooled = sum(weight * after(model, [*known, *path]) for weight, model in zip(weights, texts, strict=True))
+    shares = np.exp(pooled) / np.exp(pooled).sum()
+    index = NGramIndex(4, 1)
+    for token in known:
+        index.append(token)
+    match = find_match(index, tuple([*known, *path][-12:]), 12)
+    copied = np.zeros(VOCAB)
+    for token, log_prob in match.candidates:
+        copied[token] = math.exp(log_prob)
+    share = copy_share(match, odds)
+    mixed: np.ndarray = np.log((1 - share * copied.sum()) * shares + share * copied)
+    return mixed
+
+
+def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | None) -> float:
+    """The odds that the tokens after the prompt's have taught."""
+    odds = first_odds(noise)
+    for place in range(PROMPT, len(text)):
+        known = text[:place]
+        index = NGramIndex(4, 1)
+        for token in known:
+            index.append(token)
+        without = mixture(models, known, [], -1e3)
+        match = find_match(index, tuple(known[-12:]), 12)
+        odds = learnt_odds(odds, match, text[place], float(without[text[place]]))
+    return odds
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_children_are_the_best_of_the_mixture(
+    models: Callable[[], LMDrafter], others: Callable[[], LMDrafter], count: int
+) -> None:
+    """Below every node of trees, with noise and without, before and after something is learnt."""
+    rng = np.random.default_rng(2)
+    text = rng.integers(0, 4, PROMPT + 9).tolist()
+    alone = [models(), others()][:count]
+    for noise in (None, SAMPLING):
+        drafter = JoinedDrafter([models(), others()][:count], NGramDrafter(), VOCAB)
+        drafter.open("s", 40, text[0], noise)
+        drafter.extend("s", None, np.array(text[1:PROMPT]))
+        assert not drafter.needs_features
+        for growth, stop in enumerate((PROMPT, PROMPT + 3, len(text)), start=1):
+            known = text[:stop]
+            odds = learnt(alone, known, noise)
+            assert (odds != first_odds(noise)) == (stop > PROMPT)
+
+            def check(
+                path: list[int],
+                tokens: np.ndarray,
+                log_probs: np.ndarray,
+                known: list[int] = known,
+                odds: float = odds,
+                noise: SamplingParams | None = noise,
+            ) -> None:
+                expected = mixture(alone, known, path, odds)
+                if noise is not None:
+                    drawn = gumbel_noise(noise.seed, len(known) + len(path), VOCAB)
+                    expected = (expected + noise.temperature * drawn) / 0.8
+                    expected = expected - np.log(np.exp(expected).sum())
+                np.testing.assert_allclose(log_probs, np.sort(expected)[::-1][:4], atol=1e-3)
+                np.testing.assert_allclose(log_probs, expected[tokens], atol=1e-3)
+
+            grow_and_check(drafter, growth, 3, check, vocab=VOCAB)
+            following = (PROMPT + 3, len(text), len(text))[growth - 1]
+            drafter.extend("s", None, np.array(text[stop:following]))
+
+
+def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
+    """What was learnt of tokens that are forgotten is forgotten, however the true ones come again."""
+    text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]
+    drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
+    drafter.open("s", 40, 1)
+    drafter.extend("s", None, np.array(text[1:5]))
+    drafter.grow("s", 1, Frontier([0], [-1], [text[4]]), 4)
+    drafter.extend("s", None, np.array(text[5:]))
+    before = drafter.grow("s", 2, Frontier([0], [-1], [2]), 4)
+    for growth, stops in enumerate(((7, 8, 10), (3, 7, 10), (2, 10), (0, 1, 10)), start=3):
+        drafter.extend("s", None, np.array([9, 9, 1, 2]))
+        drafter.rewind("s", stops[0])
+        for start, stop in pairwise(stops):
+            drafter.extend("s", None, np.array(text[start + 1 : stop + 1]))
+        again = drafter.grow("s", growth, Frontier([0], [-1], [2]), 4)
+        assert before.tokens.tolist() == again.tokens.tolist()
+        np.testing.assert_allclose(before.log_probs, again.log_probs, atol=1e-5)
+    parts = (models(), NGramDrafter())
+    assert drafter.session_bytes(10) == sum(part.session_bytes(10) for part in parts)
+    assert drafter.weight_bytes == sum(part.weight_bytes for part in parts)
+    assert drafter.fingerprint == "small+ngram-1-12"
+    drafter.close("s")
+
+
+def test_lookup_counts_for_more_the_more_it_is_right() -> None:
+    index = NGramIndex(4, 1)
+    for token in (1, 2, 3, 4, 5, 6, 1, 2):
+        index.append(token)
+    match = find_match(index, (6, 1, 2), 12)
+    assert (match.length, match.distinct) == (2, 1)
+    right = learnt_odds(0.0, match, 3, math.log(0.2))
+    wrong = learnt_odds(0.0, match, 7, math.log(0.2))
+    assert copy_share(match, wrong) < copy_share(match, 0.0) < copy_share(match, right) < 1
+    nothing = find_match(index, (9,), 12)
+    assert copy_share(nothing, 5.0) == 0 and learnt_odds(0.5, nothing, 3, -1.0) == 0.5
