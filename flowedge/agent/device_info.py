@@ -8,11 +8,11 @@ import uuid
 from dataclasses import dataclass, field
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
 from flowedge.security.process import current
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory_room import MemorySettings, read_available_memory, resident_bytes
+from flowedge.system.memory import MemorySettings, read_available_memory, resident_bytes
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

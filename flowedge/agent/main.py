@@ -24,7 +24,7 @@ from flowedge.agent.services.interceptors import CallLimits, UnreadableRequests
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.core.errors import DeadlineError
 from flowedge.core.log_fields import about
-from flowedge.discovery.discovery import Advertiser
+from flowedge.discovery.advertiser import Advertiser
 from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security

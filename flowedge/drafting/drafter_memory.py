@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
+from flowedge.drafting.choice import NGRAM, RECALL
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
@@ -38,16 +39,15 @@ class DrafterMemory:
         return DrafterMemory(self.weights + other.weights, self.row + other.row)
 
 
-def drafter_memory(choice: str, target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
-    """The memory of all sources of a --drafter option, with weights and caches in `dtype`.
+def drafter_memory(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
+    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
 
     Raises:
-        BadRequestError: when there is no such drafter.
+        BadRequestError: when there is no drafter of a name.
         CheckpointError: when files cannot be read.
     """
-    sources = parse_drafter(choice)
-    recalls = RECALL in sources
-    sizes = (_memory(source, target, dtype, recalls) for source in sources if source != RECALL)
+    recalls = RECALL in names
+    sizes = (_memory(source, target, dtype, recalls) for source in names if source != RECALL)
     return sum(sizes, DrafterMemory())
 
 

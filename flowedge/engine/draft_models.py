@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,8 +42,8 @@ class DraftModels:
     weight_bytes: int
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, drafter: str, dtype_name: str) -> DraftModels:
-        """Load all of it. `drafter` is the value of --drafter (see parse_drafter).
+    def load(cls, checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> DraftModels:
+        """Load all of it. `drafters` are names as `drafter_names` checks them.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
@@ -51,7 +52,7 @@ class DraftModels:
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, dtype))
+        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
@@ -127,12 +128,12 @@ def draft_node_spec(
     )
 
 
-def required_memory(checkpoint: Checkpoint, drafter: str, dtype_name: str) -> tuple[int, int]:
+def required_memory(checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> tuple[int, int]:
     """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
 
     No tensor is read. Raises what DraftModels.load raises.
     """
     dtype = torch_dtype(dtype_name)
     head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_memory(drafter, checkpoint, dtype)
+    size = drafter_memory(drafters, checkpoint, dtype)
     return head + size.weights, size.row

@@ -10,6 +10,7 @@ import torch
 
 from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -26,7 +27,7 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_name: the names that the target and the drafter were loaded by.
+        model, drafter_names: the names that the target and the drafter were loaded by.
         middles: the middle models of a PipeSpec hierarchy, the smallest first.
     """
 
@@ -36,12 +37,12 @@ class ModelSet:
     tokenizer: Any
     eos: frozenset[int]
     model: str
-    drafter_name: str
+    drafter_names: tuple[str, ...]
     middles: tuple[LanguageModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
+    def load(cls, model: str, drafter: tuple[str, ...], middles: Sequence[str] = ()) -> ModelSet:
         """Load the models that `--model`, `--drafter` and `--middle` name.
 
         Raises:
@@ -54,7 +55,9 @@ class ModelSet:
         eos = eos_token_ids(checkpoint, tokenizer)
         loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
-            raise BadRequestError(f"--drafter is {drafter}, but a benchmark needs a drafter: name one")
+            raise BadRequestError(
+                f"--drafter is {drafter_label(drafter)}, but a benchmark needs a drafter: name one"
+            )
         between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
 

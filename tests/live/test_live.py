@@ -44,7 +44,7 @@ class Models:
 
     def __init__(self) -> None:
         checkpoint = Checkpoint.open("bundled")
-        self.draft = DraftModels.load(checkpoint, "bundled", "float32")
+        self.draft = DraftModels.load(checkpoint, ("bundled",), "float32")
         ranges = layer_ranges(even_split(checkpoint.config.num_hidden_layers, STAGES))
         self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in ranges]
 

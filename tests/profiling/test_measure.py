@@ -31,7 +31,7 @@ from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.local_weights import LocalWeights
 
-SMALL = measure_options(model="bundled", drafter="none", repeats=1, stack_mib=4)
+SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
 
 
@@ -63,7 +63,7 @@ def test_a_link_is_measured(pair_of_agents: tuple[str, str]) -> None:
 
 def test_only_the_agent_that_is_meant_is_sent_data(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    with pytest.raises(BadRequestError, match="not the one that was meant"):
+    with pytest.raises(BadRequestError, match="another than the caller means"):
         link(first, second, peer_id=agent_id(first))
     with pytest.raises(BadRequestError, match="not an address"):
         link(first, "nowhere", peer_id="x")
@@ -121,7 +121,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
         with pytest.raises(DeviceError, match="being measured already"):
             link(second, first)
         with pytest.raises(DeviceError, match="it is being measured"):
-            assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+            assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
         call.cancel()
     deadline = time.monotonic() + 60
     while True:  # the timing that was going on ends first
@@ -136,7 +136,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
 @pytest.mark.slow
 def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
     try:
         for address in (first, second):
             with pytest.raises(DeviceError, match="flowedge release"):
@@ -155,7 +155,7 @@ def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str,
 
 
 def test_what_is_no_measurement_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="a-device sent no measurement"):
+    with pytest.raises(ProtocolError, match="a-device sent a measurement that cannot be read"):
         read_measurement('{"name": "x"}', "a-device")
     with pytest.raises(ProtocolError, match="characters"):
         read_measurement(" " * (1 << 21), "a-device")

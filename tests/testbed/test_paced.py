@@ -165,7 +165,7 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     before = children()
     head = save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=1000)
-    drafter = f"{head}+ngram"
+    drafter = (str(head), "ngram")
     said = bench(scenario, tmp_path / "paced", clock="paced", drafter=drafter)
     assert any("loopback" in line and "the test wants none" in line for line in said.lines)
     assert any("jobs" in line for line in said.lines)

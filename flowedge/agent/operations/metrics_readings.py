@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.system.memory_room import read_available_memory
+from flowedge.system.memory import read_available_memory
 from flowedge.system.temperature import temperatures
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION

@@ -14,6 +14,7 @@ from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress, describe
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.discovery.discovery import discover
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import is_loopback
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -72,7 +73,8 @@ class PipelineKeeper:
         request = pb.DraftNodeRole(
             pipeline=uuid.uuid4().hex,
             model=wanted.model,
-            drafter=wanted.drafter,
+            drafter=drafter_label(wanted.drafters),
+            drafters=wanted.drafters,
             quant=wanted.quant,
             stages=stages,
             split=wanted.split,

@@ -13,6 +13,7 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
@@ -101,7 +102,7 @@ class ComputeSide:
         """
         target = checkpoint or Checkpoint.open(request.model, hub=self._config.weights.hub)
         layers, count = int(target.config.num_hidden_layers), len(request.stages)
-        taps = drafter_taps(request.drafter, layers) if taps is None else taps
+        taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
         split = list(request.split)
         counts = check_split(split, layers, count) if split else even_split(layers, count)
         slices = [
@@ -126,16 +127,17 @@ class ComputeSide:
 
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
-        weights, row_bytes = required_memory(checkpoint, request.drafter, request.dtype)
+        drafters = drafters_of(request)
+        weights, row_bytes = required_memory(checkpoint, drafters, request.dtype)
         admit(
-            f"the LM head of {request.model} with the drafter {request.drafter or 'none'}",
+            f"the LM head of {request.model} with the drafter {drafter_label(drafters)}",
             self._device,
             weights=weights,
             row_bytes=row_bytes,
             max_rows=max_positions(checkpoint.config),
             settings=self._config.memory,
         )
-        return DraftModels.load(checkpoint, request.drafter, request.dtype)
+        return DraftModels.load(checkpoint, drafters, request.dtype)
 
     def head_tensors(self, checkpoint: Checkpoint) -> list[str]:
         """Return the stored names of the tensors that a draft node reads."""

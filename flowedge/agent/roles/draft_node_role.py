@@ -12,8 +12,7 @@ from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
-from flowedge.system.memory_room import read_available_memory
-from flowedge.system.memory_sums import gib, require_memory
+from flowedge.system.memory import gib, read_available_memory, require_memory
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import DeviceError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
 

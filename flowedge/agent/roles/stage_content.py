@@ -19,7 +19,7 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant
 from flowedge.placement.admission import admit
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.needed_tensors import block_tensors, whole_tensors
 from flowedge.weights.open.quantised import QuantisedRequest

@@ -15,6 +15,7 @@ import grpc.aio
 
 from flowedge.agent.roles.agent import Agent
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
 from flowedge.profiling.device.device_measurement import measure_here
@@ -126,7 +127,7 @@ class MeasureService(rpc.MeasureServicer):
     async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
         options = measure_options(
             model=request.model,
-            drafter=request.drafter or "none",
+            drafters=drafters_of(request),
             quant=request.quant or "none",
             dtype=request.dtype or "float32",
             repeats=request.repeats,

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
@@ -53,7 +54,7 @@ class RealPipeline:
         return {
             "hosts": [self.spec.draft_node, *self.spec.stages],
             "model": self.spec.model,
-            "drafter": self.spec.drafter,
+            "drafter": drafter_label(self.spec.drafter),
             "quant": self.quant,
             "split": list(self.spec.split),
             "watts": [None if watts is None else watts.model_dump() for watts in self.watts],

@@ -97,7 +97,7 @@ class PacedBackend:
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
             model=self._models.model,
-            drafter=self._models.drafter_name,
+            drafter=self._models.drafter_names,
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted

@@ -12,7 +12,7 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.system.memory_room import AvailableMemory, MemorySettings
+from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 
 

@@ -10,7 +10,7 @@ from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeMo
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 from tests.truncated import first_layers
 

@@ -1,4 +1,4 @@
-"""Whether devices speak the same protocol, and whether they can be told apart."""
+"""Whether devices run the same version, and whether they can be told apart."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.discovery.duplicates import Duplicate
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
-PROTOCOL = FindingKind(
+PROTOCOL = ERROR(
     "protocol-mismatch",
-    Severity.ERROR,
     "a device speaks another version of the protocol",
     "Install the same version of FlowEdge on all devices.",
 )
-VERSION_DIFFERS = FindingKind(
+VERSION_DIFFERS = INFO(
     "version-differs",
-    Severity.INFO,
     "a device runs another version of FlowEdge, of the same protocol",
     "Nothing has to be done; the same version on all devices is easier to reason about.",
 )
-SAME_ID = FindingKind(
+SAME_ID = ERROR(
     "same-id",
-    Severity.ERROR,
     "two devices say the same id",
     "Delete the file device-id in the state directory of one of them and start its agent again; a copied SD "
     "card brings it along.",
 )
-SAME_NAME = FindingKind(
+SAME_NAME = WARNING(
     "same-name",
-    Severity.WARNING,
     "two devices have the same name",
     "Name one of them: flowedge agent --name, or agent.name in its configuration.",
 )
@@ -39,7 +35,7 @@ KINDS = (PROTOCOL, VERSION_DIFFERS, SAME_ID, SAME_NAME)
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """What a device says that it runs."""
+    """The versions that a device reports."""
 
     device: str
     protocol: int
@@ -49,24 +45,24 @@ class VersionFacts:
 def judge_versions(
     versions: Sequence[VersionFacts], own: VersionFacts = VersionFacts("", PROTOCOL_VERSION, VERSION)
 ) -> list[Finding]:
-    """From what other devices run."""
+    """Judge the versions of other devices."""
     findings = []
-    for one in versions:
-        if one.protocol != own.protocol:
+    for facts in versions:
+        if facts.protocol != own.protocol:
             detail = (
-                f"it speaks protocol {one.protocol} (FlowEdge {one.version}), this device {own.protocol} "
+                f"it speaks protocol {facts.protocol} (FlowEdge {facts.version}), this device {own.protocol} "
                 f"(FlowEdge {own.version})"
             )
-            findings.append(Finding(PROTOCOL, one.device, detail))
-        elif one.version != own.version:
-            detail = f"FlowEdge {one.version} there, {own.version} here"
-            findings.append(Finding(VERSION_DIFFERS, one.device, detail))
+            findings.append(Finding(PROTOCOL, facts.device, detail))
+        elif facts.version != own.version:
+            detail = f"it runs FlowEdge {facts.version}, this device {own.version}"
+            findings.append(Finding(VERSION_DIFFERS, facts.device, detail))
     return findings
 
 
 def judge_duplicates(found: Sequence[Duplicate]) -> list[Finding]:
-    """From devices that share an id or a name."""
+    """Judge devices that share an id or a name."""
     return [
-        Finding(SAME_ID if one.what == "id" else SAME_NAME, one.devices[0].split(" (")[0], str(one))
-        for one in found
+        Finding(SAME_ID if same.what == "id" else SAME_NAME, same.devices[0].split(" (")[0], str(same))
+        for same in found
     ]

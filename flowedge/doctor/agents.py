@@ -1,44 +1,45 @@
-"""Whether an agent runs on this device, and how systemd sees it."""
+"""Whether an agent runs on this device, and the state of its systemd unit."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, WARNING, Finding
 from flowedge.net.address import is_loopback
 
 MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"
-UNITS = (UNIT, "flowedge-draft-node.service")  # a draft node is an agent too, and runs instead
+UNITS = (UNIT, "flowedge-draft-node.service")  # one of the two runs: a draft node is an agent too
+_SYSTEMD = Path("/run/systemd/system")
+_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
+_ANSWER_S = 10.0
 
-NOT_RUNNING = FindingKind(
+NOT_RUNNING = ERROR(
     "agent-not-running",
-    Severity.ERROR,
     "no agent was found on this device",
     f"Start it: systemctl start {UNIT}, or flowedge agent.",
 )
-LOOPBACK_ONLY = FindingKind(
+LOOPBACK_ONLY = WARNING(
     "agent-on-loopback",
-    Severity.WARNING,
     "the agent of this device listens on loopback, where no other device reaches it",
     "Start it with --host 0.0.0.0, or set agent.host in its configuration.",
 )
-UNIT_FAILED = FindingKind(
+UNIT_FAILED = ERROR(
     "unit-failed",
-    Severity.ERROR,
     "systemd has given up on the agent",
     f"Read why: journalctl -u {UNIT} -n 50; then systemctl reset-failed {UNIT} and start it.",
 )
-UNIT_STOPPED = FindingKind(
+UNIT_STOPPED = WARNING(
     "unit-stopped",
-    Severity.WARNING,
     "the agent's unit is installed, but not running",
     f"systemctl enable --now {UNIT}",
 )
-UNIT_RESTARTS = FindingKind(
+UNIT_RESTARTS = WARNING(
     "unit-restarts",
-    Severity.WARNING,
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",
     f"Read why it ends: journalctl -u {UNIT} -p warning.",
 )
@@ -47,17 +48,23 @@ KINDS = (NOT_RUNNING, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
 
 @dataclass(frozen=True)
 class UnitFacts:
-    """What `systemctl show` says; `installed` is False where there is no systemd or no unit."""
+    """The agent's unit, as `systemctl show` describes it.
+
+    Attributes:
+        installed: False where there is no systemd or no unit.
+        active: ActiveState: active, activating, inactive or failed.
+        result: why the unit has failed.
+    """
 
     installed: bool
-    active: str = ""  # ActiveState: active, activating, inactive, failed
+    active: str = ""
     result: str = ""
     restarts: int = 0
     name: str = UNIT
 
 
 def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
-    """From where the agents that answer on this device listen."""
+    """Judge the addresses at which agents of this device answer."""
     if not addresses:
         return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
     if all(is_loopback(address) for address in addresses):
@@ -66,7 +73,7 @@ def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
 
 
 def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
-    """From systemd's view of the agent."""
+    """Judge the state of the agent's unit."""
     findings = []
     if unit.installed and unit.active == "failed":
         findings.append(
@@ -79,8 +86,23 @@ def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
     return findings
 
 
+def read_unit() -> UnitFacts:
+    """Ask systemd for the agent's unit; without systemd, the unit counts as not installed."""
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not _SYSTEMD.is_dir():
+        return UnitFacts(installed=False)
+    command = [systemctl, "show", *UNITS, f"--property={_FIELDS}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return UnitFacts(
+            installed=True, active="failed", result=f"systemctl did not answer in {_ANSWER_S:g} s"
+        )
+    return unit_facts(done.stdout)
+
+
 def unit_facts(shown: str) -> UnitFacts:
-    """From the lines `systemctl show` prints of UNITS: the one that is in use, else the first installed."""
+    """Read what `systemctl show` prints of UNITS; return the unit in use, or else the first installed."""
     installed = [facts for facts in map(_facts, shown.split("\n\n")) if facts.installed]
     used = [facts for facts in installed if facts.active != "inactive"]
     return next(iter(used or installed), UnitFacts(installed=False))

@@ -1,4 +1,4 @@
-"""What a device says of itself on the network."""
+"""What a device advertises about itself on the network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PROTOCOL_LIMIT = 2**16
 
 @dataclass(frozen=True, order=True)
 class AdvertisedDevice:
-    """One device as it is advertised; ordered by name, then id.
+    """A device as it is advertised; ordered by name, then id.
 
     Attributes:
-        address: "host:port" its agent listens on, the one to try first.
+        address: "host:port" of its agent, the address to try first.
         memory_total: bytes.
-        other_addresses: of the same agent, on its other interfaces.
-        instance: another one at each start of the agent; empty when it does not say.
-        cluster: id of the cluster that the device has joined; empty for none.
+        other_addresses: addresses of the same agent on its other interfaces.
+        instance: differs at each start of the agent; empty when it is not advertised.
+        cluster: id of the cluster that the device has joined; empty for no cluster.
     """
 
     name: str
@@ -41,19 +41,18 @@ class AdvertisedDevice:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All of them, the one to try first in front."""
+        """All addresses, the one to try first in front."""
         return (self.address, *self.other_addresses)
 
     @property
     def mismatch(self) -> str | None:
-        """Why this device cannot work with this installation; None when it can."""
+        """Why this device cannot work with this installation; None when it can work with it."""
         return mismatch(self.name, self.address, self.protocol_version, self.version)
 
     def to_txt(self) -> dict[str, str]:
-        """The TXT fields that carry everything but the address."""
-        joined = {"cluster": self.cluster} if self.cluster else {}
+        """Return the TXT fields, which carry everything but the addresses."""
         return {
-            **joined,
+            **({"cluster": self.cluster} if self.cluster else {}),
             "id": self.id,
             "name": self.name,
             "kind": self.kind,
@@ -65,7 +64,11 @@ class AdvertisedDevice:
 
     @classmethod
     def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> AdvertisedDevice:
-        """Reads TXT fields from the network; ProtocolError says which field is not as it should be."""
+        """Read TXT fields from the network.
+
+        Raises:
+            ProtocolError: when a field is missing or malformed; it names the field.
+        """
         device_id = _text(txt, "id", address)
         if not _ID.fullmatch(device_id):
             raise ProtocolError(f"the device at {address} advertises the id {device_id!r}")
@@ -84,7 +87,7 @@ class AdvertisedDevice:
 
 
 def mismatch(name: str, address: str, protocol_version: int, version: str) -> str | None:
-    """Why a device of this protocol version cannot work with this installation; None when it can."""
+    """Return why a device of this protocol version cannot work with this installation, or None."""
     if protocol_version == PROTOCOL_VERSION:
         return None
     return (
@@ -110,7 +113,7 @@ def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the device at {address} advertises a {field} that is not text") from error
-    # What is not printable could rewrite the terminal it is shown on.
+    # Characters that are not printable could rewrite the terminal that shows them.
     if len(text) > _TEXT_LIMIT or not text.isprintable():
         raise ProtocolError(f"the device at {address} advertises a {field} that is not short, printable text")
     return text

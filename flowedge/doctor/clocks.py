@@ -1,4 +1,4 @@
-"""Whether devices agree on the time, and whether certificates are valid at it."""
+"""Whether the clocks of devices agree, and whether this device's certificate is valid by them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flowedge.doctor.finding import Finding, FindingKind, Severity
+from flowedge.doctor.finding import ERROR, WARNING, Finding
 
 SKEW_S = 2.0
 SOON = timedelta(days=3)
 
-CLOCK_SKEW = FindingKind(
+CLOCK_SKEW = WARNING(
     "clock-skew",
-    Severity.WARNING,
     "a device's clock differs from this one's",
     "Have systemd-timesyncd or chrony set the clock of both devices: timedatectl set-ntp true.",
 )
-CERTIFICATE_NOT_YET = FindingKind(
+CERTIFICATE_NOT_YET = ERROR(
     "certificate-not-yet-valid",
-    Severity.ERROR,
     "by the clock of a device, this device's certificate is not valid yet",
     "Set the clock of the device: timedatectl set-ntp true. Boards without a battery start in the past.",
 )
-CERTIFICATE_EXPIRED = FindingKind(
+CERTIFICATE_EXPIRED = ERROR(
     "certificate-expired",
-    Severity.ERROR,
     "by the clock of a device, this device's certificate is not valid any more",
     "Set the clock of the device if it is wrong; otherwise join the cluster again: flowedge join TOKEN.",
 )
-CERTIFICATE_ENDS = FindingKind(
+CERTIFICATE_ENDS = WARNING(
     "certificate-ends",
-    Severity.WARNING,
     "this device's certificate is about to expire, and was not renewed",
     "See that the cluster's authority runs and can be reached; the agent's log says why renewal failed.",
 )
@@ -40,7 +36,7 @@ KINDS = (CLOCK_SKEW, CERTIFICATE_NOT_YET, CERTIFICATE_EXPIRED, CERTIFICATE_ENDS)
 
 @dataclass(frozen=True)
 class ClockFacts:
-    """A device's clock minus ours, in seconds, give or take the uncertainty."""
+    """A device's wall clock minus ours, in seconds; the true difference is within `uncertainty` of it."""
 
     device: str
     offset: float
@@ -49,14 +45,14 @@ class ClockFacts:
 
 @dataclass(frozen=True)
 class Validity:
-    """When our certificate is valid; both ends included, with a time zone."""
+    """The period in which our certificate is valid, both ends included; times have a time zone."""
 
     not_before: datetime
     not_after: datetime
 
 
 def judge_clocks(clocks: Sequence[ClockFacts]) -> list[Finding]:
-    """From the clocks of other devices."""
+    """Judge the clocks of other devices."""
     return [
         Finding(
             CLOCK_SKEW,
@@ -71,15 +67,15 @@ def judge_clocks(clocks: Sequence[ClockFacts]) -> list[Finding]:
 def judge_certificate(
     validity: Validity, now: datetime, device: str, clocks: Sequence[ClockFacts] = ()
 ) -> list[Finding]:
-    """From our certificate, our clock, and the clocks of those who check it."""
+    """Judge our certificate by our clock and by the clocks of the devices that check it."""
     findings = []
     for name, offset in [(device, 0.0), *((clock.device, clock.offset) for clock in clocks)]:
-        there = now + timedelta(seconds=offset)
-        if there < validity.not_before:
-            detail = f"its clock says {_text(there)}, the certificate begins at {_text(validity.not_before)}"
+        shown = now + timedelta(seconds=offset)
+        if shown < validity.not_before:
+            detail = f"its clock says {_text(shown)}, the certificate begins at {_text(validity.not_before)}"
             findings.append(Finding(CERTIFICATE_NOT_YET, name, detail))
-        elif there > validity.not_after:
-            detail = f"its clock says {_text(there)}, the certificate ended at {_text(validity.not_after)}"
+        elif shown > validity.not_after:
+            detail = f"its clock says {_text(shown)}, the certificate ended at {_text(validity.not_after)}"
             findings.append(Finding(CERTIFICATE_EXPIRED, name, detail))
     if not findings and validity.not_after - now < min(SOON, (validity.not_after - validity.not_before) / 10):
         findings.append(Finding(CERTIFICATE_ENDS, device, f"it ends at {_text(validity.not_after)}"))

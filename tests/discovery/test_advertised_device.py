@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError, ProtocolError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import join_address, split_address
 from flowedge.version import PROTOCOL_VERSION
 

@@ -1,35 +1,36 @@
-"""Profiles and a scenario from what was measured."""
+"""Profiles made from measurements."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.device import DeviceProfile, MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import DTYPE_BYTES, LayerSize, ModelProfile
 from flowedge.profiling.documents.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
 from flowedge.profiling.measurement import DeviceMeasurement, LayerTime, LinkMeasurement, ModelTimes
 
-DIGITS = 4  # significant ones that are written
+DIGITS = 4  # significant digits that are written
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
-STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
 @dataclass(frozen=True)
 class FittedDevice:
-    """A device's profile, and how well the roofline in it meets what was measured."""
+    """A device's profile, and the roofline in it with its error."""
 
     profile: DeviceProfile
     roofline: Roofline
 
 
 def device_profile(found: DeviceMeasurement) -> FittedDevice:
-    """The profile of a measured device. BadRequestError when the times fit no roofline."""
+    """Return the profile of a measured device.
+
+    Raises:
+        BadRequestError: when there are too few times to fit a roofline, or profiles do not have the dtype.
+    """
     if found.dtype not in DTYPE_BYTES:
         raise BadRequestError(f"{found.name} was measured in {found.dtype}, which profiles do not have")
     roofline = fit_roofline(_samples(found, found.layers))
@@ -50,7 +51,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
 
 
 def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProfile:
-    """The profile of one direction of a link."""
+    """Return the profile of one direction of a link."""
     return LinkProfile(
         title=f"{sender} to {receiver}",
         source=(
@@ -64,7 +65,7 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
 
 
 def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
-    """The sizes of the model that was measured, with EAGLE heads as its drafters."""
+    """Return the sizes of the measured model, with EAGLE heads as its drafters."""
     return ModelProfile.model_validate(
         {
             "title": times.model,
@@ -80,45 +81,6 @@ def model_profile(times: ModelTimes, dtype: str) -> ModelProfile:
             },
         }
     )
-
-
-def scenario_content(
-    pair: tuple[str, str],
-    model_file: str,
-    quant: str,
-    split: Sequence[int],
-    devices: Sequence[str],
-    links: Sequence[str],
-    hosts: Sequence[str],
-) -> dict[str, Any]:
-    """A scenario in the form of testbed/flowedge_testbed/scenario.py.
-
-    Args:
-        split: layers of each stage. pair: the real model and drafter that supply the tokens.
-        devices, links: files, from the draft node on; link i leaves device i. hosts: addresses, or none.
-    """
-    hops = [f"v{index}" if index else "d0" for index in range(len(devices))]
-    content: dict[str, Any] = {
-        "name": "measured",
-        "title": f"{pair[0]} on the devices and links measured by flowedge profile",
-        "clock": "virtual",
-        "pair": {"model": pair[0], "drafter": pair[1]},
-        "devices": {"draft_node": devices[0], "stages": list(devices[1:])},
-        "links": {
-            "default": {"profile": links[0]},
-            "hops": {hop: {"profile": link} for hop, link in zip(hops, links, strict=True)},
-        },
-        "emulated": [{"model": model_file, "quant": quant, "split": list(split)}],
-        "strategies": list(STRATEGIES),
-        "datasets": {"mt_bench": "mt_bench.jsonl"},
-        "temperatures": [0],
-        "samples": 5,
-        "max_new_tokens": 64,
-        "report": {"tables": ["table1"], "plots": ["bars", "gantt"]},
-    }
-    if hosts:
-        content["hosts"] = {"draft_node": hosts[0], "stages": list(hosts[1:])}
-    return content
 
 
 def _measured(found: DeviceMeasurement) -> MeasuredTimes:
@@ -152,10 +114,10 @@ def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
         f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "
-        f"{found.repeats}: the constants meet the generic layers they were fitted to within "
-        f"{roofline.error:.0%} (rms); `measured` holds for {times.model}, by a block of "
-        f"{_count(times.timed_layers, 'layer')} after {times.cached} cached rows; memory is what was "
-        f"available.{four_bit}"
+        f"{found.repeats}: the constants reproduce the times of generic layers within "
+        f"{roofline.error:.0%} (rms); `measured` holds for {times.model}, timed on a block of "
+        f"{_count(times.timed_layers, 'layer')} after {times.cached} cached rows; memory is the memory that "
+        f"was available.{four_bit}"
     )
 
 
