@@ -41,7 +41,7 @@ def cluster4(processes_end: None) -> Iterator[str]:
     """
     with LocalCluster(4, name="test") as cluster:
         addresses = [agent.address for agent in cluster.agents]
-        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
+        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
         yield addresses[0]
 
 

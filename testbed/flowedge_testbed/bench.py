@@ -50,7 +50,7 @@ class BenchOptions:
     noise: tuple[Noise, ...] | None = None
     samples: int | None = None
     model: str | None = None
-    drafter: str | None = None
+    drafter: tuple[str, ...] | None = None
     middles: tuple[str, ...] | None = None
     data: Path | None = None
     processes: int = 2

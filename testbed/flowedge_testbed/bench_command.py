@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import DraftNoise
+
+class DraftNoise(str, Enum):
+    """Which kinds of drafting a benchmark runs."""
+
+    PLAIN = "plain"
+    SHARED = "shared"
+    BOTH = "both"
 
 
 def bench(
@@ -35,7 +42,10 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
-    drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="The real drafter, as in generate; repeated to join several, the best first."),
+    ] = None,
     middle: Annotated[
         str | None, typer.Option(help="Middle models of pipespec, separated by commas, smallest first.")
     ] = None,
@@ -54,6 +64,7 @@ def bench(
     """
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
+    from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge_testbed.scenario import SHIPPED, find_scenario  # noqa: PLC0415
@@ -81,7 +92,7 @@ def bench(
         noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
         samples=samples,
         model=model,
-        drafter=drafter,
+        drafter=None if not drafter else drafter_names(drafter),
         middles=words(middle),
         data=Path() if data is None and file.parent == SHIPPED else data,
         processes=processes,

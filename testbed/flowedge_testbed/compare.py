@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowedge.drafting.choice import drafter_names
 from flowedge_testbed.bench import BenchOptions, run_bench
 from flowedge_testbed.bench_progress import bench_progress
 from flowedge_testbed.scenario import find_scenario
@@ -89,7 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of both results")
     parser.add_argument("--clock", choices=("replay", "virtual"), default="replay", help="the other clock")
     parser.add_argument("--strategies", help="methods, separated by commas")
-    parser.add_argument("--drafter", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate")
     parser.add_argument("--samples", type=int, help="prompts of each dataset")
     parser.add_argument("--data", type=Path, help="directory of the datasets' files")
     arguments = parser.parse_args()
@@ -101,7 +102,7 @@ def main() -> None:
             clock=clock,
             strategies=tuple(arguments.strategies.split(",")) if arguments.strategies else None,
             samples=arguments.samples,
-            drafter=arguments.drafter,
+            drafter=drafter_names(arguments.drafter) if arguments.drafter else None,
             data=arguments.data,
             processes=1,
         )

@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
+from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.in_process import load_blocks
 
 
@@ -26,7 +27,7 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_name: the names that the target and the drafter were loaded by.
+        model, drafter_names: the names that the target and the drafter were loaded by.
         middles: the middle models of a PipeSpec hierarchy, the smallest first.
     """
 
@@ -36,12 +37,12 @@ class ModelSet:
     tokenizer: Any
     eos: frozenset[int]
     model: str
-    drafter_name: str
-    middles: tuple[MiddleModel, ...] = ()
+    drafter_names: tuple[str, ...]
+    middles: tuple[LanguageModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
+    def load(cls, model: str, drafter: tuple[str, ...], middles: Sequence[str] = ()) -> ModelSet:
         """Load the models that `--model`, `--drafter` and `--middle` name.
 
         Raises:
@@ -54,11 +55,10 @@ class ModelSet:
         eos = eos_token_ids(checkpoint, tokenizer)
         loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
-            raise BadRequestError(f"--drafter is {drafter}, but a benchmark needs a drafter: name one")
-        between = tuple(
-            MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
-            for middle in middles
-        )
+            raise BadRequestError(
+                f"--drafter is {drafter_label(drafter)}, but a benchmark needs a drafter: name one"
+            )
+        between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
 
     def fingerprints(self) -> dict[str, Any]:
@@ -87,3 +87,8 @@ class ModelSet:
         if split not in self._blocks:
             self._blocks[split] = load_blocks(self.checkpoint, split)
         return self._blocks[split]
+
+
+def _load_middle(middle: str, tokenizer: Any, vocab_size: int) -> LanguageModel:
+    _, checkpoint = WholeModel.matching(middle, tokenizer, dtype="float32", vocab_size=vocab_size)
+    return LanguageModel.load(checkpoint, vocab_size, torch.float32)

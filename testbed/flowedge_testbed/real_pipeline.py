@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowedge.agent.roles.draft_models import PREFILL_ROWS
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
+from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
 from flowedge_testbed.profiles import library
@@ -53,7 +54,7 @@ class RealPipeline:
         return {
             "hosts": [self.spec.draft_node, *self.spec.stages],
             "model": self.spec.model,
-            "drafter": self.spec.drafter,
+            "drafter": drafter_label(self.spec.drafter),
             "quant": self.quant,
             "split": list(self.spec.split),
             "watts": [None if watts is None else watts.model_dump() for watts in self.watts],

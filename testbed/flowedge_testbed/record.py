@@ -122,18 +122,7 @@ def record_of(
     finished = outputs[-1].output
     if not isinstance(finished, Finished):
         raise DeadlineError(f"session {request.session} did not finish: the pipeline has nothing left to do")
-    statistics = clock.statistics(
-        outputs[-1].time,
-        session=request.session,
-        strategy=request.strategy,
-        seed=request.sampling.seed,
-        finish_reason=finished.reason,
-        prompt_tokens=len(request.prompt),
-        counters=finished.counters,
-        reports=finished.reports,
-        express_bytes=trace.express_bytes,
-        middle_reports=finished.middle_reports,
-    )
+    statistics = clock.statistics(outputs[-1].time, request, finished, trace.express_bytes)
     return record_from(statistics, tokens, last, trace, watts)
 
 

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
-from flowedge.engine.draft_node import DraftNodeSpec
+from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
-from flowedge.engine.middle_executor import MiddleExecutor
+from flowedge.engine.stage import StageSpec
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts
@@ -88,7 +89,7 @@ class VirtualBackend:
             prefill_rows=run.prefill_rows,
             observer=observer,
             blocks=models.blocks(split),
-            middles=models.middles,
+            side_models=models.middles,
         )
 
 
@@ -128,25 +129,28 @@ class ReplayBackend:
     def _pipeline(
         self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
-        stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
         vocab_size = self._models.head.vocab_size
+        stages: list[tuple[StageSpec, StageExecutor]] = [
+            (StageSpec(is_first=index == 0, width=WIDTH, vocab_size=vocab_size), ReplayStage())
+            for index in range(len(run.emulation.stages))
+        ]
+        middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
+        spec = DraftNodeSpec(
+            width=WIDTH,
+            max_positions=self._models.max_positions,
+            prefill_rows=run.prefill_rows,
+            num_stages=len(stages),
+            num_routes=1 + len(middles),
+            vocab_size=vocab_size,
+        )
         return machine_pipeline(
+            spec,
             draft_executor,
             stages,
             costs,
-            width=WIDTH,
-            vocab_size=vocab_size,
-            spec=DraftNodeSpec(
-                width=WIDTH,
-                max_positions=self._models.max_positions,
-                prefill_rows=run.prefill_rows,
-                num_stages=len(stages),
-                num_middles=len(self._models.middles),
-                vocab_size=vocab_size,
-            ),
             make_text=NoText,
             observer=observer,
-            middle_executors=[MiddleExecutor(middle) for middle in self._models.middles],
+            side_stages=[(middle.stage_spec(), middle) for middle in middles],
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
+from flowedge.drafting.choice import drafter_names, drafter_value
 from flowedge.profiling.documents.document import YamlDocument, explain, read_document
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.registry import STRATEGIES, make_strategy
@@ -26,13 +27,27 @@ class ModelSetNames(YamlDocument):
     """The real models, which supply the tokens: `bundled`, a directory or a hub id each.
 
     Attributes:
-        drafter: as in `flowedge generate --drafter`.
+        drafter: names as `flowedge generate --drafter` takes them; in the file, a single name or a list.
         middles: middle models of a PipeSpec hierarchy, the smallest first, as in `--middle`.
     """
 
     model: str = "bundled"
-    drafter: str = "bundled"
+    drafter: tuple[str, ...] = ("bundled",)
     middles: list[str] = Field(default_factory=list)
+
+    @field_validator("drafter", mode="before")
+    @classmethod
+    def _read_drafter(cls, given: Any) -> tuple[str, ...]:
+        if not isinstance(given, str | list | tuple) or not all(isinstance(name, str) for name in given):
+            raise ValueError("give the name of a drafter, or a list of names")
+        try:
+            return drafter_names(given)
+        except BadRequestError as error:
+            raise ValueError(str(error)) from error
+
+    @field_serializer("drafter")
+    def _write_drafter(self, names: tuple[str, ...]) -> str | list[str]:
+        return drafter_value(names)
 
 
 class Stages(YamlDocument):

@@ -35,7 +35,7 @@ class WorkerSettings:
     """
 
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     clock: str
     directory: Path
     traced: frozenset[str] = frozenset()

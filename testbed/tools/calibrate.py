@@ -154,7 +154,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        models = ModelSet.load("bundled", "bundled")
+        models = ModelSet.load("bundled", ("bundled",))
         directory = arguments.out or Path(scratch)
         runs = SampleRuns(models, DATASET, arguments.data, arguments.samples, directory)
         if runs.dataset == OWN:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
 from flowedge.strategies.levels.specpipe import SpecPipe
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.hit_rate import HitRates
@@ -57,13 +58,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
-    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate; bundled if not given")
     parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    models = ModelSet.load(arguments.model, arguments.drafter)
+    drafter = drafter_names(arguments.drafter or BUNDLED)
+    models = ModelSet.load(arguments.model, drafter)
     with tempfile.TemporaryDirectory() as scratch:
-        rates = measure(models, f"{arguments.model} with {arguments.drafter}", Path(scratch))
+        rates = measure(models, f"{arguments.model} with {drafter_label(drafter)}", Path(scratch))
     arguments.out.write_text(yaml.safe_dump(rates.model_dump(), sort_keys=False), encoding="utf-8")
 
 

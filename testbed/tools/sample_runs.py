@@ -33,7 +33,7 @@ class SampleRuns:
         Args:
             data: directory of the dataset's file; directory: where true paths are stored.
         """
-        own = ModelSetNames(model=models.model, drafter=models.drafter_name)
+        own = ModelSetNames(model=models.model, drafter=models.drafter_names)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
         self._backend = make_run_backend("replay", models, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)

@@ -160,7 +160,7 @@ def main() -> None:
         data=arguments.data,
         processes=arguments.processes,
     )
-    models = ModelSet.load("bundled", "bundled")
+    models = ModelSet.load("bundled", ("bundled",))
     runs = SampleRuns(models, DATASET, arguments.data, arguments.calibration_samples, arguments.out)
     every = list(assumptions(runs.emulation(PIPELINE), library.device(DEVICE)))
     with bench_progress() as progress:

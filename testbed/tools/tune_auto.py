@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.drafting.choice import BUNDLED, drafter_names
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
@@ -160,13 +161,13 @@ def main() -> int:
     parser.add_argument("--parameters", action="append", default=[], help="name=value,...; all if not given")
     parser.add_argument("--profile", default=PROFILE, help="pipeline of flowspec-table1.yaml")
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
-    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate; bundled if not given")
     parser.add_argument("--out", type=Path, required=True, help="a .json file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
         space = parse_space(arguments.parameters)
-        models = ModelSet.load(arguments.model, arguments.drafter)
+        models = ModelSet.load(arguments.model, drafter_names(arguments.drafter or BUNDLED))
         with tempfile.TemporaryDirectory() as scratch:
             datasets = arguments.datasets.split(",")
             prompts = Prompts(models, datasets, arguments.data, arguments.samples, Path(scratch))

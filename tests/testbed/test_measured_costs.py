@@ -11,7 +11,7 @@ import pytest
 from flowedge.core.messages import Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import LayerSize
 from flowedge_testbed.costs.measured_costs import read_off
 from flowedge_testbed.costs.profile_costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts

@@ -120,7 +120,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     hosts = hosts_of(cluster)
-    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", "bundled")
+    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",))
     pipeline = assemble(spec, lambda *_: None)
     # With device profiles there is energy; a sweep of options is one pipeline.
     changes = {

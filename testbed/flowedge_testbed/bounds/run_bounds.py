@@ -40,7 +40,7 @@ class RunBounds:
 def is_bounded(run: Run) -> bool:
     """Return whether devices are emulated and the drafter alone drafts, as C(M) assumes."""
     strategy = make_strategy(run.strategy, dict(run.options))
-    drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_middles > 0)
+    drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_side_routes > 0)
     return drafts_alone and isinstance(run.setup, Emulation)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge_testbed.emulation.emulation import Emulation
 
 Roofline = Callable[[int], float]  # seconds by number of rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import RECALL, parse_drafter
+from flowedge.drafting.choice import RECALL
 from flowedge.drafting.loading import DrafterKind, drafter_kinds
 from flowedge.profiling.documents.model import (
     DrafterSize,
@@ -21,7 +22,7 @@ T = TypeVar("T", Eagle3Size, SmallModelSize)
 
 
 def emulated_drafter(
-    model: ModelProfile, named: str | None, choice: str
+    model: ModelProfile, named: str | None, names: Sequence[str]
 ) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
     """Return the `drafter` and the `drafting` of an Emulation.
 
@@ -30,7 +31,7 @@ def emulated_drafter(
 
     Args:
         named: a drafter of the profile, by name.
-        choice: the real drafter, as in `--drafter`.
+        names: of the real drafter, as in `--drafter`.
 
     Raises:
         BadRequestError: when the profile has no drafter of that name, or none of the kind.
@@ -38,8 +39,8 @@ def emulated_drafter(
     if named is not None and named not in model.drafters:
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
-    kinds = drafter_kinds(choice)
-    recall = (RecallSize(kind="recall"),) if RECALL in parse_drafter(choice) else ()
+    kinds = drafter_kinds(names)
+    recall = (RecallSize(kind="recall"),) if RECALL in names else ()
     if kinds in ((), ("eagle",)) and not recall:
         return default, ()
     parts = (*(_part(model, default, kind) for kind in kinds), *recall)

@@ -6,7 +6,7 @@ from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize, weight_bytes
-from flowedge.system.memory_sums import gib, require_memory
+from flowedge.system.memory import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
 from flowedge_testbed.emulation.emulation import Emulation
 

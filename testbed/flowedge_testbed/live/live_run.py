@@ -45,7 +45,7 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
             f"device {draft_node} reports {len(statistics.stages)} stages and {statistics.new_tokens} "
             f"tokens, but there are {len(stages)} and {len(tokens)}"
         )
-    timelines = fetch_timelines([draft_node, *stages], generation.transcript.session)
+    timelines = fetch_timelines([draft_node, *stages], generation.session)
     trace = trace_of(timelines, statistics.link_bytes.get("express", 0))
     # On the virtual clock too a request ends for its client with the last token.
     latency_s = statistics.ttft_s + statistics.decode_s

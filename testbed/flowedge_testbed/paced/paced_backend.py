@@ -8,17 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flowedge.agent.roles.draft_models import PREFILL_ROWS
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.pacing import JobTiming
+from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
-from flowedge_testbed.paced.timings import ScheduleAccuracy
+from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.trace import Trace
@@ -98,7 +97,7 @@ class PacedBackend:
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
             model=self._models.model,
-            drafter=self._models.drafter_name,
+            drafter=self._models.drafter_names,
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted

@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flowedge_testbed.real_pipeline import RealPipeline
+from flowedge.drafting.choice import drafter_label
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Task
+from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report import detail_tables, sweep_tables, tables
 from flowedge_testbed.report.charted import charted, plots_of
@@ -62,7 +63,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
         + ", ".join(f"{name} {number}" for name, number in results["versions"].items()),
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
-        f"- Tokens from: {scenario.pair.model} with drafter {scenario.pair.drafter}",
+        f"- Tokens from: {scenario.pair.model} with drafter {drafter_label(scenario.pair.drafter)}",
         *_origin_of_times(plan),
     ]
     if "bundled" in results["datasets"]:

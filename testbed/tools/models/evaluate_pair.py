@@ -3,7 +3,7 @@
 The target's output is computed once. Verification is lossless, so a cycle accepts the longest path of its
 tree that lies on that output, and no further forward of the target is needed.
 
-Run: python -m testbed.tools.models.evaluate_pair --drafters bundled bundled+ngram --prompts FILE ...
+Run: python -m testbed.tools.models.evaluate_pair --drafters bundled --drafters bundled ngram ...
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.core.tree import ROOT, DraftTree
+from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
 from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -136,7 +137,9 @@ def prompt_sets(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--target", default="bundled", help="bundled, or a Llama's folder with its tokenizer")
-    parser.add_argument("--drafters", nargs="+", default=["bundled"], help="each as in flowedge generate")
+    parser.add_argument(
+        "--drafters", nargs="+", action="append", help="names joined to one drafter; repeat it for another"
+    )
     parser.add_argument("--data", type=Path, help="training data folder, for its held-out pairs")
     parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="files of {turns: [text, ...]}")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -155,7 +158,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.directory)
     target = LlamaForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32)
     choice = TargetModel(checkpoint, LMHead.load(checkpoint), tokenizer, torch.float32)
-    drafters = {name: load_drafter(name, choice) for name in arguments.drafters}
+    chosen = [drafter_names(names) for names in arguments.drafters or [BUNDLED]]
+    drafters = {drafter_label(names): load_drafter(names, choice) for names in chosen}
     shape = TreeShape(arguments.nodes, arguments.depth, arguments.width)
     print(f"T={arguments.temperature} {shape} new tokens {arguments.new_tokens} seed {arguments.seed}")
     for title, prompts in prompt_sets(tokenizer, arguments.data, arguments.prompts, arguments.limit):

@@ -14,7 +14,8 @@ from flowedge.core.arrays import Payload
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams, walk
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.jobs import DraftJob, DraftResult, Forward, GrowDraft, StageJob, Verify
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.fixed_costs import FixedCosts
