@@ -16,7 +16,7 @@ from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, De
 from flowedge.net.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
-from tests.agent.processes import AgentProcess, agents, become_pipeline
+from tests.support.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,7 +105,7 @@ def test_the_client_learns_which_device_is_lost(
         for survivor in cluster.agents:
             if survivor is not agent:
                 assert survivor.describe().name == survivor.name
-                assert survivor.process.poll() is None
+                assert survivor.running
         # The pipeline stays broken until it is set up again, and says so at once.
         with pytest.raises(DeviceLostError, match=agent.name), Client(cluster.draft_node.address) as client:
             client.generate(PROMPT).result()
@@ -114,7 +114,7 @@ def test_the_client_learns_which_device_is_lost(
         if number is signal.SIGSTOP:
             agent.signal(signal.SIGCONT)
         else:
-            agent.process.wait(10)
+            agent.wait(10)
             cluster.replace(victim)
 
 

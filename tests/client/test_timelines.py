@@ -10,7 +10,7 @@ import pytest
 from flowedge.client import Client
 from flowedge.client.timelines import fetch_timelines, measure_offset
 from flowedge.core.errors import DeviceError, DeviceLostError
-from tests.agent.processes import agents
+from tests.support.processes import agents
 
 
 def test_the_clocks_of_one_machine_are_one() -> None:

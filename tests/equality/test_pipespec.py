@@ -17,7 +17,7 @@ from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
 from tests.drafting.conftest import save_small_lm
 from tests.equality.conftest import Pair, expected, request, token_ids
-from tests.truncated import first_layers
+from tests.support.truncated import first_layers
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=13)}
 SPLITS = {1: [8], 4: [2, 2, 2, 2]}

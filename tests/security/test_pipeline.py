@@ -9,7 +9,7 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.security import process
 from flowedge.security.credentials.certificate_role import CertificateRole
-from tests.security.clusters import Cluster, agents
+from tests.security.clusters import Cluster, members
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_output_over_mutual_tls_is_the_plain_models(
         *(cluster.member(n, CertificateRole.AGENT) for n in ("v1", "v2")),
     ]
     client = cluster.member("laptop", CertificateRole.CLIENT)
-    with agents(states, "--no-advertise") as running:
+    with members(states) as running:
         peers = ",".join(agent.address for agent in running)
         options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "12", "--check"]
         prompt = ["--prompt", "Tell me a story about a lamp.", "--cluster-dir", str(client)]
