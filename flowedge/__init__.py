@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flowedge import version
 
 if TYPE_CHECKING:
     from flowedge.client import AsyncClient, Client
+    from flowedge.core.errors import (
+        AccessError,
+        BadRequestError,
+        CapacityError,
+        CheckpointError,
+        DeadlineError,
+        DeviceError,
+        DeviceLostError,
+        DrainingError,
+        FlowEdgeError,
+        ProtocolError,
+    )
 
 __version__ = version.VERSION
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = [
+    "AccessError",
+    "AsyncClient",
+    "BadRequestError",
+    "CapacityError",
+    "CheckpointError",
+    "Client",
+    "DeadlineError",
+    "DeviceError",
+    "DeviceLostError",
+    "DrainingError",
+    "FlowEdgeError",
+    "ProtocolError",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the client when it is first asked for: an idle agent has no use for it."""
-    if name in ("Client", "AsyncClient"):
-        from flowedge import client  # noqa: PLC0415
-
-        return getattr(client, name)
-    raise AttributeError(f"module 'flowedge' has no attribute {name!r}")
+    """Import the client or the errors when they are first asked for: an idle agent needs no client."""
+    if name not in __all__:
+        raise AttributeError(f"module 'flowedge' has no attribute {name!r}")
+    source = "flowedge.client" if name in ("Client", "AsyncClient") else "flowedge.core.errors"
+    return getattr(import_module(source), name)

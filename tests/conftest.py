@@ -47,7 +47,7 @@ def cluster4(processes_end: None) -> Iterator[str]:
     """
     with agents(names_of_agents(5), advertise=True) as cluster:
         addresses = [agent.address for agent in cluster]
-        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
+        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
         yield addresses[0]
 
 

@@ -1,0 +1,1 @@
+"""The agent, one process a device: its config, roles, services and operation."""

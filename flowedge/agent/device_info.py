@@ -1,4 +1,4 @@
-"""Who a device is, and where it is reached."""
+"""The identity of a device and its addresses."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import uuid
 from dataclasses import dataclass, field
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
 from flowedge.security.process import current
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory_room import MemorySettings, read_available_memory, resident_bytes
+from flowedge.system.memory import MemorySettings, read_available_memory, resident_bytes
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
 
 def device_name(config: AgentConfig) -> str:
-    """What the device is called."""
+    """Return the name of the device."""
     return config.agent.name or platform.node() or "device"
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A running agent; `port` is the one it listens on, `instance` another one at each start."""
+    """Identity and address of a running agent.
+
+    Attributes:
+        id: the same at every start; instance: another one at each start.
+        kind: of the hardware; host, port: where the agent listens.
+    """
 
     id: str
     name: str
@@ -36,13 +41,11 @@ class DeviceInfo:
 
     @classmethod
     def of(cls, config: AgentConfig, port: int, device_id: str | None = None) -> DeviceInfo:
-        """The identity of this device; without an id (see device_id.py) it has a new one."""
-        name = device_name(config)
-        kind = config.agent.device_kind or device_kind()
+        """Return the identity of this device; without an id (see device_id.py) it gets a new one."""
         return cls(
             device_id or uuid.uuid4().hex[:16],
-            name,
-            kind,
+            device_name(config),
+            config.agent.device_kind or device_kind(),
             config.agent.host or "127.0.0.1",
             port,
             memory=config.memory,
@@ -50,21 +53,21 @@ class DeviceInfo:
 
     @property
     def address(self) -> str:
-        """Where it listens; the host may be a wildcard."""
+        """The address on which the agent listens; its host may be a wildcard."""
         return join_address(self.host or "0.0.0.0", self.port)
 
     def address_for(self, peer: str) -> str:
-        """The address at which the device at `peer` reaches this one."""
+        """Return the address at which the device at the address `peer` reaches this one."""
         if self.host not in WILDCARDS:
             return self.address
         host, port = split_address(peer)
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing; it has the system choose the way, and so our address
+            probe.connect(target)  # sends nothing, but the system chooses a route and so our address
             return join_address(str(probe.getsockname()[0]), self.port)
 
     def record(self) -> AdvertisedDevice:
-        """What the device advertises."""
+        """Return what the device advertises by zeroconf."""
         return AdvertisedDevice(
             name=self.name,
             id=self.id,
@@ -78,7 +81,7 @@ class DeviceInfo:
         )
 
     def describe(self) -> pb.Device:
-        """What the device says of itself, apart from its role."""
+        """Return the device's description, without its role."""
         room = read_available_memory(self.memory)
         return pb.Device(
             id=self.id,

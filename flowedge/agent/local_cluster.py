@@ -1,4 +1,4 @@
-"""A pipeline's agents as processes of this machine, for trying things out and for tests."""
+"""The agents of a pipeline as processes of this machine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 
 AgentCommand = Callable[[int, str], list[str]]
-"""The command that starts the agent of a name, by its place among the agents: the draft node first."""
+"""Returns the command that starts an agent, by its place (the draft node is 0) and its name."""
 
 
-def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no place in particular)
-    """The agent of this installation, on loopback; the file of an agent that serves here is not its own."""
+def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (the same at every place)
+    """Return the command of this installation's agent, on loopback, without a configuration file."""
     command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
     return [
         *command,
@@ -41,14 +41,18 @@ def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (of no pl
         name,
         "--config",
         os.devnull,
-        "--hub",  # as the command that starts them may
+        "--hub",  # the command that starts the agents may ask the hub, too
         "--exit-with-parent",
     ]
 
 
 @dataclass
 class LocalAgent:
-    """One agent process; `address` is known once it listens."""
+    """One agent process.
+
+    Attributes:
+        log: file of its output; address: where it listens, "" before it does.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
@@ -60,19 +64,19 @@ class LocalAgent:
         return self.process.pid
 
     def output_tail(self) -> str:
-        """The last line it wrote, to say why it ended."""
+        """Return the last line of its output, which tells why it ended."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it wrote nothing"
 
 
 class LocalCluster:
-    """N stage agents, a draft node, and agents for middle models, on loopback; leaves no process behind.
+    """Agents on loopback: a draft node, stages, and agents for middle models. No process is left behind.
 
-    Each is a real agent process with one compute thread. They end with this process however it ends: an agent
-    stops when its standard input does.
+    Each agent is a process with one thread in torch. It stops when its standard input closes, so that it ends
+    with this process, however this process ends.
 
     Attributes:
-        draft_node, stages, middles: the agents, once started; `agents` is all of them in this order.
+        agents: all of them, once started: the draft node, the stages, the agents for middle models.
     """
 
     def __init__(
@@ -85,11 +89,14 @@ class LocalCluster:
         start_timeout_s: float = _START_TIMEOUT_S,
         command: AgentCommand = agent_command,
     ) -> None:
-        """Names are `name`-d0, `name`-v1 and so on, with a random part so that clusters do not meet.
+        """Prepare agents, which `start` starts.
 
-        draft_node: whether there is an agent for one; without, this process is to be the draft node.
-        command: an agent that says where it listens, as that of `flowedge agent` does, and stops when its
-            standard input closes.
+        Args:
+            stages, middles: numbers of agents.
+            name: the agents are `name`-d0, `name`-v1 and so on, with a random part that makes names unique.
+            draft_node: whether there is an agent for the draft node; without it this process has to be it.
+            command: its agent must say where it listens, as `flowedge agent` does, and stop when its standard
+                input closes.
         """
         if not 1 <= stages <= MAX_LOCAL_STAGES - middles:
             raise BadRequestError(
@@ -121,9 +128,11 @@ class LocalCluster:
         return self.agents[self._first_stage + self._num_stages :]
 
     def start(self) -> None:
-        """Starts all agents at once and waits until they listen.
+        """Start all agents at once and wait until they listen. Upon an error no agent is left.
 
-        DeviceError when one ends instead, DeadlineError when one is not ready in time; none is left then.
+        Raises:
+            DeviceError: when an agent ends instead.
+            DeadlineError: when an agent does not listen in time.
         """
         self._logs = tempfile.TemporaryDirectory(prefix="flowedge-")
         try:
@@ -138,7 +147,7 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """Asks all agents to end and kills those that have not after a few seconds."""
+        """Ask all agents to end, and kill those that do not within a few seconds."""
         for agent in self.agents:
             agent.process.terminate()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -171,17 +180,17 @@ def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
                 "PYTHONUNBUFFERED": "1",
-                # Not this machine's: agents for one run are of no cluster, and speak to this process alone.
+                # Its own, so that the agents belong to no cluster and speak to this process alone.
                 "FLOWEDGE_STATE_DIR": str(logs / "state"),
             },
-            start_new_session=True,  # Ctrl-C is for the command; it stops its agents itself
+            start_new_session=True,  # Ctrl-C reaches this process only, which stops the agents
         )
     return LocalAgent(name, process, log)
 
 
 def _await_address(agent: LocalAgent, deadline: float, timeout_s: float) -> str:
     while True:
-        # Asked before the log is read: what it wrote before it ended is then in the log.
+        # Asked before the log is read, so that the log is complete if the agent has ended.
         ended = agent.process.poll() is not None
         found = _LISTENING.search(agent.log.read_text(encoding="utf-8", errors="replace"))
         if found:

@@ -1,46 +1,27 @@
-"""Asking a draft node prompt by prompt, showing the text as it comes."""
+"""Asks a draft node prompt by prompt, and shows the text as it comes."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flowedge.cli.measured import Measured
+from flowedge.cli.prompt_answer import PromptAnswer
+from flowedge.cli.report import JsonReport
+from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client
 from flowedge.client.request import GenerateOptions
+from flowedge.client.statistics import typed_statistics
 from flowedge.core.sampling import SamplingParams
+from flowedge.models.libraries import import_libraries
 
 if TYPE_CHECKING:
-    from flowedge.cli.check import Checker, Verdict
-    from flowedge.cli.report import JsonReport
-    from flowedge.cli.screens.answer_screen import AnswerScreen
-
-
-@dataclass(frozen=True)
-class PromptAnswer:
-    """One prompt's output, what it took, and what the check found.
-
-    Attributes:
-        client_ttft_s: from the request to the first token as this client saw it.
-        verdict: None when it was not checked.
-    """
-
-    prompt: str
-    prompt_ids: tuple[int, ...]
-    token_ids: list[int]
-    text: str
-    seed: int
-    finish_reason: str
-    measured: Measured
-    client_ttft_s: float
-    verdict: Verdict | None
+    from flowedge.cli.check import Checker
 
 
 def answer_all(
-    questions: Sequence[str],
+    prompts: Sequence[str],
     address: str,
     options: GenerateOptions,
     report: JsonReport,
@@ -49,26 +30,26 @@ def answer_all(
     check: bool,
     timeout_s: float,
 ) -> None:
-    """Asks the draft node at `address` all questions; the report has the answers, also when one fails."""
+    """Ask the draft node at `address` all prompts; the report is written even when a prompt fails."""
     checker = _load_checker(report.request.model, report.request.quant, screen) if check else None
     with Client(address, timeout_s=timeout_s) as client:
-        report.note_devices(client.describe())
+        report.draft_node = client.describe()
         try:
-            for number, question in enumerate(questions, 1):
-                screen.announce(number, len(questions), question)
-                answer = ask(client, question, options, checker)
-                report.add(answer)
-                screen.show_answer(answer, several=len(questions) > 1)
+            for number, prompt in enumerate(prompts, 1):
+                screen.announce(number, len(prompts), prompt)
+                answer = ask(client, prompt, options, checker)
+                report.answers.append(answer)
+                screen.show_answer(answer, several=len(prompts) > 1)
         finally:
             report.write()
     screen.show_summary(report.answers)
 
 
-def ask(client: Client, question: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:
-    """Streams the answer to stdout; checks it when there is a checker."""
+def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:
+    """Stream the answer to standard output; compare it with the plain model's if there is a checker."""
     started = time.monotonic()
     first_token = started
-    with client.generate(question, options=options) as generation:
+    with client.generate(prompt, options=options) as generation:
         for chunk in generation:
             if first_token == started:
                 first_token = time.monotonic()
@@ -83,20 +64,21 @@ def ask(client: Client, question: str, options: GenerateOptions, checker: Checke
         prompt_ids, token_ids = generation.prompt_ids, generation.token_ids
         verdict = checker.judge(prompt_ids, token_ids, sampling, reason, options.max_new_tokens)
     return PromptAnswer(
-        prompt=question,
+        prompt=prompt,
         prompt_ids=generation.prompt_ids,
         token_ids=generation.token_ids,
         text=generation.text,
         seed=seed,
         finish_reason=reason,
-        measured=Measured.of(generation.statistics),
+        statistics=typed_statistics(generation.statistics),
         client_ttft_s=first_token - started,
         verdict=verdict,
     )
 
 
 def _load_checker(model: str, quant: str, screen: AnswerScreen) -> Checker:
-    from flowedge.cli.check import Checker  # noqa: PLC0415 (it imports torch)
-
     screen.progress("this machine", "loading the whole model into this process, to check with")
+    import_libraries()
+    from flowedge.cli.check import Checker  # noqa: PLC0415 (only --check needs torch)
+
     return Checker(model, quant)

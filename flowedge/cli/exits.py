@@ -1,4 +1,4 @@
-"""Exit codes of the command line; 0 is done."""
+"""Exit codes of the command line; 0 means success."""
 
 from __future__ import annotations
 

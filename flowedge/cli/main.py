@@ -1,4 +1,4 @@
-"""The `flowedge` command and its subcommands, each imported when it is run."""
+"""The `flowedge` command; the module of a subcommand is imported when the subcommand is run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
 
-PLUGINS = "flowedge.commands"  # entry points of other distributions that add commands
+PLUGINS = "flowedge.commands"  # group of entry points by which other distributions add commands
 
-# The common ancestor of typer's usage errors; newer versions no longer export it by name.
+# The base class of typer's usage errors; newer versions no longer export it by name.
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is defined (module:attribute, a function or a Typer), and its line in --help."""
+    """A command.
+
+    Attributes:
+        target: "module:attribute" of a function or a Typer.
+        help: its line in `flowedge --help`.
+    """
 
     target: str
     help: str
@@ -36,11 +41,11 @@ COMMANDS = {
     ),
     "devices": CommandEntry(
         "flowedge.cli.commands.devices:devices",
-        "List the agents on the network, what they have and what they do.",
+        "List the agents on the network, their resources and their roles.",
     ),
     "doctor": CommandEntry(
         "flowedge.cli.commands.doctor:doctor",
-        "Look for what keeps devices from working together: network, clocks, versions, libraries, memory.",
+        "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
     ),
     "agent": CommandEntry(
         "flowedge.cli.commands.agent:agent",
@@ -48,10 +53,10 @@ COMMANDS = {
     ),
     "release": CommandEntry(
         "flowedge.cli.commands.release:release",
-        "Have agents give up their roles and free their memory; what they are generating ends with an error.",
+        "Have agents give up their roles and free their memory; running requests end with an error.",
     ),
     "cluster": CommandEntry(
-        "flowedge.cli.commands.cluster:cluster", "Make a cluster and say who belongs to it."
+        "flowedge.cli.commands.cluster:cluster", "Make a cluster and manage its members."
     ),
     "join": CommandEntry(
         "flowedge.cli.commands.join:join",
@@ -62,26 +67,25 @@ COMMANDS = {
         "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only.",
     ),
     "models": CommandEntry(
-        "flowedge.cli.commands.models:models",
-        "List what weights are cached where; bring, drop and check them.",
+        "flowedge.cli.commands.models:models", "List cached weights; fetch, delete and verify them."
     ),
     "demo": CommandEntry(
         "flowedge.cli.commands.demo:demo",
-        "Show it all on one machine: agents that find each other, one answer, and the check of it.",
+        "Show a pipeline on this machine: agents that find each other, an answer, and the check of it.",
     ),
     "profile": CommandEntry(
         "flowedge.cli.commands.profile:profile",
-        "Measure devices, and the links between them, and write profiles and a scenario that runs on them.",
+        "Measure devices and the links between them; write profiles and a scenario that runs on them.",
     ),
     "train-drafter": CommandEntry(
         "flowedge.cli.commands.train_drafter:train_drafter",
-        "Train an EAGLE head for a target; given again after an interruption, the command goes on.",
+        "Train an EAGLE head for a target; repeat the command to go on after an interruption.",
     ),
 }
 
 
 def all_commands() -> dict[str, CommandEntry]:
-    """Return the commands of this distribution, then those that installed plugins add."""
+    """Return the commands of this distribution, then the commands that installed plugins add."""
     plugins = {
         point.name: CommandEntry(point.value, "" if point.dist is None else point.dist.metadata["Summary"])
         for point in entry_points(group=PLUGINS)
@@ -90,9 +94,9 @@ def all_commands() -> dict[str, CommandEntry]:
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """A command group that imports a command's module only when the command is run.
+    """A group that imports a command's module only when the command is run.
 
-    `--help` prints the lines of `CommandEntry` and imports nothing.
+    `--help` prints the lines of COMMANDS and imports no command.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (click's signature)
@@ -138,7 +142,7 @@ def flowedge(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code; what went wrong is one line on stderr."""
+    """Run a command and return its exit code; an error is printed as one line on stderr."""
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="flowedge", standalone_mode=False)
@@ -155,7 +159,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command line of this process and exit."""
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     sys.exit(run())
@@ -173,7 +177,7 @@ def _complain(message: str) -> None:
 
 
 def _report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error nobody foresaw: still one line, with the way to see more."""
+    """Print an unforeseen error as one line, with the way to see its traceback."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""

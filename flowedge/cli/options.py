@@ -1,20 +1,32 @@
-"""Values of options that several commands share."""
+"""Options that several commands share, and checks of their values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
+from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import split_address
-from flowedge.strategies.base import HierarchicalStrategy, Strategy
 
 BUNDLED = choice.BUNDLED
+MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AskPeers = Annotated[
+    str | None, typer.Option("--peers", help="Ask these agents (host:port,...) instead of searching.")
+]
+Split = Annotated[
+    str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")
+]
 
 
 class Quant(str, Enum):
-    """How the linear layers of a block are quantised (see flowedge.models.quant.quantize)."""
+    """Quantisations of the linear layers of a block (see flowedge.models.quant.quantize)."""
 
     NONE = "none"
     INT8 = "int8"
@@ -26,7 +38,7 @@ class Quant(str, Enum):
 
 
 class Dtype(str, Enum):
-    """The dtype of weights that are not quantised (see flowedge.models.layers.tensors)."""
+    """Dtypes of weights that are not quantised (see flowedge.models.layers.tensors)."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -34,60 +46,50 @@ class Dtype(str, Enum):
 
 
 class Noise(str, Enum):
-    """What drafts are ranked by above temperature 0; the names are those of flowedge.core.request."""
+    """What drafts are ranked by above temperature 0 (see flowedge.core.request)."""
 
     PLAIN = "plain"
     SHARED = "shared"
-
-
-class DraftNoise(str, Enum):
-    """Which of these a benchmark runs."""
-
-    PLAIN = "plain"
-    SHARED = "shared"
-    BOTH = "both"
 
 
 def split_peers(text: str) -> list[str]:
-    """The addresses of "host:port,host:port"; BadRequestError for one that is none."""
+    """Return the addresses of a text "host:port,host:port".
+
+    Raises:
+        BadRequestError: when an address is malformed.
+    """
     addresses = [part.strip() for part in text.split(",")]
     for address in addresses:
         split_address(address)
     return addresses
 
 
-def default_drafter(model: str, drafter: str | None, strategy: str) -> str:
-    """The drafter that was asked for, or the model's own; BadRequestError when one is needed and unknown."""
-    if drafter is not None:
-        return drafter
+DRAFTER_HELP = (
+    "EAGLE head or small language model (a directory or hub id), ngram, or none; the bundled model has "
+    "bundled, bundled-small and bundled-eagle3. Repeat the option to join several, the best first: "
+    "--drafter bundled --drafter recall --drafter ngram."
+)
+
+
+def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tuple[str, ...]:
+    """Return the names of --drafter with local paths made absolute; without the option, the model's own.
+
+    Raises:
+        BadRequestError: when the names cannot be joined, or the strategy needs a drafter and none is known.
+    """
+    if given:
+        return tuple(map(local_path, drafter_names(given)))
     if model == BUNDLED:
-        return BUNDLED
+        return (BUNDLED,)
     if strategy == "autoregressive":
-        return choice.NO_DRAFTER
+        return ()
     raise BadRequestError(
-        f"--strategy {strategy} needs a drafter for {model}: give --drafter, and {choice.NGRAM} needs no "
-        "weights, or use --strategy autoregressive"
+        f"--strategy {strategy} needs a drafter for {model}: give --drafter ({choice.NGRAM} needs no "
+        "weights), or use --strategy autoregressive"
     )
 
 
-def middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
-    """The models of --middle; BadRequestError when there are none in it, or the strategy uses none."""
-    if text is None:
-        return ()
-    models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
-    if not models:
-        raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
-    if not isinstance(strategy, HierarchicalStrategy):
-        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
-    return models
-
-
 def local_path(source: str) -> str:
-    """A model's source with a path of this machine made absolute; anything else as it is."""
+    """Return a model's name, with a path of this machine made absolute."""
     path = Path(source).expanduser()
     return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
-
-
-def local_drafter(drafter: str) -> str:
-    """A drafter with paths of this machine made absolute. BadRequestError for one that cannot be read."""
-    return choice.map_sources(drafter, local_path)

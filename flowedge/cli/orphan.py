@@ -1,4 +1,4 @@
-"""An agent that was started by a command must not outlive it."""
+"""Ends an agent together with the command that started it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GRACE_S = 5.0
 
 
 def stop_when_input_closes() -> None:
-    """Watches standard input, a pipe whose other end the parent holds: it closes however the parent ends."""
+    """Stop this process when standard input, a pipe from the parent, closes, however the parent ends."""
     threading.Thread(target=_watch, name="flowedge-orphan", daemon=True).start()
 
 
@@ -21,4 +21,4 @@ def _watch() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_S)
-    os._exit(1)  # the orderly way out hangs
+    os._exit(1)  # the orderly shutdown hangs

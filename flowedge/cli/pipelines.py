@@ -1,11 +1,11 @@
-"""Which agents serve a command: local ones started for it, named ones, or those on the network."""
+"""The pipeline that serves a command, on agents started here, named agents, or agents of the network."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from flowedge.agent.config.loading import load_config
@@ -14,31 +14,37 @@ from flowedge.client import Client, Device
 from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
-from flowedge.client.transfer import OnTransfer
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
 from flowedge.placement.split import split_counts
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
+from flowedge.weights.fetch.progress import OnTransfer
+
+Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PipelineRequest:
-    """What the command line asks for; at most one of `stages` and `peers` is given.
+    """What the command line asks for; agents of the network serve it if neither stages nor peers are given.
 
     Attributes:
+        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
         stages: number of local stage agents to start for the run.
-        peers: addresses, the draft node's first, then the stages' in order, then those of the middle models.
+        peers: addresses of the draft node, the stages in order, and the agents of the middle models.
+        discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
-        discover_s: how long to look for agents when neither is given.
+
+    Raises:
+        BadRequestError: when stages and peers are both given, or the split does not fit them.
     """
 
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     quant: str = "none"
     split: str | None = None
     stages: int | None = None
@@ -47,7 +53,6 @@ class PipelineRequest:
     middles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """BadRequestError for what cannot be asked for together."""
         if self.stages is not None and self.peers is not None:
             raise BadRequestError("give either --stages or --peers")
         if self.split is not None:
@@ -58,115 +63,117 @@ class PipelineRequest:
                     f"--split {self.split} is for {len(counts)} stages, but there are {stages}"
                 )
 
-    def spec(self, draft_node: str, stages: tuple[str, ...], middles: tuple[str, ...] = ()) -> PipelineSpec:
-        """The pipeline over these agents. BadRequestError without one for each middle model."""
-        if len(middles) != len(self.middles):
+    def spec(self, draft_node: str, others: tuple[str, ...]) -> PipelineSpec:
+        """Return the pipeline over these agents, the last of which serve the middle models.
+
+        Raises:
+            BadRequestError: when there is not an agent for each middle model, and for a stage.
+        """
+        stages = len(others) - len(self.middles)
+        if stages < 0:
             raise BadRequestError(
-                f"{len(self.middles)} middle models take an agent each, but {len(middles)} are left for them"
+                f"{len(self.middles)} middle models need an agent each, but {len(others)} agents are left"
             )
         return PipelineSpec(
             draft_node=draft_node,
-            stages=stages,
+            stages=others[:stages],
             model=self.model,
             drafter=self.drafter,
             quant=self.quant,
             split=tuple(split_counts(self.split)) if self.split is not None else (),
-            middles=tuple(zip(self.middles, middles, strict=True)),
+            middles=tuple(zip(self.middles, others[stages:], strict=True)),
         )
 
-    def over(self, draft_node: str, others: tuple[str, ...]) -> PipelineSpec:
-        """The pipeline over these agents, of which the last are for the middle models."""
-        stages = max(len(others) - len(self.middles), 0)
-        return self.spec(draft_node, others[:stages], others[stages:])
-
     def is_served_by(self, address: str, device: Device) -> bool:
-        """Whether the draft node at an address has just such a pipeline."""
+        """Return whether the device at an address is the draft node of the pipeline that is asked for."""
         if not device.stage_addresses or len(device.middles) != len(self.middles):
             return False
         middles = tuple(middle for _, middle in device.middles)
-        return self.spec(address, device.stage_addresses, middles).is_served_by(device)
+        return self.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
 
 
 @contextmanager
 def open_pipeline(
     request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
 ) -> Iterator[str]:
-    """The address of a draft node whose pipeline is ready; agents started for it end with the context.
+    """Yield the address of a draft node whose pipeline is ready; agents started here end with the context.
 
-    on_transfer: told how far devices are with fetching their weights.
+    Args:
+        report: called with what each device is doing.
+        on_transfer: called while a device fetches weights.
     """
-    if request.stages is not None:
-        cluster = LocalCluster(request.stages, middles=len(request.middles))
-        beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-        report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
-        with cluster:
-            spec = _local_spec(request, cluster)
-            assemble(spec, report, on_transfer=on_transfer)
-            yield spec.draft_node
-    elif request.peers is not None:
-        yield _use_peers(request, request.peers, report, on_transfer)
-    else:
-        yield _use_discovered(request, report, on_transfer)
+    with ExitStack() as started:
+        if request.stages is not None:
+            cluster = LocalCluster(request.stages, middles=len(request.middles))
+            beside = f", and {len(request.middles)} for middle models" if request.middles else ""
+            report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
+            started.enter_context(cluster)
+            address, *others = [agent.address for agent in cluster.agents]
+            planned: Planned = address, request.spec(address, tuple(others))
+        elif request.peers is not None:
+            planned = _on_peers(request, request.peers)
+        else:
+            planned = _on_network(request, report)
+        draft_node, missing = planned
+        if missing is not None:
+            assemble(missing, report, on_transfer=on_transfer)
+        yield draft_node
 
 
-def _local_spec(request: PipelineRequest, cluster: LocalCluster) -> PipelineSpec:
-    return request.over(cluster.draft_node.address, tuple(agent.address for agent in cluster.agents[1:]))
-
-
-def _use_peers(
-    request: PipelineRequest, peers: tuple[str, ...], report: OnProgress, on_transfer: OnTransfer
-) -> str:
-    draft_node = describe(peers[0])
+def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> Planned:
+    """Plan a pipeline on named agents."""
+    device = describe(peers[0])
     if len(peers) == 1:
-        if not draft_node.stage_addresses:
+        if not device.stage_addresses:
             raise BadRequestError(
                 f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
             )
-        return peers[0]
-    spec = request.over(peers[0], peers[1:])
-    if not spec.is_served_by(draft_node):
-        assemble(spec, report, on_transfer=on_transfer)
-    return peers[0]
+        return peers[0], None
+    wanted = request.spec(peers[0], peers[1:])
+    return peers[0], None if wanted.is_served_by(device) else wanted
 
 
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:
-    """The agents found on the network by address: of those on loopback, where fewer than `least` are not.
+    """Return the agents found on the network, by address; agents on loopback if fewer than `least` are found.
 
-    DeadlineError when none answers, ProtocolError for one of another version.
+    Raises:
+        DeadlineError: when no agent answers.
+        ProtocolError: when an agent runs another version of the protocol.
+        AccessError: when all agents belong to other clusters.
     """
     settings = load_config().config.discovery
-    records = asyncio.run(discover(discover_s, settings=settings))
-    if not records and not settings.peers:
+    advertised = asyncio.run(discover(discover_s, settings=settings))
+    if not advertised and not settings.peers:
         raise DeadlineError(
-            f"no agent answered within {discover_s:g} s: start some with `flowedge agent`, name "
+            f"no agent answered within {discover_s:g} s: start agents with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
         )
-    ours = _of_this_cluster(records, settings.peers)
-    for record in ours:
-        if record.mismatch:
-            raise ProtocolError(record.mismatch)
+    ours = _of_this_cluster(advertised, settings.peers)
+    for device in ours:
+        if device.mismatch:
+            raise ProtocolError(device.mismatch)
     named = _answering_peers(settings.peers)
     known = {device.instance for device in named.values() if device.instance}
-    found = [record for record in ours if record.instance not in known]
-    return named | dict(answering(record) for record in _reachable(found, least - len(named)))
+    found = [device for device in ours if device.instance not in known]
+    return named | dict(first_answer(device) for device in _reachable(found, least - len(named)))
 
 
-def _of_this_cluster(records: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
-    """Devices of this machine's cluster; the log names the others. AccessError when there are only others."""
-    foreign = {record.id: current().foreign(record.name, record.cluster) for record in records}
+def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
+    """Return the devices of this machine's cluster; the log names the others."""
+    foreign = {device.id: current().foreign(device.name, device.cluster) for device in advertised}
     reasons = [reason for reason in foreign.values() if reason is not None]
     for reason in reasons:
         _log.warning("ignored: %s", reason)
-    if reasons and len(reasons) == len(records) and not peers:
+    if reasons and len(reasons) == len(advertised) and not peers:
         raise AccessError(
-            f"all agents that answered are of other clusters: {'; '.join(reasons)}. Join it with a token "
-            "of it (flowedge join TOKEN), or let them join this one's"
+            f"all agents that answered belong to other clusters: {'; '.join(reasons)}. Join their cluster "
+            "with a token (flowedge join TOKEN), or have them join this machine's"
         )
-    return [record for record in records if foreign[record.id] is None]
+    return [device for device in advertised if foreign[device.id] is None]
 
 
 def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
-    """The agents of the configuration that answer, by address."""
+    """Return the agents named in the configuration that answer, by address."""
     devices = {}
     for peer in peers:
         try:
@@ -176,51 +183,49 @@ def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
     return devices
 
 
-def answering(record: AdvertisedDevice) -> tuple[str, Device]:
-    """The first address of a device at which it answers. Raises the error of the last one when none does."""
-    *others, last = record.addresses
+def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
+    """Return the first address at which a device answers, and its answer.
+
+    Raises:
+        FlowEdgeError: the error at the last address, when the device answers at no address.
+    """
+    *others, last = advertised.addresses
     for address in others:
         try:
-            return address, _described_as(record, address)
+            return address, _answer_at(address, advertised)
         except FlowEdgeError as error:
-            _log.info("%s is not reached at %s: %s", record.name, address, error)
-    return last, _described_as(record, last)
+            _log.info("%s is not reached at %s: %s", advertised.name, address, error)
+    return last, _answer_at(last, advertised)
 
 
-def _described_as(record: AdvertisedDevice, address: str) -> Device:
-    device = describe(address, record.name)
-    if device.id != record.id:
-        raise other_device(address, record, device)
+def _answer_at(address: str, advertised: AdvertisedDevice) -> Device:
+    device = describe(address, advertised.name)
+    if device.id != advertised.id:
+        raise other_device(address, advertised, device)
     return device
 
 
-def _use_discovered(request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer) -> str:
+def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
+    """Return the addresses of idle agents, and "name (role)" of the others for people."""
+    idle = [address for address, device in devices.items() if device.role == IDLE]
+    busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
+    return idle, ", ".join(busy)
+
+
+def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
+    """Plan a pipeline on agents of the network: one that is ready, or one of idle agents."""
     devices = find_devices(request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
-            return address
-    return _assemble_idle(request, devices, report, on_transfer)
-
-
-def _assemble_idle(
-    request: PipelineRequest, devices: dict[str, Device], report: OnProgress, on_transfer: OnTransfer
-) -> str:
-    idle = [address for address, device in devices.items() if device.role == IDLE]
-    needed = 2 + len(request.middles)
-    if len(idle) < needed:
-        busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
-        raise FlowEdgeError(
-            f"{_needs(len(request.middles))}; {len(idle)} found"
-            + (
-                f", besides {', '.join(busy)}; name agents with --peers to give them a new role"
-                if busy
-                else ""
-            )
-        )
-    idle = _leader_first(idle, devices)
-    last = len(idle) - len(request.middles)
-    stages, middles = idle[1:last], idle[last:]
+            return address, None
+    idle, busy = split_idle(devices)
+    if len(idle) < 2 + len(request.middles):
+        besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
+        raise FlowEdgeError(f"{_needs(len(request.middles))}; {len(idle)} found{besides}")
+    draft_node, *others = _leader_first(idle, devices)
+    last = len(others) - len(request.middles)
+    stages, middles = others[:last], others[last:]
     if request.split is not None:
         wanted = len(split_counts(request.split))
         if wanted > len(stages):
@@ -228,13 +233,16 @@ def _assemble_idle(
                 f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
             )
         stages = stages[:wanted]
-    report(devices[idle[0]].name, f"is the draft node of {len(stages)} stages")
-    assemble(request.spec(idle[0], tuple(stages), tuple(middles)), report, on_transfer=on_transfer)
-    return idle[0]
+    report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
+    return draft_node, request.spec(draft_node, (*stages, *middles))
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
-    """In a cluster, the first has to be one that may be a draft node. AccessError for none."""
+    """Put first an agent that may be a draft node; outside of a cluster every agent may.
+
+    Raises:
+        AccessError: when no agent may be a draft node.
+    """
     if not current().cluster:
         return idle
     leaders = [
@@ -242,7 +250,7 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
     ]
     if not leaders:
         raise AccessError(
-            "none of the idle agents may be a draft node; join one with a token of "
+            "no idle agent may be a draft node; have a device join with a token of "
             "`flowedge cluster token --role draft-node`"
         )
     return [leaders[0], *(address for address in idle if address != leaders[0])]
@@ -257,13 +265,15 @@ def _needs(middles: int) -> str:
     )
 
 
-def _reachable(records: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:
-    """Devices that can reach each other: those on the network, or, if they are too few, those on loopback."""
-    networked = [record for record in records if not is_loopback(record.address)]
-    return networked if len(networked) >= least else [record for record in records if record not in networked]
+def _reachable(advertised: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:
+    """Return devices that can reach each other: on the network or, if there are too few, on loopback."""
+    networked = [device for device in advertised if not is_loopback(device.address)]
+    if len(networked) >= least:
+        return networked
+    return [device for device in advertised if is_loopback(device.address)]
 
 
 def describe(address: str, name: str | None = None) -> Device:
-    """What the agent at an address says of itself; `name` is what it has to be called in its cluster."""
+    """Ask the agent at an address what it is; if `name` is given, its certificate must have that name."""
     with Client(address, name=name) as client:
         return client.describe()

@@ -10,10 +10,12 @@ from flowedge.system.json_lines import read_json_lines
 
 
 def read_prompts(prompt: str | None, file: Path | None, limit: int | None) -> list[str]:
-    """The prompts to answer: the one given, or those of a JSON-lines file, at most `limit` of them.
+    """Return the prompt that is given, or the first `limit` prompts of a JSON-lines file.
 
     A line of the file is an object with "prompt", or with "turns", of which the first is used.
-    BadRequestError says which line is wrong, and how.
+
+    Raises:
+        BadRequestError: when not exactly one source is given, or a line is wrong; it names the line.
     """
     if (prompt is None) == (file is None):
         raise BadRequestError("give either --prompt or --prompts FILE.jsonl")
@@ -22,7 +24,7 @@ def read_prompts(prompt: str | None, file: Path | None, limit: int | None) -> li
     assert file is not None
     prompts = [_usable(_prompt_of(entry, where), where) for where, entry in read_json_lines(file)]
     if not prompts:
-        raise BadRequestError(f"{file}: there is no prompt in it")
+        raise BadRequestError(f"{file}: the file has no prompt")
     return prompts[:limit]
 
 

@@ -1,4 +1,4 @@
-"""`--json`: what came out and what it took, with the settings beside it."""
+"""`--json`: the answers and their statistics, with the settings beside them (fields: docs/output.md)."""
 
 from __future__ import annotations
 
@@ -10,44 +10,53 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flowedge.cli.answers import PromptAnswer
 from flowedge.cli.pipelines import PipelineRequest
+from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
+from flowedge.engine.statistics import StageUse
 from flowedge.version import VERSION
 
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")
+_TIMES = ("ttft_s", "decode_s", "total_s", "tokens_per_s")
+_COUNTS = ("segments", "empty_segments", "prunes", "draft_layers", "draft_rows_sent")
+_WORK = ("rows_computed", "rows_trimmed", "rows_wasted", "segments", "aborted", "busy_s")
 
 
 class JsonReport:
-    """The answers so far; written as one JSON file when there is one to write."""
+    """The answers so far, written as a JSON file if a file was asked for.
+
+    Attributes:
+        draft_node: what the draft node reports about itself and its stages; None before it was asked.
+    """
 
     def __init__(self, request: PipelineRequest, options: GenerateOptions, file: Path | None) -> None:
-        """BadRequestError when the file cannot be written, before anything has been computed for it."""
+        """file: None if no file was asked for.
+
+        Raises:
+            BadRequestError: when the file cannot be written, before anything is computed for it.
+        """
         self.request = request
         self.answers: list[PromptAnswer] = []
+        self.draft_node: Device | None = None
         self._options = options
         self._file = file
-        self._draft_node: Device | None = None
         if file is not None and not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
             raise BadRequestError(f"--json {file}: its folder does not exist or cannot be written")
 
     @property
     def passed(self) -> bool:
-        """Whether no answer was found to differ."""
+        """Whether no answer was found to differ from the plain model's."""
         return all(answer.verdict is None or answer.verdict.passed for answer in self.answers)
 
-    def note_devices(self, draft_node: Device) -> None:
-        """Keeps what the draft node says of itself and its stages."""
-        self._draft_node = draft_node
-
-    def add(self, answer: PromptAnswer) -> None:
-        """Takes one answer in."""
-        self.answers.append(answer)
-
     def write(self) -> None:
-        """Writes the file, if there is one."""
+        """Write the file, if a file was asked for.
+
+        Raises:
+            BadRequestError: when it cannot be written.
+        """
         if self._file is None:
             return
         try:
@@ -56,11 +65,12 @@ class JsonReport:
             raise BadRequestError(f"--json {self._file}: cannot be written: {error}") from error
 
     def content(self) -> dict[str, Any]:
-        """Everything, as JSON has it; docs/output.md explains the fields."""
-        device = self._draft_node
+        """Return the content of the file."""
+        device = self.draft_node
         return {
             "settings": {
                 **asdict(self.request),
+                "drafter": drafter_label(self.request.drafter),
                 **asdict(self._options),
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),
@@ -71,7 +81,7 @@ class JsonReport:
 
 
 def _entry(answer: PromptAnswer) -> dict[str, Any]:
-    measured = answer.measured
+    statistics, counters, verdict = answer.statistics, answer.statistics.counters, answer.verdict
     return {
         "prompt": answer.prompt,
         "prompt_tokens": len(answer.prompt_ids),
@@ -79,17 +89,29 @@ def _entry(answer: PromptAnswer) -> dict[str, Any]:
         "text": answer.text,
         "seed": answer.seed,
         "finish_reason": answer.finish_reason,
-        "rounds": measured.rounds,
-        **asdict(measured),
+        "rounds": len(counters.accepted_per_round),
+        **{name: getattr(statistics, name) for name in _TIMES},
+        "itl_s": statistics.itl_s,
+        "accepted_per_segment": counters.accepted_per_segment,
+        "accepted_per_round": counters.accepted_per_round,
+        **{name: getattr(counters, name) for name in _COUNTS},
+        "draft_node": _device_work(statistics.draft_node),
+        "stages": [_device_work(stage) for stage in statistics.stages],
+        "link_bytes": statistics.link_bytes,
+        "middles": [_device_work(middle) for middle in statistics.middles],
+        "rollbacks": counters.rollbacks,
         "client_ttft_s": answer.client_ttft_s,
-        "check": None
-        if answer.verdict is None
-        else {**asdict(answer.verdict), "passed": answer.verdict.passed},
+        "check": None if verdict is None else {**asdict(verdict), "passed": verdict.passed},
     }
 
 
+def _device_work(device: StageUse) -> dict[str, Any]:
+    work = {name: getattr(device.report, name) for name in _WORK}
+    return {"device": device.report.device, "use": device.use, **work}
+
+
 def _versions() -> dict[str, str]:
-    """Of this process; its devices run the same FlowEdge or refuse to work together."""
+    """Return the versions of this process; its devices run the same FlowEdge or refuse to work together."""
     versions = {"flowedge": VERSION, "python": platform.python_version(), "machine": platform.machine()}
     for package in _PACKAGES:
         try:

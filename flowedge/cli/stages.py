@@ -1,4 +1,4 @@
-"""Which agents hold the layers, for a command that is the draft node itself."""
+"""The agents that hold the layers, for a command that is the draft node itself."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines import find_devices
+from flowedge.cli.pipelines import find_devices, split_idle
 from flowedge.client.assembly import OnProgress
-from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.placement.split import split_counts
 
 
 @dataclass(frozen=True)
 class StagesRequest:
-    """What the command line asks for; at most one of the first three is given.
+    """What the command line asks for: stages, peers or discovered agents, or nothing of these.
 
     Attributes:
-        stages: number of local agents to start for the run; peers: addresses in the order of the layers.
-        discovered: whether to take the idle agents on the network; discover_s: how long to look for them.
+        stages: number of local agents to start for the run.
+        peers: addresses in the order of the layers.
+        discovered: whether to use the idle agents on the network.
+        split: layers of each stage, such as "2,3,3".
+        discover_s: seconds to look for agents.
+
+    Raises:
+        BadRequestError: when options exclude each other, or an agent is named twice.
     """
 
     stages: int | None = None
@@ -30,13 +35,11 @@ class StagesRequest:
     discover_s: float = 3.0
 
     def __post_init__(self) -> None:
-        """BadRequestError for what cannot be asked for together."""
-        given = (self.stages is not None, self.peers is not None, self.discovered)
-        if sum(given) > 1:
+        if (self.stages is not None) + (self.peers is not None) + self.discovered > 1:
             raise BadRequestError("give one of --stages, --peers and --devices")
         if self.split is not None:
             count = self.stages if self.peers is None else len(self.peers)
-            if not any(given):
+            if not self.any_asked:
                 raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
             if count is not None and len(self.counts) != count:
                 raise BadRequestError(
@@ -58,7 +61,7 @@ class StagesRequest:
 
 @contextmanager
 def open_stages(request: StagesRequest, report: OnProgress) -> Iterator[list[str]]:
-    """The addresses of the agents, in the order of the layers; those started for it end with the context."""
+    """Yield the addresses of agents in the order of the layers; agents started here end with the context."""
     if request.stages is not None:
         report("this machine", f"starting {request.stages} stage agents")
         with LocalCluster(request.stages, draft_node=False) as cluster:
@@ -70,13 +73,9 @@ def open_stages(request: StagesRequest, report: OnProgress) -> Iterator[list[str
 
 
 def _idle(request: StagesRequest) -> list[str]:
-    devices = find_devices(request.discover_s, least=1)
-    idle = [address for address, device in devices.items() if device.role == IDLE]
+    idle, busy = split_idle(find_devices(request.discover_s, least=1))
     wanted = len(request.counts) or len(idle)
     if not idle or wanted > len(idle):
-        busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
-        raise FlowEdgeError(
-            f"{max(1, wanted)} idle agents are needed and {len(idle)} found"
-            + (f", besides {', '.join(busy)}; free them with flowedge release" if busy else "")
-        )
+        besides = f", besides {busy}; free them with flowedge release" if busy else ""
+        raise FlowEdgeError(f"{max(1, wanted)} idle agents are needed and {len(idle)} found{besides}")
     return idle[:wanted]

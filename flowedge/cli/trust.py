@@ -1,32 +1,38 @@
-"""Options of the commands that speak to agents: under which identity, or under none."""
+"""Options of commands that call agents: which credentials they show, or none."""
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flowedge.security import process
+from flowedge.security.credentials.enrolment import refresh_credentials
+from flowedge.security.settings import SecuritySettings
+
 INSECURE_HELP = (
-    "Plaintext, also over the network: anyone there can read and use it. The other side has to say it too."
+    "Plaintext, also over the network: anyone there can read and use it. The other side has to allow it too."
 )
-_DIR_HELP = "Directory of this machine's identity in its cluster; the state directory if not given."
+ClusterDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of this machine's credentials in its cluster; the state directory if not given."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]
 
 
-def choose_identity(cluster_dir: Path | None, insecure: bool) -> None:
-    """Has this command act under an identity, which is brought up to date. Errors as Security.load."""
-    import datetime  # noqa: PLC0415
+def choose_credentials(cluster_dir: Path | None, insecure: bool) -> None:
+    """Have this process show the credentials of a directory from now on, renewed if that is due.
 
-    from flowedge.security import process  # noqa: PLC0415
-    from flowedge.security.credentials.enrolment import refresh_credentials  # noqa: PLC0415
-    from flowedge.security.settings import SecuritySettings  # noqa: PLC0415
-
+    Raises:
+        BadRequestError: when the directory is given and has no credentials.
+        AccessError: when its files cannot be used.
+    """
     directory = None if cluster_dir is None else str(cluster_dir)
     settings = SecuritySettings(cluster_dir=directory, insecure=insecure)
     security = process.use(process.Security.load(settings))
     if security.store is not None:
         refresh_credentials(security.store, datetime.datetime.now(datetime.timezone.utc))
-
-
-ClusterDir = Annotated[Path | None, typer.Option(help=_DIR_HELP)]
-Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]

@@ -1,4 +1,4 @@
-"""The Python client: ask a draft node, receive its stream."""
+"""The Python client: asks a draft node, sets up pipelines, and asks agents what they are."""
 
 from flowedge.client.aio import AsyncClient, AsyncGeneration
 from flowedge.client.device import Device

@@ -12,14 +12,14 @@ import grpc
 
 from flowedge.client.channel import CHANNEL_OPTIONS, SILENCE_S, check_address
 from flowedge.client.device import Device
-from flowedge.client.failure import ended_early, silent
 from flowedge.client.request import GenerateArguments, GenerateOptions
-from flowedge.client.stubs import agent_stub, generation_stub
-from flowedge.client.transcript import Chunk, Transcript
+from flowedge.client.transcript import Chunk, StreamedTranscript
 from flowedge.net.grpc_status import from_status
 from flowedge.security.tls.connection import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
+from flowedge.v1.agent_pb2_grpc import AgentStub
+from flowedge.v1.generation_pb2_grpc import GenerationStub
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same arguments, the same errors."""
+    """`Client` for asyncio, with the same arguments and the same errors."""
 
     def __init__(
         self,
@@ -54,21 +54,21 @@ class AsyncClient:
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> AsyncGeneration:
-        """Starts answering, as `Client.generate` does; iterate with `async for`."""
+        """Start an answer, as `Client.generate` does; iterate over it with `async for`."""
         chosen = replace(options or GenerateOptions(), **arguments)
         request = chosen.to_request(prompt, prompt_ids, request_id)
         seconds = self._timeout_s if timeout_s is None else timeout_s
 
         async def begin() -> Any:
-            return generation_stub(await self._connection.channel()).Generate(request, timeout=seconds)
+            return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
 
         beginning = asyncio.ensure_future(begin())
         note = self._connection.note
         return AsyncGeneration(beginning, self.address, self._silence_s, request.request_id, note)
 
     async def describe(self) -> Device:
-        """What the agent is and what it holds."""
-        stub = agent_stub(await self._connection.channel())
+        """Ask the agent what it is and which role it has."""
+        stub = AgentStub(await self._connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
         except grpc.aio.AioRpcError as error:
@@ -77,7 +77,7 @@ class AsyncClient:
         return Device.from_proto(reply)
 
     async def close(self) -> None:
-        """Ends the connection and every generation on it."""
+        """End the connection and every generation on it."""
         await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -89,8 +89,8 @@ class AsyncClient:
         await self.close()
 
 
-class AsyncGeneration(AsyncIterator[Chunk]):
-    """`Generation` for asyncio; `transcript` holds the answer so far."""
+class AsyncGeneration(StreamedTranscript, AsyncIterator[Chunk]):
+    """`Generation` for asyncio."""
 
     def __init__(
         self,
@@ -98,31 +98,27 @@ class AsyncGeneration(AsyncIterator[Chunk]):
         address: str,
         silence_s: float,
         request_id: str,
-        note: Callable[[grpc.aio.AioRpcError], None],
+        on_failure: Callable[[Any], None],
     ) -> None:
-        """`beginning` gives the call once it is connected; `note` is told of the error that it ends with."""
-        self.request_id = request_id
-        self.transcript = Transcript()
-        self._address = address
-        self._silence_s = silence_s
-        self._note = note
+        """beginning: gives the call once the channel is connected."""
+        super().__init__(address, silence_s, request_id, on_failure)
         self._beginning = beginning
 
     async def __anext__(self) -> Chunk:
-        while self.transcript.finish_reason is None:
-            chunk = self.transcript.apply(await self._next_event())
+        while self.finish_reason is None:
+            chunk = self.apply(await self._next_event())
             if chunk is not None:
                 return chunk
         raise StopAsyncIteration
 
-    async def result(self) -> Transcript:
-        """Waits for the end of the answer and returns it."""
+    async def result(self) -> AsyncGeneration:
+        """Wait for the end of the answer and return it."""
         async for _ in self:
             pass
-        return self.transcript
+        return self
 
     def close(self) -> None:
-        """Ends the request; harmless when it has ended."""
+        """End the request; has no effect when it has ended."""
         if not self._beginning.cancel() and self._beginning.exception() is None:
             self._beginning.result().cancel()
 
@@ -132,10 +128,9 @@ class AsyncGeneration(AsyncIterator[Chunk]):
             event = await asyncio.wait_for(call.read(), self._silence_s)
         except asyncio.TimeoutError:
             call.cancel()
-            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
+            raise self._silent() from None
         except grpc.aio.AioRpcError as error:
-            self._note(error)
-            raise from_status(error, self._address).of_request(self.request_id) from error
+            raise self._failed(error) from error
         if not isinstance(event, pb.GenerateEvent):
-            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
+            raise self._ended_early()
         return event

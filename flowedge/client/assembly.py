@@ -1,4 +1,4 @@
-"""Making a pipeline of agents."""
+"""Setting up a pipeline of agents, and releasing its agents."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from dataclasses import dataclass
 
 import grpc
 
-from flowedge.client.channel import CHANNEL_OPTIONS, check_address
+from flowedge.client.channel import check_address, open_stub, stream_ended
 from flowedge.client.device import Device
-from flowedge.client.failure import ended_early
-from flowedge.client.stubs import agent_stub
-from flowedge.client.transfer import OnTransfer, Transfer
 from flowedge.core.errors import BadRequestError, DeadlineError
-from flowedge.net.grpc_status import from_status
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.watchdog import Watchdog
-from flowedge.security.tls.channels import open_sync_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
-OnProgress = Callable[[str, str], None]  # device, what it is doing
+OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
 LOAD_TIMEOUT_S = 900.0
 
 
@@ -30,36 +27,39 @@ class PipelineSpec:
 
     Attributes:
         stages: addresses in the order of the layers.
-        model, drafter: a directory or hub id that the devices can read, or "bundled"; drafter may be "none".
-        split: layers per stage; empty for as even as possible.
-        middles: middle models of a hierarchy, smallest first: each a model, named as a drafter is, and the
-            address of its agent.
+        model: a directory or hub id that the devices can read, or "bundled".
+        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
+        split: layers of each stage; empty for as even as possible.
+        middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
+
+    Raises:
+        BadRequestError: when an address is malformed or used twice, or there is no stage.
     """
 
     draft_node: str
     stages: tuple[str, ...]
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     quant: str = "none"
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """BadRequestError when the addresses cannot make a pipeline."""
-        every = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
-        for address in every:
+        addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
+        for address in addresses:
             check_address(address)
         if not self.stages:
             raise BadRequestError("a pipeline needs a draft node and at least one stage")
-        repeated = sorted({address for address in every if every.count(address) > 1})
+        repeated = sorted({address for address in addresses if addresses.count(address) > 1})
         if repeated:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent takes one role")
 
     def is_served_by(self, device: Device) -> bool:
-        """Whether the device is the draft node of just this pipeline, of any split where none is given."""
+        """Return whether the device is the draft node of exactly this pipeline; an empty split fits any."""
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.drafter, device.quant) == (self.model, self.drafter, self.quant)
+            and (device.model, device.quant) == (self.model, self.quant)
+            and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
         )
 
@@ -70,16 +70,23 @@ def assemble(
     timeout_s: float = LOAD_TIMEOUT_S,
     on_transfer: OnTransfer = lambda *_: None,
 ) -> str:
-    """Has the draft node set up its pipeline; returns the pipeline's id when all devices have loaded.
+    """Have the draft node set up its pipeline; return the pipeline's id when all devices have loaded.
 
-    report: told what each device is doing; on_transfer: how far it is with fetching weights, again and again.
-    Raises the error of the device that failed, DeadlineError when nothing is heard for `timeout_s`.
+    Args:
+        report: called with what each device is doing.
+        timeout_s: seconds without any news after which the call is given up.
+        on_transfer: called again and again while a device fetches weights.
+
+    Raises:
+        DeadlineError: when nothing was heard for `timeout_s` seconds.
+        FlowEdgeError: the error of the device that failed.
     """
     pipeline = uuid.uuid4().hex
     role = pb.DraftNodeRole(
         pipeline=pipeline,
         model=spec.model,
-        drafter=spec.drafter,
+        drafter=drafter_label(spec.drafter),
+        drafters=spec.drafter,
         quant=spec.quant,
         stages=spec.stages,
         split=spec.split,
@@ -87,8 +94,8 @@ def assemble(
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
     )
     ready = False
-    with open_sync_channel(spec.draft_node, CHANNEL_OPTIONS) as channel:
-        call = agent_stub(channel).BecomeDraftNode(role)
+    with open_stub(spec.draft_node) as stub:
+        call = stub.BecomeDraftNode(role)
         with Watchdog(timeout_s, call.cancel) as watchdog:
             try:
                 for progress in call:
@@ -96,23 +103,26 @@ def assemble(
                     if progress.message:
                         report(progress.device, progress.message)
                     if progress.HasField("transfer"):
-                        on_transfer(progress.device, Transfer.from_proto(progress.transfer))
+                        on_transfer(progress.device, FetchProgress.from_proto(progress.transfer))
                     ready = progress.ready
             except grpc.RpcError as error:
                 if watchdog.expired:
                     raise DeadlineError(f"nothing was heard of the pipeline for {timeout_s:g} s") from error
-                raise from_status(error, spec.draft_node) from error
+                raise
     if not ready:
-        raise ended_early(spec.draft_node, "all devices were ready")
+        raise stream_ended(spec.draft_node, "all devices were ready")
     return pipeline
 
 
 def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) -> None:
-    """Has the agents give up their roles in a pipeline and free the memory."""
+    """Have agents give up their roles in a pipeline and free the memory.
+
+    Args:
+        pipeline: id of the pipeline; "" for whatever pipeline an agent is part of.
+
+    Raises:
+        FlowEdgeError: the error of the first agent that fails; the agents after it are not asked.
+    """
     for address in addresses:
-        with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
-            stub = agent_stub(channel)
-            try:
-                stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)
-            except grpc.RpcError as error:
-                raise from_status(error, address) from error
+        with open_stub(address) as stub:
+            stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)

@@ -1,8 +1,9 @@
-"""What an agent says of itself."""
+"""What an agent reports about its device and its role."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from flowedge.v1 import agent_pb2 as pb
 
@@ -11,7 +12,17 @@ IDLE = "idle"
 
 @dataclass(frozen=True)
 class Device:
-    """A device, its memory and the role it has taken; sizes are bytes."""
+    """A device, its memory and its role; sizes in bytes.
+
+    Attributes:
+        layers: half-open range of layers held by a stage; (0, 0) without a stage.
+        stage_addresses: of a draft node, its stages in pipeline order.
+        drafter: of a draft node, the names of its drafters as one text (see drafter_label).
+        middles: of a draft node, (model, address of its agent) of each middle model.
+        stage_layers: of a draft node, the number of layers of each stage.
+        instance: differs at each start of the agent.
+        certified_role: the role in its certificate; empty when the device has joined no cluster.
+    """
 
     id: str
     name: str
@@ -23,43 +34,30 @@ class Device:
     version: str
     role: str
     model: str
-    layers: tuple[int, int]  # half-open; (0, 0) when it holds none
+    layers: tuple[int, int]
     resident_bytes: int
     weight_bytes: int
     cache_bytes: int
-    stage_addresses: tuple[str, ...]  # of a draft node, in pipeline order
+    stage_addresses: tuple[str, ...]
     pipeline: str
     drafter: str
     quant: str
-    middles: tuple[tuple[str, str], ...] = ()  # of a draft node: each middle model and its agent's address
-    stage_layers: tuple[int, ...] = ()  # of a draft node, how many each of its stages holds
-    instance: str = ""  # another one at each start of the agent
-    certified_role: str = ""  # what its certificate is for; empty when it has joined no cluster
+    middles: tuple[tuple[str, str], ...] = ()
+    stage_layers: tuple[int, ...] = ()
+    instance: str = ""
+    certified_role: str = ""
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
-        """The reply to Describe."""
+        """Read the reply to Describe; an agent without a role is IDLE."""
+        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers"}
+        names = {field.name for field in fields(cls)} - converted
+        plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         return cls(
-            id=reply.id,
-            name=reply.name,
-            kind=reply.kind,
-            address=reply.address,
-            memory_total=reply.memory_total,
-            memory_available=reply.memory_available,
-            protocol_version=reply.protocol_version,
-            version=reply.version,
             role=reply.role or IDLE,
-            model=reply.model,
             layers=(reply.layer_start, reply.layer_stop),
-            resident_bytes=reply.resident_bytes,
-            weight_bytes=reply.weight_bytes,
-            cache_bytes=reply.cache_bytes,
             stage_addresses=tuple(reply.stage_addresses),
-            pipeline=reply.pipeline,
-            drafter=reply.drafter,
-            quant=reply.quant,
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
-            instance=reply.instance,
-            certified_role=reply.certified_role,
+            **plain,
         )

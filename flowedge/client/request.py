@@ -1,4 +1,4 @@
-"""Arguments of a call to what goes over the wire, checked before anything is sent."""
+"""Options of a generation, checked before they go over the wire."""
 
 from __future__ import annotations
 
@@ -33,21 +33,24 @@ class GenerateArguments(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """How to answer a prompt; the prompt itself comes with each call."""
+    """How to answer a prompt; the prompt itself comes with each call.
+
+    Raises:
+        BadRequestError: when a value is out of range.
+    """
 
     strategy: str = DEFAULT_STRATEGY
     max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
     temperature: float = 0.0  # 0 takes the most likely token
     top_p: float = 1.0  # 1 keeps all tokens
     top_k: int = 0  # 0 keeps all tokens
-    seed: int | None = None  # None: one is drawn by the draft node and reported
-    stop: Sequence[str] = ()  # strings at which the text ends, not part of it
+    seed: int | None = None  # None: the draft node draws a seed and reports it
+    stop: Sequence[str] = ()  # strings at which the text ends; they are not part of it
     strategy_options: Mapping[str, float] = field(default_factory=dict)
-    noise: Noise = "shared"  # drafts are ranked by the noise of the draws as well; plain: they are not
+    noise: Noise = "shared"  # what drafts are ranked by above temperature 0; see docs/drafters.md
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        """BadRequestError for a value out of range."""
         SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
         parse_noise(self.noise)
         if not 1 <= self.max_new_tokens < _TOKEN_LIMIT:
@@ -60,9 +63,13 @@ class GenerateOptions:
     def to_request(
         self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None
     ) -> pb.GenerateRequest:
-        """The request for one prompt, text or token ids; BadRequestError when it is not usable.
+        """Return the request for one prompt, given as text or as token ids.
 
-        request_id: one is drawn when it is None.
+        Args:
+            request_id: drawn when it is None.
+
+        Raises:
+            BadRequestError: when prompt and prompt_ids are both given or both missing, or one is empty.
         """
         request = pb.GenerateRequest(
             request_id=new_request_id() if request_id is None else check_request_id(request_id),

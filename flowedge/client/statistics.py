@@ -1,4 +1,4 @@
-"""The statistics that a draft node sent, with their types."""
+"""Statistics of a request, read with their types from what a draft node sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from flowedge.engine.statistics import RequestStatistics
 
 
 def typed_statistics(content: Mapping[str, Any]) -> RequestStatistics:
-    """What `Generation.statistics` holds; ProtocolError when something is missing or makes no sense."""
+    """Read what `Generation.statistics` holds.
+
+    Raises:
+        ProtocolError: when a value is missing, has the wrong type or cannot be true.
+    """
     try:
         statistics = _adapter().validate_python(content)
     except ValidationError as error:

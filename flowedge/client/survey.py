@@ -1,4 +1,4 @@
-"""What the agents that were found, and those that are named, say of themselves."""
+"""Asks agents what they are: agents that were found on the network, and agents named by address."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
 from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.discovery.device_record import AdvertisedDevice, mismatch
+from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
 
-ANSWER_S = 3.0  # an agent has so long for each answer
+ANSWER_S = 3.0  # seconds that an agent may take for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class AgentReply:
-    """What an agent says; `round_trip` in seconds, `wall` its clock against ours if it tells."""
+    """What an agent answered.
+
+    Attributes:
+        round_trip: seconds.
+        wall: its wall clock against ours; None when it does not report a wall clock.
+    """
 
     device: Device
     round_trip: float
@@ -30,18 +35,19 @@ class AgentReply:
 
 
 @dataclass(frozen=True)
-class Surveyed:
-    """One agent.
+class SurveyedAgent:
+    """One agent, whether it answered or not.
 
     Attributes:
-        addresses: all that are known, the one that answers first.
-        record: what it advertises; None for one that is only named.
-        answer: None when `problem` says why there is none; with an answer, `problem` is another version.
-        stale: it is advertised, but nothing has been heard of it for longer than that is good for.
+        addresses: all known addresses; the first is the address at which it answered.
+        advertised: what it advertises; None for an agent that is only named.
+        answer: None when `problem` says why there is no answer.
+        problem: with an answer, that the agent runs another protocol version.
+        stale: it was advertised, but was silent for longer than its announcement is valid.
     """
 
     addresses: tuple[str, ...]
-    record: AdvertisedDevice | None = None
+    advertised: AdvertisedDevice | None = None
     answer: AgentReply | None = None
     problem: str | None = None
     stale: bool = False
@@ -67,15 +73,15 @@ class Surveyed:
 
     @property
     def _source(self) -> Device | AdvertisedDevice | None:
-        return self.record if self.answer is None else self.answer.device
+        return self.advertised if self.answer is None else self.answer.device
 
 
 Ask = Callable[[str, str | None], AgentReply]
-"""Asks at an address; with a name, only one whose certificate has it."""
+"""Asks the agent at an address; the second argument is the name that its certificate must have, if any."""
 
 
 def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> AgentReply:
-    """Describe and a few round trips. Raises the FlowEdgeError of what fails."""
+    """Ask an agent what it is, and measure a few round trips."""
     with Client(address, silence_s=answer_s, name=name) as client:
         device = client.describe()
         exchanges = client.exchange_clocks(_EXCHANGES)
@@ -84,92 +90,100 @@ def ask(address: str, name: str | None = None, answer_s: float = ANSWER_S) -> Ag
 
 
 def survey(
-    records: Sequence[AdvertisedDevice],
+    advertised: Sequence[AdvertisedDevice],
     peers: Sequence[str] = (),
     *,
     stale: Iterable[AdvertisedDevice] = (),
     ask: Ask = ask,
-) -> list[Surveyed]:
-    """Asks them all, several at a time; sorted by name, an agent once however many ways lead to it.
+) -> list[SurveyedAgent]:
+    """Ask all agents, several at a time; return each agent once, sorted by name.
 
-    peers: addresses of agents that need not be advertised. stale: those of the records that are.
+    Args:
+        peers: addresses of agents that need not be advertised.
+        stale: the devices of `advertised` whose announcements are no longer valid.
     """
     old = frozenset(stale)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        advertised = pool.map(lambda record: _of_record(record, record in old, ask), records)
-        named = pool.map(lambda peer: _of_peer(peer, ask), peers)
-        found = [*advertised, *named]
-    return sorted(merge(found), key=lambda one: (one.name, one.id, one.address))
+        found = pool.map(lambda device: _ask_advertised(device, device in old, ask), advertised)
+        named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
+        agents = [*found, *named]
+    return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
 
 
-def merge(found: Iterable[Surveyed]) -> list[Surveyed]:
-    """One of each agent, with all of its addresses.
+def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
+    """Return each agent once, with all of its addresses.
 
-    What does not answer and has the id of one that does is an earlier start of it, and left out. What is
-    named and does not answer is left out when an agent is advertised at the address.
+    An agent that does not answer is left out when an agent of the same id answers, since that is its next
+    start, and when it is only named and another agent is advertised at its address.
     """
-    agents: dict[tuple[str, ...], Surveyed] = {}
-    for one in found:
-        key = (one.id, one.instance) if one.instance else (one.id, one.address)
-        known = agents.get(key)
+    merged: dict[tuple[str, ...], SurveyedAgent] = {}
+    for agent in agents:
+        key = (agent.id, agent.instance) if agent.instance else (agent.id, agent.address)
+        known = merged.get(key)
         if known is None:
-            agents[key] = one
+            merged[key] = agent
         else:
-            addresses = dict.fromkeys((*known.addresses, *one.addresses))
-            agents[key] = replace(known, addresses=tuple(addresses), record=known.record or one.record)
-    answering = {one.id for one in agents.values() if one.answer is not None}
-    advertised = {address for one in agents.values() if one.record is not None for address in one.addresses}
+            addresses = tuple(dict.fromkeys((*known.addresses, *agent.addresses)))
+            merged[key] = replace(known, addresses=addresses, advertised=known.advertised or agent.advertised)
+    answering = {agent.id for agent in merged.values() if agent.answer is not None}
+    announced = {
+        address for agent in merged.values() if agent.advertised is not None for address in agent.addresses
+    }
     return [
-        one
-        for one in agents.values()
-        if one.answer is not None
-        or not (one.id in answering or (one.record is None and one.address in advertised))
+        agent
+        for agent in merged.values()
+        if agent.answer is not None
+        or not (agent.id in answering or (agent.advertised is None and agent.address in announced))
     ]
 
 
-def _of_record(record: AdvertisedDevice, stale: bool, ask: Ask) -> Surveyed:
-    if record.mismatch:
-        return Surveyed(record.addresses, record, problem=record.mismatch, stale=stale)
+def _ask_advertised(device: AdvertisedDevice, stale: bool, ask: Ask) -> SurveyedAgent:
+    if device.mismatch:
+        return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)
     try:
-        foreign = current().foreign(record.name, record.cluster)
+        foreign = current().foreign(device.name, device.cluster)
     except FlowEdgeError as error:
         foreign = str(error)
-    if foreign is not None and record.address not in own_agents():
-        return Surveyed(record.addresses, record, problem=foreign, stale=stale)
+    if foreign is not None and device.address not in own_agents():
+        return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale)
     problems: list[FlowEdgeError] = []
-    for address in record.addresses:
+    for address in device.addresses:
         try:
-            answer = ask(address, record.name)
+            answer = ask(address, device.name)
         except FlowEdgeError as error:
             problems.append(error)
             continue
-        if answer.device.id == record.id:
-            others = tuple(other for other in record.addresses if other != address)
-            return Surveyed((address, *others), record, answer, stale=stale)
-        problems.append(other_device(address, record, answer.device))
-    return Surveyed(record.addresses, record, problem=str(problems[0]), stale=stale)
+        if answer.device.id == device.id:
+            others = tuple(other for other in device.addresses if other != address)
+            return SurveyedAgent((address, *others), device, answer, stale=stale)
+        problems.append(other_device(address, device, answer.device))
+    return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale)
 
 
-def other_device(address: str, record: AdvertisedDevice, device: Device) -> DeviceError:
-    """An advertisement's address leads to someone else."""
+def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> DeviceError:
+    """Return the error for an advertised address at which another device answers."""
     return DeviceError(
-        record.name,
-        f"advertises {address}, where {device.name} (id {device.id}) answers, not {record.id}",
+        advertised.name,
+        f"advertises {address}, where {found.name} (id {found.id}) answers, not {advertised.id}",
     )
 
 
-def _of_peer(peer: str, ask: Ask) -> Surveyed:
+def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
     try:
         resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
-        return Surveyed((peer,), problem=str(error))
+        return SurveyedAgent((peer,), problem=str(error))
     device = answer.device
     problem = mismatch(device.name, peer, device.protocol_version, device.version)
-    return Surveyed((resolved,), answer=answer, problem=problem)
+    return SurveyedAgent((resolved,), answer=answer, problem=problem)
 
 
 def _resolved(peer: str) -> str:
-    """The address with its name looked up, so that it can be compared. DeviceLostError for an unknown one."""
+    """Return the address with its host name looked up, so that addresses can be compared.
+
+    Raises:
+        DeviceLostError: when the name is not known.
+    """
     host, port = split_address(peer)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from flowedge.client.channel import CHANNEL_OPTIONS, SILENCE_S, check_address
-from flowedge.client.clock_offset import Exchange
+from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
-from flowedge.client.failure import ended_early, silent
 from flowedge.client.request import GenerateArguments, GenerateOptions
-from flowedge.client.stubs import agent_stub, generation_stub
-from flowedge.client.timelines import exchange_clocks
-from flowedge.client.transcript import Chunk, Transcript
+from flowedge.client.transcript import Chunk, StreamedTranscript
 from flowedge.net.grpc_status import from_status
 from flowedge.security.tls.connection import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
+from flowedge.v1.agent_pb2_grpc import AgentStub
+from flowedge.v1.generation_pb2_grpc import GenerationStub
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,12 +47,16 @@ class Client:
         name: str | None = None,
         security: Security | None = None,
     ) -> None:
-        """Connects when first used. AccessError then says that another is there than may be.
+        """Connects with the first call, which raises AccessError if the peer's certificate does not fit.
 
-        timeout_s: the longest a generation may take as a whole.
-        silence_s: how long the draft node may send nothing, no sign of life either, before it counts as lost.
-        name: what the device has to be called in its cluster; any device of it will do if not given.
-        security: the identity to show (see docs/security.md); that of the state directory if not given.
+        Args:
+            timeout_s: seconds that a whole generation may take.
+            silence_s: seconds without any message, signs of life included, after which a device is lost.
+            name: the name that the device's certificate must have; any name of the cluster if None.
+            security: the credentials to show (docs/security.md); from the state directory if None.
+
+        Raises:
+            BadRequestError: when the form of the address is not host:port.
         """
         self.address = check_address(address)
         self._timeout_s = timeout_s
@@ -70,23 +73,27 @@ class Client:
         options: GenerateOptions | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> Generation:
-        """Starts answering; iterate over the result for the chunks as they are accepted.
+        """Start an answer; iterate over the result for its chunks as they are accepted.
 
-        prompt: a user message, to which the model's chat template is applied.
-        prompt_ids: tokens as they are, instead of a prompt.
-        timeout_s: the longest this generation may take; the client's own limit when not given.
-        request_id: what errors and the logs of all devices call this request; one is drawn when not given.
-        options: how to answer, as a whole; arguments: fields of GenerateOptions that go before it.
+        Args:
+            prompt: a user message, to which the model's chat template is applied.
+            prompt_ids: token ids to use unchanged, instead of a prompt.
+            timeout_s: seconds that this generation may take; the client's limit if None.
+            request_id: the name of this request in errors and in the logs of all devices; drawn if None.
+            options: how to answer; `arguments` replace single fields of it.
+
+        Raises:
+            BadRequestError: when an option is out of range, before anything is sent.
         """
         chosen = replace(options or GenerateOptions(), **arguments)
         request = chosen.to_request(prompt, prompt_ids, request_id)
-        stub = generation_stub(self._connection.channel())
+        stub = GenerationStub(self._connection.channel())
         call = stub.Generate(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
         return Generation(call, self.address, self._silence_s, request.request_id, self._connection.note)
 
     def describe(self) -> Device:
-        """What the agent is and what it holds."""
-        stub = agent_stub(self._connection.channel())
+        """Ask the agent what it is and which role it has."""
+        stub = AgentStub(self._connection.channel())
         try:
             reply = stub.Describe(agent_pb2.DescribeRequest(), timeout=self._silence_s)
         except grpc.RpcError as error:
@@ -95,12 +102,12 @@ class Client:
         return Device.from_proto(reply)
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
-        """Ask the agent for its clocks, one question after the other; their round trips are the link's."""
-        stub = agent_stub(self._connection.channel())
+        """Ask the agent for its clocks `count` times, one after the other; the round trips are the link's."""
+        stub = AgentStub(self._connection.channel())
         return [exchange_clocks(stub, self.address, self._silence_s) for _ in range(count)]
 
     def close(self) -> None:
-        """Ends the connection and every generation on it."""
+        """End the connection and every generation on it."""
         self._connection.close()
 
     def __enter__(self) -> Client:
@@ -112,12 +119,15 @@ class Client:
         self.close()
 
 
-class Generation(Iterator[Chunk]):
-    """One answer on its way: iterate for its chunks; everything else is complete when the iteration ends.
+class Generation(StreamedTranscript, Iterator[Chunk]):
+    """An answer that is arriving: iterate for its chunks, which also add to `text` and `token_ids`.
 
-    Raises a FlowEdgeError when the answer cannot be completed: DeviceLostError names the device that closed
-    its connection or fell silent, DeadlineError says that the time was up. Each names `request_id`, by which
-    the logs of all devices tell what they did for the request.
+    Each error names `request_id`, by which the logs of all devices tell what they did for the request.
+
+    Raises:
+        DeviceLostError: when a device closed its connection or fell silent; the error names the device.
+        DeadlineError: when the time for the generation is over.
+        FlowEdgeError: for any other reason why the answer cannot be completed.
     """
 
     def __init__(
@@ -126,14 +136,9 @@ class Generation(Iterator[Chunk]):
         address: str,
         silence_s: float,
         request_id: str,
-        note: Callable[[grpc.RpcError], None],
+        on_failure: Callable[[grpc.RpcError], None],
     ) -> None:
-        """`note` is told of the error that the call ends with."""
-        self.request_id = request_id
-        self.transcript = Transcript()
-        self._address = address
-        self._silence_s = silence_s
-        self._note = note
+        super().__init__(address, silence_s, request_id, on_failure)
         self._call = call
         self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
         # The thread holds the call and the queue, not this object: dropping it ends the call.
@@ -142,53 +147,21 @@ class Generation(Iterator[Chunk]):
         ).start()
         weakref.finalize(self, call.cancel)
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self.transcript.text
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens so far, without the prompt's."""
-        return self.transcript.token_ids
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        """The prompt as the model sees it."""
-        return self.transcript.prompt_ids
-
-    @property
-    def seed(self) -> int | None:
-        """The seed that was asked for or drawn; known from the first chunk on."""
-        return self.transcript.seed
-
-    @property
-    def finish_reason(self) -> str | None:
-        """ "eos", "stop" or "length"; None while the answer is not complete."""
-        return self.transcript.finish_reason
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """What the draft node measured; empty while the answer is not complete."""
-        return self.transcript.statistics
-
     def __next__(self) -> Chunk:
-        while True:
-            event = self._next_event()
-            if event is None:
-                raise StopIteration
-            chunk = self.transcript.apply(event)
+        while self.finish_reason is None:
+            chunk = self.apply(self._next_event())
             if chunk is not None:
                 return chunk
+        raise StopIteration
 
     def result(self) -> Generation:
-        """Waits for the end of the answer and returns it."""
+        """Wait for the end of the answer and return it."""
         for _ in self:
             pass
         return self
 
     def close(self) -> None:
-        """Ends the request; harmless when it has ended."""
+        """End the request; has no effect when it has ended."""
         self._call.cancel()
 
     def __enter__(self) -> Generation:
@@ -199,19 +172,16 @@ class Generation(Iterator[Chunk]):
     ) -> None:
         self.close()
 
-    def _next_event(self) -> pb.GenerateEvent | None:
-        if self.finish_reason is not None:
-            return None
+    def _next_event(self) -> pb.GenerateEvent:
         try:
             event = self._events.get(timeout=self._silence_s)
         except queue.Empty:
             self._call.cancel()
-            raise silent(self._address, self._silence_s).of_request(self.request_id) from None
+            raise self._silent() from None
         if isinstance(event, grpc.RpcError):
-            self._note(event)
-            raise from_status(event, self._address).of_request(self.request_id) from event
+            raise self._failed(event) from event
         if event is None:
-            raise ended_early(self._address, "the answer was complete").of_request(self.request_id)
+            raise self._ended_early()
         return event
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowedge.core.errors import ProtocolError
+import grpc
+
+from flowedge.client.channel import silent_device, stream_ended
+from flowedge.core.errors import FlowEdgeError, ProtocolError
+from flowedge.net.grpc_status import from_status
 from flowedge.v1 import generation_pb2 as pb
 
 
@@ -18,11 +23,15 @@ class Chunk:
     text: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Transcript:
-    """Events folded into one answer.
+    """The events of one answer, added up.
 
     Attributes:
+        session: name of the session in the draft node's logs and timelines.
+        seed: the seed that was given or drawn; None before the draft node has started.
+        prompt_ids: the prompt as the model sees it.
+        token_ids: tokens of the answer, without the prompt's.
         finish_reason: "eos", "stop" or "length"; None while the answer is not complete.
         statistics: what the draft node measured; empty while the answer is not complete.
     """
@@ -36,7 +45,11 @@ class Transcript:
     statistics: dict[str, Any] = field(default_factory=dict)
 
     def apply(self, event: pb.GenerateEvent) -> Chunk | None:
-        """Takes one event in; returns the chunk when it carries one. ProtocolError for one out of place."""
+        """Add one event; return its chunk if it carries one.
+
+        Raises:
+            ProtocolError: when the event may not come at this point, or its statistics are not a JSON object.
+        """
         body = event.WhichOneof("body")
         if body == "keep_alive":
             return None
@@ -54,6 +67,33 @@ class Transcript:
         self.token_ids.extend(chunk.token_ids)
         self.text += chunk.text
         return chunk
+
+
+class StreamedTranscript(Transcript):
+    """A transcript that grows while a call to a draft node streams its events."""
+
+    def __init__(
+        self, address: str, silence_s: float, request_id: str, on_failure: Callable[[grpc.RpcError], None]
+    ) -> None:
+        """silence_s: seconds without an event after which the draft node counts as lost.
+
+        on_failure: called with the gRPC error that ends the call.
+        """
+        super().__init__()
+        self.request_id = request_id
+        self._address = address
+        self._silence_s = silence_s
+        self._on_failure = on_failure
+
+    def _silent(self) -> FlowEdgeError:
+        return silent_device(self._address, self._silence_s).of_request(self.request_id)
+
+    def _failed(self, error: grpc.RpcError) -> FlowEdgeError:
+        self._on_failure(error)
+        return from_status(error, self._address).of_request(self.request_id)
+
+    def _ended_early(self) -> FlowEdgeError:
+        return stream_ended(self._address, "the answer was complete").of_request(self.request_id)
 
 
 def _statistics(text: str) -> dict[str, Any]:

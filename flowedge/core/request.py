@@ -119,7 +119,7 @@ class Finished:
         reason: "eos", "stop" or "length"; "rows" for a request with `rows_only`.
         text: the rest of the output, held back until now as a possible beginning of a stop string.
         reports: of the draft node, then of the stages in order.
-        middle_reports: of the middle models that the request used.
+        side_reports: of the models on other routes that the request used.
     """
 
     session: str
@@ -127,7 +127,7 @@ class Finished:
     text: str
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
-    middle_reports: tuple[StageReport, ...] = ()
+    side_reports: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Finding agents on the local network by zeroconf (mDNS and DNS-SD), and being found."""

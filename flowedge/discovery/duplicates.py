@@ -1,4 +1,4 @@
-"""Devices that cannot be told apart by what they say of themselves."""
+"""Devices that share an id or a name and so cannot be told apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class NamedDevice(Protocol):
-    """A device, as it is advertised or as it describes itself."""
+    """A device as it is advertised, as it describes itself, or as it was surveyed."""
 
     @property
     def id(self) -> str: ...
@@ -26,7 +26,9 @@ class Duplicate:
     """Several devices with the same id, or with the same name.
 
     Attributes:
-        what: "id" or "name"; value: what they share; devices: "name (address)", sorted.
+        what: "id" or "name".
+        value: the id or the name that the devices share.
+        devices: "name (address)" of each, sorted.
     """
 
     what: str
@@ -38,7 +40,10 @@ class Duplicate:
 
 
 def duplicates(devices: Iterable[NamedDevice]) -> list[Duplicate]:
-    """Ids first. Devices are told apart by their addresses; those of one id are not named for their name."""
+    """Return shared ids, then shared names; a name shared only by devices of one id is left out.
+
+    Two entries with the same address count as one device.
+    """
     by_address = {device.address: device for device in devices}
     found = _shared("id", by_address.values(), lambda device: device.id)
     one_an_id = {device.id: device for device in by_address.values()}

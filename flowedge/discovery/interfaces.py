@@ -1,4 +1,4 @@
-"""Which network interfaces discovery uses, and why not the others."""
+"""The network interfaces of this machine: which of them discovery uses, and why not the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from fnmatch import fnmatchcase
 
 import psutil
 
-# Interfaces that lead to no other device, or carry an address that many devices have.
+from flowedge.net.address import split_address
+
+# Names of interfaces that lead to no other device, or have an address that many devices have.
 VIRTUAL = {
     "docker*": "container bridge",
     "br-*": "container bridge",
@@ -37,11 +39,11 @@ VIRTUAL = {
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface as the system shows it.
+    """A network interface of this machine.
 
     Attributes:
-        addresses: with their networks, "192.168.1.5/24"; IPv6 without a scope.
-        multicast: whether the system sends multicast through it.
+        addresses: IP addresses with their prefix lengths, "192.168.1.5/24"; IPv6 without a scope.
+        multicast: whether the system sends multicast through the interface.
         mtu: bytes.
     """
 
@@ -58,7 +60,7 @@ class Interface:
 
     @property
     def multicast_ip(self) -> str:
-        """The address that stands for the interface in multicast: of IPv4 where there is one."""
+        """The address that stands for the interface in multicast: its first IPv4 address, or else IPv6."""
         return min(self.ips, key=lambda ip: ipaddress.ip_address(ip).version)
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class ExcludedInterface:
-    """An interface that is not used, and the reason for people to read."""
+    """An interface that is not used, and the reason as a sentence for people."""
 
     interface: Interface
     reason: str
@@ -75,21 +77,25 @@ class ExcludedInterface:
 
 @dataclass(frozen=True)
 class InterfaceChoice:
-    """What is used, loopback included, and what is not; an interface has only the addresses that are used."""
+    """The interfaces that are used and those that are left out.
+
+    Attributes:
+        chosen: loopback included; each interface has only those addresses that are used.
+    """
 
     chosen: tuple[Interface, ...]
     left_out: tuple[ExcludedInterface, ...]
 
     @property
     def networked(self) -> tuple[Interface, ...]:
-        """Those that can lead to other devices."""
+        """The chosen interfaces that can lead to other devices."""
         return tuple(interface for interface in self.chosen if not interface.loopback)
 
 
 def choose(
     interfaces: Iterable[Interface], allow: Sequence[str] = (), deny: Sequence[str] = ()
 ) -> InterfaceChoice:
-    """The interfaces to use by the rules of DiscoverySettings; loopback is used unless it is denied."""
+    """Choose interfaces by the rules of DiscoverySettings; loopback is used unless it is denied."""
     chosen: list[Interface] = []
     left_out: list[ExcludedInterface] = []
     for interface in interfaces:
@@ -102,7 +108,7 @@ def choose(
 
 
 def local_interfaces() -> list[Interface]:
-    """The interfaces of this machine, by name."""
+    """Return the interfaces of this machine, sorted by name."""
     stats = psutil.net_if_stats()
     found = []
     for name, addresses in sorted(psutil.net_if_addrs().items()):
@@ -125,6 +131,27 @@ def local_interfaces() -> list[Interface]:
     return found
 
 
+def by_reachability(addresses: Iterable[str], interfaces: Sequence[Interface]) -> list[str]:
+    """Sort addresses "host:port" of another device by how well this machine should reach them.
+
+    Addresses in the network of an interface come first, then other addresses, loopback last; within each
+    group IPv4 comes before IPv6.
+    """
+    networks = [
+        ipaddress.ip_interface(address).network
+        for interface in interfaces
+        if not interface.loopback
+        for address in interface.addresses
+    ]
+
+    def rank(address: str) -> tuple[bool, bool, bool, str]:
+        ip = ipaddress.ip_address(split_address(address)[0].partition("%")[0])
+        direct = any(ip in network for network in networks)
+        return (ip.is_loopback, not direct, ip.version == 6, address)
+
+    return sorted(addresses, key=rank)
+
+
 def _decide(interface: Interface, allow: Sequence[str], deny: Sequence[str]) -> Interface | str:  # noqa: PLR0911
     if not interface.up:
         return "it is down"
@@ -132,23 +159,23 @@ def _decide(interface: Interface, allow: Sequence[str], deny: Sequence[str]) -> 
         return "it has no IP address"
     denied = _matching(interface, deny)
     if len(denied) == len(interface.addresses):
-        return f"discovery.deny has {_first_match(interface, deny)!r}"
-    kept = tuple(address for address in interface.addresses if address not in denied)
+        return f"discovery.deny names {_first_match(interface, deny)!r}"
+    usable = tuple(address for address in interface.addresses if address not in denied)
     if interface.loopback:
-        return replace(interface, addresses=kept)
-    allowed = tuple(address for address in kept if address in _matching(interface, allow))
+        return replace(interface, addresses=usable)
+    allowed = tuple(address for address in usable if address in _matching(interface, allow))
     virtual = next((pattern for pattern in VIRTUAL if fnmatchcase(interface.name, pattern)), None)
     if allow and not allowed:
-        return "discovery.allow does not have it"
+        return "discovery.allow does not name it"
     if virtual is not None and not allowed:
         return f'{VIRTUAL[virtual]} ({virtual}); discovery.allow = ["{interface.name}"] would use it alone'
     if not interface.multicast:
         return f"it carries no multicast; `ip link set dev {interface.name} multicast on` changes that"
-    return replace(interface, addresses=allowed or kept)
+    return replace(interface, addresses=allowed or usable)
 
 
 def _matching(interface: Interface, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The addresses that the patterns mean: all of them when one is the interface's name."""
+    """Return the addresses that match a pattern: all when a pattern matches the interface's name."""
     if any(fnmatchcase(interface.name, pattern) for pattern in patterns):
         return interface.addresses
     return tuple(

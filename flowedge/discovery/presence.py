@@ -1,18 +1,18 @@
-"""Who is on the network, by what has been heard and when. Times are seconds of one clock."""
+"""Which agents are on the network, from what was heard and when. Times are seconds of one clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 
-GONE_AFTER = 2.0  # lifetimes of an announcement without a word
-MIN_TTL_S, MAX_TTL_S = 1.0, 3600.0  # what a device may say its announcement is good for
+GONE_AFTER = 2.0  # lifetimes of an announcement without a sign of life
+MIN_TTL_S, MAX_TTL_S = 1.0, 3600.0  # bounds on the lifetime that a device gives its announcement
 
 
 class Change(str, Enum):
-    """What has happened to a device."""
+    """What has happened to an agent."""
 
     CAME = "came"
     CHANGED = "changed"
@@ -25,80 +25,85 @@ class Change(str, Enum):
 
 @dataclass(frozen=True)
 class PresenceEvent:
-    """One change of one device."""
+    """One change of one agent."""
 
     change: Change
-    record: AdvertisedDevice
+    device: AdvertisedDevice
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A device and when it was last heard of; `ttl` is how long that is good for."""
+    """An agent and when it was last heard of.
 
-    record: AdvertisedDevice
+    Attributes:
+        heard: time of the latest sign of life.
+        ttl: seconds after which the announcement is stale.
+    """
+
+    device: AdvertisedDevice
     heard: float
     ttl: float
     stale: bool = False
 
 
 class Presence:
-    """What has been heard of each instance: each start of an agent is one, under a name of its own."""
+    """What has been heard of each instance; every start of an agent is an instance with its own name."""
 
     def __init__(self) -> None:
         self._sightings: dict[str, Sighting] = {}
 
     @property
     def sightings(self) -> list[Sighting]:
-        """All that are there or stale, by name, then id, then address."""
-        return sorted(self._sightings.values(), key=lambda sighting: sighting.record)
+        """The agents that are present or stale, sorted by name, then id, then address."""
+        return sorted(self._sightings.values(), key=lambda sighting: sighting.device)
 
     def knows(self, instance: str) -> bool:
-        """Whether it is there or stale."""
+        """Return whether the instance is present or stale."""
         return instance in self._sightings
 
-    def heard(self, instance: str, record: AdvertisedDevice, ttl: float, now: float) -> list[PresenceEvent]:
-        """An announcement. One that has an address of another instance of the same id replaces it."""
-        sighting = Sighting(record, now, min(max(ttl, MIN_TTL_S), MAX_TTL_S))
+    def heard(self, instance: str, device: AdvertisedDevice, ttl: float, now: float) -> list[PresenceEvent]:
+        """Take in an announcement; it replaces an instance of the same id that shares an address with it."""
+        sighting = Sighting(device, now, min(max(ttl, MIN_TTL_S), MAX_TTL_S))
         previous = self._sightings.get(instance)
         earlier = [
             name
             for name, other in self._sightings.items()
             if name != instance
-            and other.record.id == record.id
-            and not set(other.record.addresses).isdisjoint(record.addresses)
+            and other.device.id == device.id
+            and not set(other.device.addresses).isdisjoint(device.addresses)
         ]
         for name in earlier:
             del self._sightings[name]
         self._sightings[instance] = sighting
         if previous is None:
-            return [PresenceEvent(Change.RESTARTED if earlier else Change.CAME, record)]
+            return [PresenceEvent(Change.RESTARTED if earlier else Change.CAME, device)]
         if previous.stale:
-            return [PresenceEvent(Change.RETURNED, record)]
-        return [PresenceEvent(Change.CHANGED, record)] if previous.record != record else []
+            return [PresenceEvent(Change.RETURNED, device)]
+        return [PresenceEvent(Change.CHANGED, device)] if previous.device != device else []
 
     def refreshed(self, instance: str, ttl: float, now: float) -> list[PresenceEvent]:
-        """A sign of life that changes nothing else."""
+        """Take in a sign of life that repeats the latest announcement."""
         sighting = self._sightings.get(instance)
-        return [] if sighting is None else self.heard(instance, sighting.record, ttl, now)
+        return [] if sighting is None else self.heard(instance, sighting.device, ttl, now)
 
     def goodbye(self, instance: str) -> list[PresenceEvent]:
-        """It says that it leaves."""
+        """Take in a goodbye."""
         sighting = self._sightings.pop(instance, None)
-        return [] if sighting is None else [PresenceEvent(Change.LEFT, sighting.record)]
+        return [] if sighting is None else [PresenceEvent(Change.LEFT, sighting.device)]
 
     def tick(self, now: float) -> list[PresenceEvent]:
-        """Time has passed."""
+        """Return what has become stale or gone by now."""
         events = []
         for instance, sighting in list(self._sightings.items()):
             silent = now - sighting.heard
             if silent > GONE_AFTER * sighting.ttl:
                 del self._sightings[instance]
-                events.append(PresenceEvent(Change.GONE, sighting.record))
+                events.append(PresenceEvent(Change.GONE, sighting.device))
             elif silent > sighting.ttl and not sighting.stale:
                 self._sightings[instance] = replace(sighting, stale=True)
-                events.append(PresenceEvent(Change.STALE, sighting.record))
+                events.append(PresenceEvent(Change.STALE, sighting.device))
         return events
 
     def shortest_ttl(self) -> float | None:
-        """Of what is there; None when nothing is."""
+        """Return the shortest lifetime of the agents that are present or stale; None when there are none."""
         return min((sighting.ttl for sighting in self._sightings.values()), default=None)

@@ -1,1 +1,4 @@
-"""Finds what keeps devices from working together; see docs/discovery.md. Judges are pure, probes are not."""
+"""Finds what keeps devices from working together; docs/discovery.md lists the findings.
+
+Each module has one subject: facts, functions that gather them, and pure functions `judge_*` that judge them.
+"""

@@ -1,14 +1,15 @@
-"""What the doctor finds."""
+"""A finding: what keeps devices from working together, where it was found, and what to do about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 
 class Severity(str, Enum):
-    """How much it matters: worth knowing, may cause trouble, or does not work."""
+    """How much a finding matters: worth knowing, may cause trouble, or something does not work."""
 
     INFO = "info"
     WARNING = "warning"
@@ -20,29 +21,35 @@ EXIT_CODES = {Severity.INFO: 0, Severity.WARNING: 4, Severity.ERROR: 1}
 
 @dataclass(frozen=True)
 class FindingKind:
-    """One thing that can be found.
+    """A kind of finding.
 
     Attributes:
-        code: what it is called in JSON and in the documentation.
-        meaning: for the documentation, a phrase; remedy: what to do about it.
+        code: its name in JSON and in the documentation.
+        meaning: a phrase for the documentation.
+        remedy: what to do about it, in sentences.
     """
 
-    code: str
     severity: Severity
+    code: str
     meaning: str
     remedy: str
 
 
+INFO = partial(FindingKind, Severity.INFO)
+WARNING = partial(FindingKind, Severity.WARNING)
+ERROR = partial(FindingKind, Severity.ERROR)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found; `device` is where, `detail` says it with names and numbers."""
+    """A finding on a device; `detail` has the names and numbers."""
 
     kind: FindingKind
     device: str
     detail: str
 
     def to_json(self) -> dict[str, str]:
-        """As the command prints it."""
+        """Return the object that `flowedge doctor --json` prints."""
         return {
             "code": self.kind.code,
             "severity": self.kind.severity.value,
@@ -53,12 +60,12 @@ class Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first; otherwise as they came."""
+    """Sort findings by severity, the worst first; findings of one severity keep their order."""
     rank = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
     return sorted(findings, key=lambda finding: rank[finding.kind.severity])
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 when nothing is worse than worth knowing, else that of the worst: 4 for warnings, 1 for errors."""
+    """Return the exit code of the worst finding: 1 for an error, 4 for a warning, else 0."""
     found = in_order(findings)
     return EXIT_CODES[found[0].kind.severity] if found else 0

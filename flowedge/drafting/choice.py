@@ -1,9 +1,9 @@
-"""What --drafter says. Imports no torch, so that a command line is checked at once."""
+"""The names that --drafter, a configuration, a scenario and a role give a drafter by. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Protocol
 
 from flowedge.core.errors import BadRequestError
 
@@ -14,51 +14,61 @@ BUNDLED = "bundled"
 BUNDLED_SMALL = "bundled-small"
 BUNDLED_EAGLE3 = "bundled-eagle3"
 BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
-MOST_PIECES = 8  # of a choice at its "+"; the ways to join them again double with each
+MOST_NAMES = 8  # that are joined to one drafter
 WORDS = (NO_DRAFTER, NGRAM, RECALL, *BUNDLED_FOLDERS)
 
 
-def parse_drafter(text: str) -> tuple[str, ...]:
-    """The sources that a drafter is made of: none, one, or several that were joined by a "+".
+class NamesDrafter(Protocol):
+    """A protobuf message that names a drafter: a role, or a request to measure a device.
 
-    A source is "ngram", "recall", one of BUNDLED_FOLDERS, a directory or a hub id. A directory may have a "+"
-    in its name.
-    BadRequestError when the text cannot be taken apart, or joins what cannot be joined.
+    `drafters` holds the names. `drafter` holds their label, which is read only where `drafters` is empty: a
+    sender that knows no `drafters` has one name at most.
     """
-    if text in ("", NO_DRAFTER):
+
+    @property
+    def drafter(self) -> str: ...
+
+    @property
+    def drafters(self) -> Sequence[str]: ...
+
+
+def drafter_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the drafters to join, checked; empty where nothing is to be drafted.
+
+    A name is "ngram", "recall", a key of BUNDLED_FOLDERS, a directory or a hub id. "none" alone, an empty
+    text and an empty sequence mean no drafter.
+
+    Raises:
+        BadRequestError: when a name is empty or repeated, "none" stands beside another name, or more than
+            MOST_NAMES are given.
+    """
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if names in ((), ("",), (NO_DRAFTER,)):
         return ()
-    if Path(text).expanduser().is_dir():
-        return (text,)
-    pieces = text.split("+")
-    if len(pieces) > MOST_PIECES:
-        raise BadRequestError(f"drafter {text[:60]}: at most {MOST_PIECES - 1} + can be taken apart")
-    ways = [way for way in _groupings(pieces) if all("+" not in each or _is_there(each) for each in way)]
-    fewest = min(map(len, ways))
-    ways = [way for way in ways if len(way) == fewest]
-    if len(ways) > 1:
-        raise BadRequestError(f"drafter {text}: directories of these names leave open what is joined to what")
-    sources = ways[0]
-    if "" in sources:
-        raise BadRequestError(f"drafter {text}: there is nothing on one side of a +")
-    if len(sources) > 1 and NO_DRAFTER in sources:
-        raise BadRequestError(f"drafter {text}: {NO_DRAFTER} cannot be joined with another")
-    if len(set(sources)) < len(sources):
-        raise BadRequestError(f"drafter {text}: a drafter is not joined with itself")
-    return sources
+    if "" in names:
+        raise BadRequestError(f"the drafter {drafter_label(names)} has an empty name; give each a name")
+    if len(names) > MOST_NAMES:
+        raise BadRequestError(f"{len(names)} drafters are named; at most {MOST_NAMES} can be joined")
+    if NO_DRAFTER in names:
+        raise BadRequestError(
+            f"the drafter {NO_DRAFTER} cannot be joined with another; give {NO_DRAFTER} alone or leave it out"
+        )
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise BadRequestError(f"the drafter {repeated} is not joined with itself; name it once")
+    return names
 
 
-def _groupings(pieces: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every way to join neighbours of the pieces by a "+" again."""
-    if len(pieces) == 1:
-        return [(pieces[0],)]
-    rest = _groupings(pieces[1:])
-    return [(pieces[0], *way) for way in rest] + [(f"{pieces[0]}+{way[0]}", *way[1:]) for way in rest]
+def drafter_label(names: Sequence[str]) -> str:
+    """Return the names as one text for reports, logs and metrics, such as "bundled+ngram" or "none"."""
+    return "+".join(names) or NO_DRAFTER
 
 
-def map_sources(text: str, change: Callable[[str], str]) -> str:
-    """The same choice with each source changed. BadRequestError as in parse_drafter."""
-    return "+".join(map(change, parse_drafter(text))) or text
+def drafter_value(names: Sequence[str]) -> str | list[str]:
+    """Return the names as a YAML file has them: a text for one name or none, a list for several."""
+    return list(names) if len(names) > 1 else drafter_label(names)
 
 
-def _is_there(source: str) -> bool:
-    return source in WORDS or Path(source).expanduser().is_dir()
+def drafters_of(message: NamesDrafter) -> tuple[str, ...]:
+    """Return the names in a message, checked as `drafter_names` does."""
+    return drafter_names(message.drafters or message.drafter)

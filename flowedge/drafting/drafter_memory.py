@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from flowedge.drafting.choice import NGRAM, RECALL, parse_drafter
+from flowedge.drafting.choice import NGRAM, RECALL
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
@@ -22,7 +23,7 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
 from flowedge.models.checkpoint.weight_file import open_weights
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
@@ -38,16 +39,15 @@ class DrafterMemory:
         return DrafterMemory(self.weights + other.weights, self.row + other.row)
 
 
-def drafter_memory(choice: str, target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
-    """The memory of all sources of a --drafter option, with weights and caches in `dtype`.
+def drafter_memory(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
+    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
 
     Raises:
-        BadRequestError: when there is no such drafter.
+        BadRequestError: when there is no drafter of a name.
         CheckpointError: when files cannot be read.
     """
-    sources = parse_drafter(choice)
-    recalls = RECALL in sources
-    sizes = (_memory(source, target, dtype, recalls) for source in sources if source != RECALL)
+    recalls = RECALL in names
+    sizes = (_memory(source, target, dtype, recalls) for source in names if source != RECALL)
     return sum(sizes, DrafterMemory())
 
 
@@ -61,7 +61,7 @@ def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) 
         own = Checkpoint(directory)
         row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
         row += int(own.config.hidden_size) * dtype.itemsize
-        return DrafterMemory(MiddleModel.required_bytes(own, dtype), row)
+        return DrafterMemory(LanguageModel.required_bytes(own, dtype), row)
     config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
     parameters, has_embedding = _head_parameters(directory)
     shared = target.head_name == target.embedding_name

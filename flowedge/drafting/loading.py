@@ -1,7 +1,8 @@
-"""Loading of the drafter that --drafter names. Imports torch and transformers."""
+"""Loading of the drafters that a list of names stands for. Imports torch and transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from flowedge.drafting.choice import (
     NGRAM,
     RECALL,
     WORDS,
-    parse_drafter,
+    drafter_label,
 )
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.draft_head import DraftHead
@@ -55,20 +56,19 @@ class TargetModel:
         return int(self.checkpoint.config.vocab_size)
 
 
-def load_drafter(choice: str, target: TargetModel) -> Drafter | None:
-    """Load the drafter of a --drafter option (see parse_drafter); None for no drafter.
+def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
+    """Load the drafter that joins the drafters of these names (see drafter_names); None without names.
 
     Raises:
-        BadRequestError: when there is no such drafter, or its parts cannot be joined.
+        BadRequestError: when there is no drafter of a name, or the drafters cannot be joined.
         CheckpointError: when files cannot be read or belong to another target.
     """
-    sources = parse_drafter(choice)
-    recalls = RECALL in sources
-    if recalls and "eagle" not in drafter_kinds(choice):
+    recalls = RECALL in names
+    if recalls and "eagle" not in drafter_kinds(names):
         raise BadRequestError(
-            f"drafter {choice}: {RECALL} corrects an EAGLE head, and there is none beside it"
+            f"drafter {drafter_label(names)}: {RECALL} corrects an EAGLE head, and there is none beside it"
         )
-    parts = [_load(source, target, recalls) for source in sources if source != RECALL]
+    parts = [_load(source, target, recalls) for source in names if source != RECALL]
     if len(parts) < 2:
         return parts[0] if parts else None
     models = [part for part in parts if isinstance(part, ModelDrafter)]
@@ -76,14 +76,14 @@ def load_drafter(choice: str, target: TargetModel) -> Drafter | None:
     return JoinedDrafter(models, lookup, target.vocab_size)
 
 
-def drafter_kinds(choice: str) -> tuple[DrafterKind, ...]:
-    """The kind of each source of a --drafter option, from configs alone. Errors as in load_drafter."""
-    return tuple(_kind(source) for source in parse_drafter(choice) if source != RECALL)
+def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
+    """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
+    return tuple(_kind(source) for source in names if source != RECALL)
 
 
-def drafter_taps(choice: str, num_layers: int) -> Taps:
-    """The taps of a --drafter option for a target with `num_layers` layers. Errors as in load_drafter."""
-    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(choice) else ()
+def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
+    """The taps of the named drafters for a target with `num_layers` layers. Errors as in load_drafter."""
+    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
 
 
 def _kind(source: str) -> DrafterKind:

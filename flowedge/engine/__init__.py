@@ -1,0 +1,1 @@
+"""The state machines of a pipeline: events in, jobs and messages out, without I/O."""

@@ -1,4 +1,4 @@
-"""The words for what a device does, as timelines, traces and charts use them."""
+"""The activities of a device, as timelines, traces and charts name them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ DRAFT = "draft"
 VERIFY = "verify"
 PREFILL = "prefill"
 FORWARD = "forward"
-ABORTED = "aborted"  # a forward of which no row was wanted any more; it stops between layers
+ABORTED = "aborted"  # a forward that stopped between layers, because none of its rows lived any more
 CACHE = "cache"  # a cache allocated or freed
 TRANSFER = "transfer"  # an in-band message handed to the link
-PRUNE = "prune"  # a prune arrived on the express lane: a moment, not a stretch
-REQUEST = "request"  # a request arrived at the draft node: a moment as well
+PRUNE = "prune"  # a prune arrived on an express link; a momentary event
+REQUEST = "request"  # a request arrived at the draft node; a momentary event
 
 COMPUTING = (DRAFT, VERIFY, PREFILL, FORWARD, ABORTED, CACHE)
 ACTIVITIES = (*COMPUTING, TRANSFER, PRUNE, REQUEST)
 
 
 def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
-    """What a job that has been run was, and its rows; 0 rows for a cache."""
+    """Return the activity of a job that has been run, and its rows; a cache has 0 rows."""
     match job:
         case Forward(dead=True):
             return ABORTED, job.num_rows
@@ -37,5 +37,5 @@ def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
 
 
 def message_rows(message: Message) -> int:
-    """The rows that a message carries."""
+    """Return the number of rows that a message carries."""
     return message.num_rows if isinstance(message, Segment) else 0

@@ -1,9 +1,10 @@
 """The state machine of the draft node, D0: it drafts, verifies, and alone changes a session's sequence.
 
-Like the stage it opens no socket, reads no clock and starts no thread. A driver feeds it with `start` and
-`receive`, takes work with `next_job`, messages with `next_outbound` (in-band, to the first stage) and
-`next_express` (to every stage), and what clients get with `next_output`. Middle models of a hierarchy are
-pipelines of one stage each, on routes of their own.
+Like the stage it opens no socket, reads no clock and starts no thread. A driver hands requests over with
+`prepare` and `start` and messages with `receive`. It takes jobs with `next_job`, in-band messages to the
+first stage with `next_outbound`, messages to every stage with `next_express`, and outputs for clients with
+`next_output`.
+A route is the way to one pipeline: TARGET to the target's, the others to pipelines of one whole model each.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from flowedge.core.messages import (
 from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.core.sampling import Walk
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_node_spec import DraftNodeSpec
-from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.draft_session import DraftNodeSpec, DraftSession
 from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
@@ -43,11 +43,9 @@ from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo
 from flowedge.strategies.events import TARGET, CreditGranted, Returned
 
-__all__ = ["DraftNode", "DraftNodeSpec"]
-
 
 class DraftNode:
-    """All sessions of one pipeline, and the draft node's one compute lane."""
+    """All sessions of one pipeline. Its driver computes one job at a time."""
 
     def __init__(
         self,
@@ -74,77 +72,79 @@ class DraftNode:
 
     @property
     def routes(self) -> range:
-        """To the target's pipeline, and to those of middle models."""
-        return range(1 + self.spec.num_middles)
+        return range(self.spec.num_routes)
 
-    def start(self, request: Request) -> None:
-        """Open a session and send the first chunk of its prompt.
+    def prepare(self, request: Request) -> DraftSession:
+        """Return a session for a request, which is not open yet; its `capacity` is the cache rows it needs.
 
-        Raises BadRequestError or CapacityError, with nothing opened, for a request that cannot be served.
+        Raises:
+            BadRequestError: when the request cannot be served by this pipeline.
+            CapacityError: when its sequence is longer than the model takes.
         """
-        name = request.session
+        strategy = self._make_strategy(request)
+        if strategy.needs_drafter and not self.spec.has_drafter:
+            raise BadRequestError(
+                f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
+            )
+        return DraftSession(request, strategy, self._make_text(), self.spec, self._side_routes(strategy))
+
+    def start(self, session: DraftSession) -> None:
+        """Open a prepared session and send the first chunk of its prompt.
+
+        Raises:
+            BadRequestError: when a session of its name is open.
+            CapacityError: when the most sessions are open.
+        """
+        name = session.name
         if name in self._sessions or name in self._closing:
             raise BadRequestError(f"session {name} exists already")
         if self.num_sessions >= self.spec.max_sessions:
             raise CapacityError(
                 f"{self.spec.max_sessions} sessions are open on device {self.device} already; try later"
             )
-        strategy = self._make_strategy(request)
-        if strategy.needs_drafter and not self.spec.has_drafter:
-            raise BadRequestError(
-                f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
-            )
-        session = DraftSession(
-            request,
-            strategy,
-            self._make_text(),
-            self.spec.max_positions,
-            keeps_features=self.spec.needs_features,
-            routes=self._middle_routes(strategy),
-            vocab_size=self.spec.vocab_size,
-        )
         session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
-        if strategy.needs_drafter:
+        if session.strategy.needs_drafter:
+            request = session.request
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
             self._outgoing[route].put(Open(name, session.capacity))
             self._send_prompt(session, route)
 
-    def _middle_routes(self, strategy: Strategy) -> range:
-        """Those to the last middle models, as many as the strategy works with."""
+    def _side_routes(self, strategy: Strategy) -> range:
+        """Return the last routes, as many as the strategy uses beside the target's."""
         if not isinstance(strategy, HierarchicalStrategy):
             return range(0)
-        return self.routes[1:][max(self.spec.num_middles - strategy.max_middles, 0) :]
+        return self.routes[1:][max(self.spec.num_routes - 1 - strategy.max_side_routes, 0) :]
 
     def tell_time(self, now: float) -> None:
-        """The time, in seconds, of what the driver does next; any steady clock will do."""
+        """Set the time, in seconds of a steady clock, of the calls that follow."""
         self._now = now
         for session in self._sessions.values():
             session.tell_time(now)
 
     def draft_with(self, *, needs_features: bool) -> None:
-        """Sessions that begin from now on can draft: the executor has been given a drafter."""
+        """Let sessions that are prepared from now on draft: the executor has been given a drafter."""
         self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
 
     def cancel(self, name: str) -> None:
-        """End a session without a result; does nothing when it has ended."""
+        """End a session without a result, unless it has ended."""
         if name in self._sessions:
             self._close(self._sessions[name])
 
     def fail_session(self, name: str, error: FlowEdgeError) -> None:
-        """End a session with an error; does nothing when it has ended."""
+        """End a session with an error, unless it has ended."""
         session = self._sessions.get(name)
         if session is not None:
             self._close(session)
             self._outputs.append(Failed(name, error))
         elif name in self._closing:
-            # All tokens are out if it had finished; what is lost is the stages' reports.
+            # If it had finished, all tokens are out and only the stages' reports are lost.
             self._finished(self._closing.pop(name), ())
 
     def device_lost(self, error: DeviceLostError) -> None:
-        """The pipeline is broken: every session ends with the error."""
+        """End every session with the error: the pipeline is broken."""
         for name in [*self._sessions, *self._closing]:
             self.fail_session(name, error)
         self._closing.clear()
@@ -160,7 +160,7 @@ class DraftNode:
                     self._receive_result(message, route)
                 case Prune():
                     if name in self._sessions:
-                        self._sessions[name].flight(route).pass_fence(message.epoch)
+                        self._sessions[name].ledger(route).pass_fence(message.epoch)
                 case Credit():
                     self._receive_credit(name, route)
                 case Close():
@@ -173,7 +173,7 @@ class DraftNode:
             self.fail_session(name, error)
 
     def next_job(self) -> DraftJob | None:
-        """The next job for the compute lane, which must be free; verifying goes before drafting."""
+        """Return the next job, once the job before it is finished; verifying goes before drafting."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
         for take in (DraftSession.next_verify, DraftSession.next_draft):
@@ -189,15 +189,15 @@ class DraftNode:
         return None
 
     def finish(self, job: DraftJob, result: DraftResult) -> None:
-        """Take back a job the lane has run."""
+        """Take back a job that was run, with its result."""
         session = self._sessions.get(job.session)
         if session is None:
             return
         if isinstance(job, Verify) and isinstance(result, Walk):
-            event = session.verified(job, result, self.spec.num_stages)
+            event = session.verified(job, result)
             self._carry_out(session, session.strategy.handle(event))
             self._report_empty(session)
-            self._grant(session, *session.middles)
+            self._grant(session, *session.side_routes)
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             layer = session.grown(job, result)
             if layer is not None:
@@ -205,37 +205,38 @@ class DraftNode:
                 self._report_empty(session)
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
-        """Take back a job the lane could not run: its session ends with the error."""
+        """Take back a job that could not be run: its session ends with the error."""
         self.fail_session(job.session, error)
 
     def next_outbound(self, route: int = TARGET) -> Message | None:
-        """The next message for the link to a route's first stage, which must be ready to take it."""
+        """Return the next message for the link to a route's first stage, which must be ready to take it."""
         return self._outgoing[route].in_band.pop()
 
     def next_express(self, route: int = TARGET) -> Message | None:
-        """The next message to be sent to every stage of a route at once."""
+        """Return the next message to be sent to every stage of a route at once."""
         express = self._outgoing[route].express
         return express.popleft() if express else None
 
     def next_output(self) -> Output | None:
-        """The next thing a client gets."""
+        """Return the next output of a request."""
         return self._outputs.popleft() if self._outputs else None
 
     def record_busy(self, name: str, seconds: float) -> None:
-        """Count lane time of a session, before its job is finished."""
+        """Add compute time to a session's report; called before its job is finished."""
         if name in self._sessions:
             self._sessions[name].job_s = seconds
         if name in self._reports:
             report = self._reports[name]
-            self._reports[name] = _added(report, seconds=seconds)
+            self._reports[name] = replace(report, busy_s=report.busy_s + seconds)
 
     def record_sent(self, name: str, num_bytes: int) -> None:
-        """Count bytes of a session that went to the first stage."""
+        """Add bytes sent to the first stages to a session's report."""
         if name in self._reports:
-            self._reports[name] = _added(self._reports[name], num_bytes=num_bytes)
+            report = self._reports[name]
+            self._reports[name] = replace(report, bytes_sent=report.bytes_sent + num_bytes)
 
     def _send_prompt(self, session: DraftSession, route: int) -> None:
-        segment = session.flight(route).next_prompt_segment(self.spec.prefill_rows)
+        segment = session.ledger(route).next_prompt_segment(self.spec.prefill_rows)
         if segment is not None:
             self._outgoing[route].put(segment)
 
@@ -243,12 +244,12 @@ class DraftNode:
         session = self._sessions.get(name)
         if session is None:
             return
-        session.flight(route).grant()
+        session.ledger(route).grant()
         self._send_prompt(session, route)
         self._grant(session, route)
 
     def _grant(self, session: DraftSession, *routes: int) -> None:
-        """Tell the strategy of credits it has not heard of, as soon as it decodes."""
+        """Tell the strategy of new credits, once it decodes."""
         for route in routes:
             for _ in range(session.take_grants(route)):
                 if session.name in self._sessions:
@@ -259,13 +260,13 @@ class DraftNode:
         if session is None:
             return
         if route == TARGET:
-            session.take_result(segment, self.spec)
+            session.take_result(segment)
             if session.request.rows_only:
                 self._put_out_rows(session)
             else:
                 self._report_empty(session)
             return
-        predicted = session.middle(route).take_result(segment)
+        predicted = session.side_route(route).take_result(segment)
         if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
             self._carry_out(session, session.strategy.handle(predicted))
         self._grant(session, route)
@@ -278,7 +279,7 @@ class DraftNode:
             self._close(session)
 
     def _report_empty(self, session: DraftSession) -> None:
-        """Tell the strategy of segments that came back without live rows, each when its turn has come."""
+        """Tell the strategy of each segment that came back without live rows, when its turn has come."""
         while session.name in self._sessions and session.take_empty():
             self._carry_out(session, session.strategy.handle(Returned()))
 
@@ -289,20 +290,22 @@ class DraftNode:
         session.reports[route] = close.reports
         if len(session.reports) == len(session.routes):
             del self._closing[close.session]
-            middles = tuple(report for route in session.middles for report in session.reports[route])
-            self._finished(session, session.reports[TARGET], middles)
+            others = tuple(report for route in session.side_routes for report in session.reports[route])
+            self._finished(session, session.reports[TARGET], others)
 
     def _finished(
         self,
         session: DraftSession,
         reports: tuple[StageReport, ...],
-        middles: tuple[StageReport, ...] = (),
+        side_reports: tuple[StageReport, ...] = (),
     ) -> None:
-        """Put out the end of a session that was closed; one that was cancelled or failed has none."""
+        """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
             counters = session.counters()
-            finished = Finished(session.name, session.finish_reason, "", counters, (own, *reports), middles)
+            finished = Finished(
+                session.name, session.finish_reason, "", counters, (own, *reports), side_reports
+            )
             self._outputs.append(finished)
 
     def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
@@ -318,17 +321,17 @@ class DraftNode:
                 case Append():
                     self._outgoing[TARGET].put(session.committed_segment((command.token,)))
                 case SendTo():
-                    self._outgoing[command.route].put(session.middle(command.route).segment(command))
+                    self._outgoing[command.route].put(session.side_route(command.route).segment(command))
                 case Keep():
-                    kept = session.middle(command.route).keep(command)
-                    if kept is not None:
-                        self._outgoing[command.route].prune(kept)
+                    prune = session.side_route(command.route).keep(command)
+                    if prune is not None:
+                        self._outgoing[command.route].prune(prune)
                 case Grow():
                     session.grow(command)
         session.note_rollbacks()
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
-        """Put out certain tokens; says whether the generation ends with them."""
+        """Put out certain tokens; return whether the generation ends with them."""
         accepted = session.output.push(emit.tokens)
         session.count_emitted(len(accepted.tokens))
         self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text))
@@ -345,11 +348,3 @@ class DraftNode:
             self._outgoing[route].close(name)
         if session.strategy.needs_drafter:
             self._cache_jobs.append(DropCache(name))
-
-
-def _added(report: StageReport, seconds: float = 0.0, num_bytes: int = 0) -> StageReport:
-    return StageReport(
-        device=report.device,
-        busy_s=report.busy_s + seconds,
-        bytes_sent=report.bytes_sent + num_bytes,
-    )

@@ -1,10 +1,10 @@
-"""One session as the draft node holds it: sequence, returned segments, features, growth."""
+"""One session as the draft node holds it: row sequence, returned segments, true rows and the draft growth."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from flowedge.core.request import DecodeCounters, Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_node_spec import DraftNodeSpec
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
-from flowedge.engine.middle_session import MiddleSession
+from flowedge.engine.route_session import RouteSession
 from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.protocol.epochs import map_segment
@@ -27,15 +26,45 @@ from flowedge.strategies.commands import AcceptPath, Grow, Send
 from flowedge.strategies.events import TARGET, Layer, Prefilled, Verified
 
 
+@dataclass(frozen=True)
+class DraftNodeSpec:
+    """What the draft node's pipeline takes and returns.
+
+    Attributes:
+        width: values of a row that comes back: the final hidden state, then what was tapped for the drafter
+            (see models/layers/taps.py); dtype: numpy name of the values.
+        max_positions: longest sequence the model is made for.
+        prefill_rows: rows of a prefill chunk.
+        has_drafter: whether strategies that draft can be served.
+        needs_features: whether the drafter is given the target's hidden states.
+        num_stages: verification stages, by which lock-step strategies time their steps.
+        num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
+            between the drafter and the target.
+        vocab_size: bound of the token ids that come back from those models.
+        max_sessions: most sessions open at once.
+    """
+
+    width: int
+    dtype: str = "float32"
+    max_positions: int = 1 << 20
+    prefill_rows: int = 128
+    has_drafter: bool = True
+    needs_features: bool = True
+    num_stages: int = 1
+    num_routes: int = 1
+    vocab_size: int = 1 << 31
+    max_sessions: int = 1 << 16
+
+
 class DraftSession:
-    """State of one request on the draft node.
+    """State of one request on the draft node, from its preparation to the last message about it.
 
     Attributes:
         capacity: cache rows it needs on every stage.
-        middles: its parts in the pipelines of middle models, by route; reports: of every route on which it
-            has been closed.
+        side_routes: its parts on the routes beside the target's, by route.
+        reports: the reports of the stages of every route on which it has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
-        job_s: what the latest job took, in seconds.
+        job_s: seconds that the latest job took.
     """
 
     def __init__(
@@ -43,17 +72,14 @@ class DraftSession:
         request: Request,
         strategy: Strategy,
         text: TextStream,
-        max_positions: int,
-        *,
-        keeps_features: bool,
-        routes: Iterable[int] = (),
-        vocab_size: int = 0,
+        spec: DraftNodeSpec,
+        side_routes: Iterable[int] = (),
     ) -> None:
-        """keeps_features: whether the drafter is given the target's hidden states.
+        """side_routes: the routes that the strategy uses beside the target's.
 
-        routes: to the middle models it works with; vocab_size: the target's number of token ids.
-
-        Raises BadRequestError or CapacityError for a request that cannot be served.
+        Raises:
+            BadRequestError: when the request cannot be served by any pipeline.
+            CapacityError: when its sequence is longer than the model takes.
         """
         if not request.prompt:
             raise BadRequestError("the prompt has no tokens")
@@ -61,108 +87,111 @@ class DraftSession:
             raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
         new_tokens = 0 if request.rows_only else request.max_new_tokens
         wanted = len(request.prompt) + new_tokens
-        if wanted > max_positions:
+        if wanted > spec.max_positions:
             raise CapacityError(
                 f"{len(request.prompt)} prompt tokens and {new_tokens} new ones make {wanted}; "
-                f"the model takes {max_positions}: shorten the prompt or lower max_new_tokens"
+                f"the model takes {spec.max_positions}: shorten the prompt or lower max_new_tokens"
             )
         self.name = request.session
         self.request = request
         self.strategy = strategy
         self.capacity = wanted + (0 if request.rows_only else strategy.max_draft_rows)
         self.output = OutputText(request, text)
-        self.middles = {
-            route: MiddleSession(self.name, route, request.prompt, self.capacity, vocab_size)
-            for route in routes
+        self.side_routes = {
+            route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
+            for route in side_routes
         }
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
         self.finish_reason: str | None = None
         self.job_s = 0.0
+        self._spec = spec
         self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
-        self._flight = PipelineLedger(self.name, request.prompt)
-        self._sequence = self._flight.sequence
+        self._ledger = PipelineLedger(self.name, request.prompt)
+        self._sequence = self._ledger.sequence
         self._meter = RowsInFlightMeter()  # of decoding
         self._results: deque[Segment] = deque()
-        self._incomplete: Segment | None = None  # returned, to be verified together with the next
-        self._to_be_joined: set[int] = set()  # numbers of segments under way that the next one completes
+        self._incomplete: Segment | None = None  # returned, to be verified together with the next segment
+        self._to_be_joined: set[int] = set()  # numbers of segments in flight that the next one completes
         self._verifying = False  # a segment of draft rows
         self._verified_number = 0  # of the segment whose verification began last
-        self._keeps_features = keeps_features
-        self._true_rows: list[tuple[Payload | None, IntArray]] = []  # that the drafter is not given yet
-        self._counters = DecodeCounters()
+        self._true_rows: list[tuple[Payload | None, IntArray]] = []  # not yet given to the drafter
+        self._counts: Counter[str] = Counter()  # fields of DecodeCounters
+        self._rollbacks: tuple[int, ...] = ()
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]
         self._first_emitted = False
 
     @property
     def routes(self) -> tuple[int, ...]:
-        """To the pipelines that have a part in it."""
-        return (TARGET, *self.middles)
+        """The routes that the session uses, the target's first."""
+        return (TARGET, *self.side_routes)
 
-    def flight(self, route: int) -> PipelineLedger:
-        """What is under way on a route. ProtocolError when it has no part in the session."""
-        return self._flight if route == TARGET else self.middle(route).flight
+    def ledger(self, route: int) -> PipelineLedger:
+        """Return the ledger of the segments on a route. Raises ProtocolError for a route it does not use."""
+        return self._ledger if route == TARGET else self.side_route(route).ledger
 
-    def middle(self, route: int) -> MiddleSession:
-        """The part of a middle model. ProtocolError when it has none."""
-        if route not in self.middles:
-            raise ProtocolError(f"session {self.name} does not use the middle model {route}")
-        return self.middles[route]
+    def side_route(self, route: int) -> RouteSession:
+        """Return the session's part on a route beside the target's.
+
+        Raises:
+            ProtocolError: when the session does not use the route.
+        """
+        if route not in self.side_routes:
+            raise ProtocolError(f"session {self.name} does not use route {route}")
+        return self.side_routes[route]
 
     def take_grants(self, route: int) -> int:
-        """Credits of a route that the strategy is to be told of now."""
-        if not self.prefilled or (route != TARGET and not self.middle(route).ready):
+        """Return the number of credits of a route that the strategy is to be told of now."""
+        if not self.prefilled or (route != TARGET and not self.side_route(route).ready):
             return 0
-        return self.flight(route).take_grants()
+        return self.ledger(route).take_grants()
 
     def tell_time(self, now: float) -> None:
-        """The time, in seconds, of what happens next."""
-        self._flight.now = now
+        """Set the time, in seconds, of the events that follow."""
+        self._ledger.now = now
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
-        """A segment of rows that are context at once."""
-        segment = self._flight.commit(tokens)
-        self._meter.send(segment.number, len(tokens), self._flight.now, committed=True)
+        """Append rows that are context at once; return the segment that carries them."""
+        segment = self._ledger.commit(tokens)
+        self._meter.send(segment.number, len(tokens), self._ledger.now, committed=True)
         return segment
 
     def draft_segment(self, send: Send) -> Segment:
-        """A segment of draft rows."""
+        """Append draft rows; return the segment that carries them."""
         if send.more:
-            self._to_be_joined.add(self._flight.sent)
-        segment = self._flight.append(send.tokens, send.parents)
+            self._to_be_joined.add(self._ledger.sent)
+        segment = self._ledger.append(send.tokens, send.parents)
         if self._sequence.length > self.capacity:
             raise ValueError(
                 f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
             )
-        self._counters = replace(
-            self._counters, draft_rows_sent=self._counters.draft_rows_sent + len(send.tokens)
-        )
-        self._meter.send(segment.number, len(send.tokens), self._flight.now, committed=False)
+        self._counts["draft_rows_sent"] += len(send.tokens)
+        self._meter.send(segment.number, len(send.tokens), self._ledger.now, committed=False)
         return segment
 
     def prune(self, command: AcceptPath) -> Prune:
-        """Change the sequence; results that wait here are trimmed at once."""
+        """Change the sequence; results that wait to be verified are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
-        self._flight.prune(prune)
-        self._meter.prune(prune, self._flight.now)
+        self._ledger.prune(prune)
+        self._meter.prune(prune, self._ledger.now)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
             self._incomplete, _ = map_segment(self._incomplete, prune)
-        self._counters = replace(self._counters, prunes=self._counters.prunes + 1)
+        self._counts["prunes"] += 1
         if command.ends_round:
             self._per_round.append(0)
         return prune
 
-    def take_result(self, segment: Segment, spec: DraftNodeSpec) -> None:
+    def take_result(self, segment: Segment) -> None:
         """Take in a segment from the last stage. Raises ProtocolError when it does not fit the session."""
-        segment = self._flight.take_back(segment, (spec.width,), spec.dtype)
-        self._counters = replace(self._counters, segments=self._counters.segments + 1)
+        segment = self._ledger.take_back(segment, (self._spec.width,), self._spec.dtype)
+        self._counts["segments"] += 1
         self._collect(segment)
 
     def _collect(self, segment: Segment) -> None:
-        """Have a returned segment wait for its verification, joined with those it is verified with."""
+        """Queue a returned segment for verification, joined with the segments it is verified with."""
         if self._incomplete is not None:
             segment, self._incomplete = self._incomplete.joined(segment), None
         if segment.number in self._to_be_joined:
@@ -172,28 +201,31 @@ class DraftSession:
             self._results.append(segment)
 
     def next_rows(self) -> Payload | None:
-        """The payload of the next returned segment of a request for rows only."""
+        """Return the payload of the next returned segment, for a request that asks for rows only."""
         return self._results.popleft().payload if self.request.rows_only and self._results else None
 
     @property
     def all_rows_returned(self) -> bool:
         """Whether every row of the prompt was sent and has come back."""
-        return self._flight.all_returned and self._sequence.context >= len(self.request.prompt)
+        return self._ledger.all_returned and self._sequence.context >= len(self.request.prompt)
 
     def take_empty(self) -> bool:
-        """Drop the next returned segment if no row of it lives and no verification comes before it."""
+        """Drop the next returned segment if no row of it lives and no verification comes before it.
+
+        Returns whether a segment was dropped.
+        """
         if self._verifying or not self._results or self._results[0].num_rows:
             return False
         if not self.strategy.takes_results:
             return False
         number = self._results.popleft().number
-        self._flight.take_trips(number)
-        self._meter.settle(number, self._flight.now)
-        self._counters = replace(self._counters, empty_segments=self._counters.empty_segments + 1)
+        self._ledger.take_trips(number)
+        self._meter.settle(number, self._ledger.now)
+        self._counts["empty_segments"] += 1
         return True
 
     def next_verify(self) -> Verify | None:
-        """Verification of the next returned segment; prompt chunks before the last need none."""
+        """Return the job that verifies the next returned segment; prompt chunks before the last need none."""
         while self.strategy.takes_results and self._results and self._results[0].num_rows:
             segment = self._results.popleft()
             self._verified_number = segment.number
@@ -203,35 +235,24 @@ class DraftSession:
             after = segment.first_row + 1
             known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
             self._add_true_rows(segment.payload[: len(known)], known)
-            if len(known) == segment.num_rows:
-                continue
-            return Verify(
-                session=self.name,
-                sampling=self.request.sampling,
-                hidden=segment.payload[-1:],
-                tokens=np.zeros(1, dtype=np.int64),
-                parents=np.array([-1]),
-                positions=segment.positions[-1:],
-            )
+            if len(known) < segment.num_rows:
+                last, no_token = segment.take(np.array([segment.num_rows - 1])), np.zeros(1, dtype=np.int64)
+                return self._verify(last, no_token, np.array([-1]))
         return None
 
     def _verify_draft(self, segment: Segment) -> Verify:
         parents = np.where(segment.parents == CONTEXT, -1, segment.parents - segment.first_row)
         if segment.first_row != self._sequence.context or parents[0] != -1 or bool(np.any(parents[1:] < 0)):
             raise ProtocolError(f"segment {segment.number} is not a tree under the root")
-        return Verify(
-            session=self.name,
-            sampling=self.request.sampling,
-            hidden=segment.payload,
-            tokens=self._sequence.tokens[: segment.num_rows],
-            parents=parents,
-            positions=segment.positions,
-        )
+        return self._verify(segment, self._sequence.tokens[: segment.num_rows], parents)
 
-    def verified(self, job: Verify, result: Walk, num_stages: int) -> Prefilled | Verified:
-        """What a verification means for the strategy."""
+    def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
+        return Verify(self.name, self.request.sampling, rows.payload, tokens, parents, rows.positions)
+
+    def verified(self, job: Verify, result: Walk) -> Prefilled | Verified:
+        """Return the event that tells the strategy of a verification."""
         self._verifying = False
-        self._meter.settle(self._verified_number, self._flight.now)
+        self._meter.settle(self._verified_number, self._ledger.now)
         accepted = np.array(result.accepted)
         tokens = np.append(job.tokens[accepted[1:]], result.token)
         self._add_true_rows(job.hidden[accepted], tokens)
@@ -240,21 +261,21 @@ class DraftSession:
             return Prefilled(
                 context=len(self.request.prompt),
                 token=result.token,
-                credits=self._flight.take_grants(),
-                stages=num_stages,
-                routes=tuple(self.middles),
-                trips=self._flight.take_trips(self._flight.sent),
+                credits=self._ledger.take_grants(),
+                stages=self._spec.num_stages,
+                routes=tuple(self.side_routes),
+                trips=self._ledger.take_trips(self._ledger.sent),
             )
         root_row = int(job.positions[0])  # everything before the root is context
-        *_, trip = self._flight.take_trips(self._verified_number)
+        *_, trip = self._ledger.take_trips(self._verified_number)
         return Verified(tuple((root_row + accepted).tolist()), result.token, trip)
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
-            self._true_rows.append((features if self._keeps_features else None, next_tokens))
+            self._true_rows.append((features if self._spec.needs_features else None, next_tokens))
 
     def next_draft(self) -> DraftJob | None:
-        """The next drafting job: the drafter's prefill as chunks return, or one layer of the growth."""
+        """Return the next drafting job: prefill of the drafter as chunks return, or a layer of the growth."""
         if not self.prefilled:
             if not self._true_rows:
                 return None
@@ -263,7 +284,7 @@ class DraftSession:
         growth, self._growth = self._growth, None
         if growth is None:
             return None
-        self._counters = replace(self._counters, draft_layers=self._counters.draft_layers + 1)
+        self._counts["draft_layers"] += 1
         extend = self._take_true_rows() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
         return GrowDraft(
             session=self.name,
@@ -277,7 +298,7 @@ class DraftSession:
         )
 
     def grow(self, command: Grow | None) -> None:
-        """Ask for a layer, in place of any asked for before; None asks for nothing."""
+        """Ask for a layer in place of any layer asked for before; None takes the demand back."""
         self._growth = command
         self._wanted_growth = None if command is None else command.growth
 
@@ -288,29 +309,30 @@ class DraftSession:
         return np.concatenate(features) if features else None, tokens
 
     def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
-        """A drafted layer for the strategy; None when its growth is not wanted any more."""
+        """Return the event of a drafted layer; None when the strategy has dropped its growth."""
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
         return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
 
     def count_emitted(self, count: int) -> None:
-        """Count tokens put out after a returned segment; the prefill's token belongs to none."""
+        """Count the tokens emitted after a returned segment; the prefill's token belongs to no segment."""
         if self._first_emitted:
             self._per_segment.append(count)
             self._per_round[-1] += count
         self._first_emitted = True
-        self._meter.mark(self._flight.now)
+        self._meter.mark(self._ledger.now)
 
     def note_rollbacks(self) -> None:
-        """The strategy was obeyed; a rollback that the end of the answer forestalls is none."""
-        self._counters = replace(self._counters, rollbacks=self.strategy.rollbacks)
+        """Record the strategy's rollbacks so far; called when its commands have been carried out."""
+        self._rollbacks = self.strategy.rollbacks
 
     def counters(self) -> DecodeCounters:
-        """What was counted so far."""
+        """Return the counts so far."""
         rows, alive, segments = self._meter.means()
-        return replace(
-            self._counters,
+        return DecodeCounters(
+            **self._counts,
+            rollbacks=self._rollbacks,
             rows_in_flight=rows,
             rows_alive_in_flight=alive,
             segments_in_flight=segments,

@@ -1,4 +1,4 @@
-"""Runs the jobs of the state machines on real models."""
+"""Executors: the jobs of the state machines, run on real models."""
 
 from __future__ import annotations
 
@@ -20,21 +20,31 @@ from flowedge.engine.jobs import (
     StageJob,
     Verify,
 )
+from flowedge.engine.stage import StageSpec
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.sampler import TokenSampler
 from flowedge.models.layers.taps import Taps, row_width, taps_within
-from flowedge.models.layers.tensors import to_payload, to_tensor
+from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
 
 
 class BlockExecutor:
-    """A StageExecutor over a block of layers, with the caches of all its sessions."""
+    """A StageExecutor over a block of layers, with the caches of all its sessions.
 
-    def __init__(self, block: LayerBlock, taps: Taps = ()) -> None:
-        """taps: of the whole pipeline."""
+    Attributes:
+        row_width: values of a row of hidden states that it takes.
+        added_width: values by which the rows that it returns are wider.
+        model: the whole model of which `block` has all layers. Each row is then answered with the token that
+            the model predicts after it; None where hidden states are returned.
+    """
+
+    def __init__(self, block: LayerBlock, taps: Taps = (), model: LanguageModel | None = None) -> None:
+        """taps: those of the whole pipeline."""
         self.block = block
-        self.row_width = row_width(block.hidden_size, taps, block.start)  # of the rows it takes
+        self.model = model
+        self.row_width = row_width(block.hidden_size, taps, block.start)
         self.added_width = row_width(block.hidden_size, taps, block.stop) - self.row_width
         self._taps = taps_within(taps, block.start, block.stop)
         self._caches: dict[str, SessionCache] = {}
@@ -42,21 +52,39 @@ class BlockExecutor:
     @property
     def weight_bytes(self) -> int:
         """The bytes of all weights it holds."""
-        return self.block.weight_bytes
+        return self.block.weight_bytes if self.model is None else self.model.weight_bytes
+
+    def stage_spec(self, **limits: int) -> StageSpec:
+        """Return what a stage with this executor accepts and hands on; `limits` are fields of StageSpec."""
+        return StageSpec(
+            is_first=self.block.is_first,
+            width=self.row_width,
+            vocab_size=self.block.vocab_size if self.model is None else self.model.vocab_size,
+            dtype=payload_dtype(self.block.dtype),
+            added_width=self.added_width,
+            returns_tokens=self.model is not None,
+            **limits,
+        )
+
+    @property
+    def cache_row_bytes(self) -> int:
+        """The bytes that one row of a session's cache takes."""
+        return SessionCache.bytes_per_row(self.block.config, self.block.num_layers, self.block.dtype)
 
     @property
     def cache_bytes(self) -> int:
         """The bytes of all caches allocated now."""
-        # A copy first: the lane's thread may open a session meanwhile.
+        # A copy, because the compute thread may open a session meanwhile.
         return sum(cache.nbytes for cache in list(self._caches.values()))
 
     def close(self) -> None:
-        """Let go of all weights and caches, whoever may still hold this; nothing can be run any more."""
+        """Free all weights and caches, even if this is still referenced. It runs no job after that."""
         self._caches.clear()
+        self.model = None
         del self.block
 
     def run(self, job: StageJob) -> Payload | None:
-        """Run one job; a Forward that died on the way gives None. Raises FlowEdgeError."""
+        """Run one job. Returns None for a Forward that was aborted. Raises FlowEdgeError."""
         match job:
             case OpenCache():
                 self._caches[job.session] = self.block.new_cache(job.capacity)
@@ -71,7 +99,8 @@ class BlockExecutor:
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
         cache.gather(job.gathered_until, job.slots)
-        inputs, width = to_tensor(job.payload), self.block.hidden_size
+        payload = job.payload if self.model is None else self.model.known(job.payload)
+        inputs, width = to_tensor(payload), self.block.hidden_size
         carries = self.row_width > width  # what earlier stages have tapped
         output = self.block.forward(
             inputs[:, :width].contiguous() if carries else inputs,
@@ -85,6 +114,8 @@ class BlockExecutor:
         )
         if output is None:
             return None
+        if self.model is not None:
+            return self.model.predict(output, job.positions)
         if carries:
             carried = inputs[:, width:].to(output.device)
             output = torch.cat((output[:, :width], carried, output[:, width:]), dim=-1)
@@ -99,7 +130,7 @@ class HeadExecutor:
         self.drafter = drafter
 
     def close(self) -> None:
-        """Let go of all weights, whoever may still hold this; nothing can be run any more."""
+        """Free all weights, even if this object is still referenced. It runs no job after that."""
         self.drafter = None
         del self.head
 

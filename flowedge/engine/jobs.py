@@ -1,7 +1,7 @@
-"""Work for a compute lane: what a state machine wants computed, and what comes back.
+"""Jobs: what a state machine wants computed, and the results.
 
-A lane runs one job at a time, like one GPU. Drivers take jobs from a machine with `next_job()`, have an
-executor run them, and hand the result back with `finish(job, result)` or `fail(job, error)`.
+A device computes one job at a time, like one GPU. A driver takes a job from its machine with `next_job()` and
+has an executor run it. It hands a result back with `finish(job, result)`, an error with `fail(job, error)`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class DropCache:
 
 @dataclass(eq=False)
 class Forward:
-    """Compute n rows through a stage's layers. Result: [n, width] payload, or None when aborted.
+    """Compute n rows through a stage's layers. Result: a payload as in StageSpec, or None when aborted.
 
     Attributes:
-        gathered_until: the pending gather: before computing, cache row gathered_until + i must receive cache
-            row slots[i].
+        gathered_until: for the gather that comes first: cache row gathered_until + i receives cache row
+            slots[i].
         slots: int64, strictly ascending, each at least gathered_until + its index.
         context: rows below this are seen by every row.
         cached: cache row of the first computed row; equals gathered_until + len(slots).
         tail_parents: int64, parent row of rows context .. cached + n, CONTEXT where it is the context.
-        positions: int64 [n]; payload: int32 [n] token ids or [n, width]; widths as in StageSpec.
-        dead: set when no row is wanted any more; to be read between layers.
+        positions: int64 [n]; payload: int32 [n] token ids or [n, width] hidden states.
+        dead: set when no row lives any more; to be read between layers.
     """
 
     session: str
@@ -75,7 +75,7 @@ class Verify:
     """Draw the target's tokens along the draft rows that came back. Result: sampling.Walk.
 
     Attributes:
-        hidden: [n, width], each row the final hidden state and what was tapped; row 0 is the root.
+        hidden: [n, width], each row the final hidden state, then what was tapped; row 0 is the root.
         tokens: int64 [n]; parents: int64 [n] offsets into these rows, -1 for the root.
         positions: int64 [n] absolute; the token drawn after row i has position positions[i] + 1.
     """
@@ -90,10 +90,10 @@ class Verify:
 
 @dataclass(frozen=True, eq=False)
 class ExtendDraft:
-    """Give the drafter true rows (see Drafter.extend). Result: None.
+    """Extend the drafter's sequence by true rows (see Drafter.extend). Result: None.
 
     Attributes:
-        features: None where the drafter needs none.
+        features: None for a drafter that needs no hidden states of the target.
     """
 
     session: str
@@ -103,15 +103,15 @@ class ExtendDraft:
 
 @dataclass(frozen=True, eq=False)
 class GrowDraft:
-    """One layer of a draft tree. Result: DraftLayer.
+    """Draft one layer of a tree. Result: DraftLayer.
 
     Attributes:
-        growth: number of the growth; a new number discards the scratch of the one before.
+        growth: number of the growth; a new number discards the rows of the growth before.
         nodes: int64 [f] the caller's names of the frontier nodes; 0 is the root, alone in the first layer.
         parents: int64 [f] names of their parents, -1 for the root; tokens: int64 [f].
         width: how many children each node gets.
-        features, next_tokens: true rows to extend the drafter by first (see ExtendDraft), the last of which
-            leads to the root; next_tokens is None where there are none.
+        features, next_tokens: true rows by which the drafter is extended first (see ExtendDraft), the last of
+            which leads to the root. Without true rows next_tokens is None.
     """
 
     session: str

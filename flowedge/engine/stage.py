@@ -1,14 +1,14 @@
 """The state machine of one pipeline stage: messages in, jobs and messages out.
 
-It opens no socket, reads no clock and starts no thread. A driver feeds it with `receive`, takes work with
-`next_job`, and takes messages with `next_outbound` (in-band, downstream) and `next_upstream` (credits).
+It opens no socket, reads no clock and starts no thread. A driver hands messages over with `receive`. It takes
+jobs with `next_job`, in-band messages for the next device with `next_outbound`, and credits for the device
+before with `next_upstream`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections import deque
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,28 +27,28 @@ from flowedge.core.messages import (
     no_rows,
 )
 from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
+from flowedge.engine.stage_session import StageSession
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
-from flowedge.protocol.cached_rows import CachedRows
-from flowedge.protocol.epochs import check_prune, map_segment
+from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.outbox import Outbox
 
-MAX_HELD_PRUNES = 1024
 MAX_LATE_CLOSES = 1024  # ended sessions remembered, so that a late express close is known as late
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What a stage accepts.
+    """What a stage accepts and hands on.
 
     Attributes:
-        is_first: takes token ids and grants credits; the others take hidden states.
-        width: size of the rows of hidden states that it takes; added_width: by how much wider those are that
-            it hands on (see models/layers/taps.py). The first takes none and hands on width + added_width.
+        is_first: whether it takes token ids, and grants credits; other stages take hidden states.
+        width: values of a row of hidden states that it takes.
+        added_width: values by which the rows that it hands on are wider (see models/layers/taps.py). The
+            first stage takes no hidden states and hands on rows of width + added_width.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
-        max_sessions: most sessions open at once; max_queue: most segments that wait for the lane.
-        padding_per_row: bytes sent along with each row, for emulated models.
-        answers: gives a token id for each row, int32 [n], in place of a hidden state.
+        max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
+        padding_per_row: bytes sent along with each row, when a larger model is emulated.
+        returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
     """
 
     is_first: bool
@@ -61,47 +61,25 @@ class StageSpec:
     max_queue: int = 4096
     padding_per_row: int = 0
     added_width: int = 0
-    answers: bool = False
+    returns_tokens: bool = False
 
 
 @dataclass
 class _Computing:
-    """The segment in the compute lane: its job, its live rows and their offsets in the job."""
+    """The segment that is being computed: its job, its live rows and their offsets in the job, int64 [n]."""
 
     job: Forward
     segment: Segment
-    kept: IntArray
-
-
-@dataclass
-class _StageSession:
-    capacity: int
-    work: Counter[str]  # of all sessions
-    tail: CachedRows = field(default_factory=CachedRows)
-    epoch: int = 0
-    fence: int = 0  # the last prune that came in-band
-    maps: dict[int, Prune] = field(default_factory=dict)  # applied prunes beyond the fence
-    held: dict[int, Prune] = field(default_factory=dict)  # prunes whose turn has not come
-    counted: dict[str, Any] = field(default_factory=dict)  # what the report says, by the name of its field
-
-    def count(self, **changes: float) -> None:
-        for name, value in changes.items():
-            self.counted[name] = self.counted.get(name, 0) + value
-            if isinstance(value, int):
-                self.work[name] += value
-
-    @property
-    def report(self) -> StageReport:
-        return StageReport(**self.counted)
+    offsets: IntArray
 
 
 class Stage:
-    """All sessions of one stage, and its one compute lane."""
+    """All sessions of one stage. Its driver computes one job at a time."""
 
     def __init__(self, device: str, spec: StageSpec) -> None:
         self.device = device
         self.spec = spec
-        self._sessions: dict[str, _StageSession] = {}
+        self._sessions: dict[str, StageSession] = {}
         self._closed: dict[str, StageReport] = {}  # tombstones, until the in-band close has passed
         self._passed: deque[str] = deque(maxlen=MAX_LATE_CLOSES)
         self._inbox: deque[Segment] = deque()
@@ -114,7 +92,7 @@ class Stage:
 
     @property
     def queue_length(self) -> int:
-        """Segments that wait for the compute lane."""
+        """Segments that wait to be computed."""
         return len(self._inbox)
 
     @property
@@ -123,11 +101,11 @@ class Stage:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no session is open, and none has ended whose close is still to pass here."""
+        """Whether no session is open and no message about an ended session is still to pass."""
         return not (self._sessions or self._closed or self._outbox)
 
     def refuse_sessions(self, error: FlowEdgeError) -> None:
-        """Answer every session that is to be opened from now on with an error; those that are open go on."""
+        """Answer the opening of every further session with an error; open sessions go on."""
         self._refusing = error
 
     def fail_sessions(self, error: FlowEdgeError) -> None:
@@ -136,9 +114,9 @@ class Stage:
             self._fail_session(name, error)
 
     def receive(self, message: Message, express: bool) -> None:
-        """Take in a message from the in-band link or the express lane.
+        """Take in a message from the in-band link or an express link.
 
-        A message that breaks the protocol ends the session it names, with a Fault, and nothing else.
+        A message that breaks the protocol ends the session it names, with a Fault, and no other session.
         """
         try:
             match message:
@@ -155,13 +133,13 @@ class Stage:
                 case Heartbeat():
                     pass
                 case _:
-                    lane = "express" if express else "in-band"
-                    raise ProtocolError(f"a {type(message).__name__} does not belong on the {lane} lane")
+                    link = "an express" if express else "the in-band"
+                    raise ProtocolError(f"a {type(message).__name__} does not belong on {link} link")
         except ProtocolError as error:
             self._fail_session(getattr(message, "session", ""), error)
 
     def next_job(self) -> StageJob | None:
-        """The next job for the compute lane, which must be free."""
+        """Return the next job, once the job before it is finished; None if there is nothing to do."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
         while self._inbox and self._computing is None:
@@ -178,7 +156,7 @@ class Stage:
         return None
 
     def finish(self, job: StageJob, output: Payload | None) -> None:
-        """Take back a job the lane has run."""
+        """Take back a job that was run, with its result."""
         computing = self._computing
         if not isinstance(job, Forward) or computing is None or computing.job is not job:
             return
@@ -193,38 +171,38 @@ class Stage:
             return
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
-        self._outbox.put(self._output(segment, output[computing.kept]))
+        self._outbox.put(self._output(segment, output[computing.offsets]))
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
-        """Take back a job the lane could not run: its session ends with a Fault."""
+        """Take back a job that could not be run: its session ends with a Fault."""
         if self._computing is not None and self._computing.job is job:
             self._computing = None
         self._fail_session(job.session, error)
 
     def next_outbound(self) -> Message | None:
-        """The next message for the in-band link, which must be ready to take it."""
+        """Return the next message for the in-band link, which must be ready to take it."""
         return self._outbox.pop()
 
     def next_upstream(self) -> Message | None:
-        """The next message for the upstream device."""
+        """Return the next message for the device before this one."""
         return self._upstream.popleft() if self._upstream else None
 
     def take_counts(self) -> WorkCounts:
-        """What was done since this was last called."""
+        """Return what was done since the last call."""
         return self._counts.take()
 
     def record_busy(self, session: str, seconds: float) -> None:
-        """Count lane time of a session."""
+        """Add compute time to a session's report."""
         if session in self._sessions:
             self._sessions[session].count(busy_s=seconds)
 
     def record_sent(self, session: str, num_bytes: int) -> None:
-        """Count bytes of a session that went downstream."""
+        """Add bytes sent downstream to a session's report."""
         if session in self._sessions:
             self._sessions[session].count(bytes_sent=num_bytes)
 
     def drop_all(self) -> None:
-        """Forget every session: the pipeline this stage belonged to is gone."""
+        """Forget every session: the pipeline of this stage has ended."""
         for name in list(self._sessions):
             self._end(name, PIPELINE_ENDED)
         self._closed.clear()
@@ -239,19 +217,18 @@ class Stage:
             raise ProtocolError(f"session {message.session} is open already")
         refusal = self._refusal(message)
         if refusal is not None:
-            # One fault, and a tombstone for what is still to come of the session.
+            # One fault, and a tombstone for the messages of the session that are still to come.
             self._closed[message.session] = StageReport(self.device)
             self._outbox.put(self._fault(message.session, refusal))
             return
         self._counts.opened += 1
-        self._sessions[message.session] = _StageSession(
-            message.capacity, self._counts.work, counted={"device": self.device}
-        )
+        session = StageSession(self.device, message.capacity, self._counts.work)
+        self._sessions[message.session] = session
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
 
     def _refusal(self, message: Open) -> FlowEdgeError | None:
-        """Why a session cannot be held here, if it cannot."""
+        """Return the reason for which a session cannot be opened; None if it can."""
         if self._refusing is not None:
             return self._refusing
         if message.capacity < 1:
@@ -272,19 +249,7 @@ class Stage:
         self._check_payload(segment)
         if len(self._inbox) >= self.spec.max_queue:
             raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
-        if segment.epoch != session.fence:
-            relation = "newer" if segment.epoch > session.fence else "older"
-            raise ProtocolError(
-                f"segment {segment.number} is of epoch {segment.epoch}, "
-                f"{relation} than the link's {session.fence}"
-            )
-        if segment.first_row < 0 or segment.first_row + segment.num_rows > session.capacity:
-            raise ProtocolError(f"segment {segment.number} goes beyond the session's {session.capacity} rows")
-        for epoch in range(segment.epoch + 1, session.epoch + 1):
-            before = segment.num_rows
-            segment, _ = map_segment(segment, session.maps[epoch])
-            session.count(rows_trimmed=before - segment.num_rows)
-        self._inbox.append(segment)
+        self._inbox.append(session.renumbered(segment))
 
     def _check_payload(self, segment: Segment) -> None:
         spec, payload, rows = self.spec, segment.payload, segment.num_rows
@@ -306,36 +271,24 @@ class Stage:
         if prune.session in self._closed or (express and prune.session not in self._sessions):
             return
         session = self._session(prune.session)
-        if not express and prune.epoch != session.fence + 1:
-            raise ProtocolError(f"prune {prune.epoch} follows {session.fence} on the in-band link")
-        if prune.epoch > session.epoch:
-            if len(session.held) >= MAX_HELD_PRUNES:
-                raise ProtocolError(f"{MAX_HELD_PRUNES} prunes are held already")
-            session.held[prune.epoch] = prune
-        while session.epoch + 1 in session.held:
-            self._apply(session, session.held.pop(session.epoch + 1))
         if not express:
-            session.fence = prune.epoch
-            session.maps.pop(prune.epoch, None)
+            session.check_fence(prune)
+        session.hold(prune)
+        while (due := session.next_held()) is not None:
+            self._apply(session, due)
+        if not express:
+            session.pass_fence(prune.epoch)
 
-    def _apply(self, session: _StageSession, prune: Prune) -> None:
-        check_prune(prune, session.tail.context, session.tail.cached)
-        session.tail.apply(prune)
-        session.epoch = prune.epoch
-        session.maps[prune.epoch] = prune
-        inbox: deque[Segment] = deque()
-        for segment in self._inbox:
-            if segment.session == prune.session:
-                mapped, _ = map_segment(segment, prune)
-                session.count(rows_trimmed=segment.num_rows - mapped.num_rows)
-                inbox.append(mapped)
-            else:
-                inbox.append(segment)
-        self._inbox = inbox
+    def _apply(self, session: StageSession, prune: Prune) -> None:
+        session.apply(prune)
+        self._inbox = deque(
+            session.trimmed(segment, prune) if segment.session == prune.session else segment
+            for segment in self._inbox
+        )
         computing = self._computing
         if computing is not None and computing.job.session == prune.session:
-            computing.segment, kept = map_segment(computing.segment, prune)
-            computing.kept = computing.kept[kept]
+            computing.segment, retained = map_segment(computing.segment, prune)
+            computing.offsets = computing.offsets[retained]
             computing.job.dead = computing.segment.num_rows == 0
         session.count(rows_wasted=self._outbox.prune(prune))
 
@@ -345,30 +298,17 @@ class Stage:
             session.count(segments=1)
             self._outbox.put(self._output(segment, self._no_output()))
             return None
-        tail = session.tail
-        tail.check_next(segment)
-        job = Forward(
-            session=segment.session,
-            gathered_until=tail.gathered_until,
-            slots=tail.slots,
-            context=tail.context,
-            cached=tail.cached,
-            tail_parents=tail.forward_parents(segment),
-            positions=segment.positions,
-            payload=segment.payload,
-            committed=segment.committed,
-        )
-        tail.append(segment)
+        job = session.begin_forward(segment)
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
         self._computing = _Computing(job, header, np.arange(segment.num_rows))
         return job
 
     def _output(self, segment: Segment, payload: Payload) -> Segment:
-        """What goes on in place of a segment that came in; padding is of this stage's own making."""
+        """Return the segment that goes on in place of one that came in, with this stage's own padding."""
         return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
 
     def _no_output(self) -> Payload:
-        if self.spec.answers:
+        if self.spec.returns_tokens:
             return np.zeros(0, dtype=np.int32)
         return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
 
@@ -394,7 +334,7 @@ class Stage:
             self._computing.job.dead = True
         self._cache_jobs.append(DropCache(name))
 
-    def _session(self, name: str) -> _StageSession:
+    def _session(self, name: str) -> StageSession:
         if name not in self._sessions:
             raise ProtocolError(f"session {name} is not open here")
         return self._sessions[name]
@@ -406,7 +346,7 @@ class Stage:
         self._outbox.put(self._fault(name, error))
 
     def _fault(self, session: str, error: FlowEdgeError) -> Fault:
-        # A DeviceError's text begins with the device, which the fault names apart.
+        # A DeviceError's text begins with the device, which a Fault names in a field of its own.
         own = isinstance(error, DeviceError) and error.device == self.device
         reason = error.reason if isinstance(error, DeviceError) and own else str(error)
         return Fault(session, self.device, error.code, reason)

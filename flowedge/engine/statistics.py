@@ -1,19 +1,18 @@
-"""What one request took, as measured by the draft node that served it."""
+"""The statistics of one request, as measured by the draft node that served it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from flowedge.core.messages import StageReport
-from flowedge.core.request import DecodeCounters
+from flowedge.core.request import DecodeCounters, Finished, Request
 
 
 @dataclass(frozen=True)
 class StageUse:
-    """One device's part: its report, and the share of the request's time that its lane was busy."""
+    """One device's part: its report, and the share of the request's time for which it computed."""
 
     report: StageReport
     use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end
@@ -29,8 +28,8 @@ class RequestStatistics:
         total_s: from the arrival of the request until every stage had closed the session.
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
         draft_node, stages: what each device did, stages in pipeline order.
-        link_bytes: bytes sent on each in-band link, by its sender, and "express" for all of that lane.
-        middles: what the devices of middle models did, the smallest model's first.
+        link_bytes: bytes sent on each in-band link, by its sender, and on all express links as "express".
+        middles: what the devices of the models between drafter and target did, the smallest model's first.
     """
 
     session: str
@@ -51,58 +50,62 @@ class RequestStatistics:
     middles: tuple[StageUse, ...] = ()
 
     def to_json(self) -> str:
-        """The JSON that the client gets."""
+        """Return the JSON that the client gets."""
         return json.dumps(asdict(self))
 
 
 class RequestClock:
-    """Collects the times of one request; all of them on one monotonic clock, in seconds."""
+    """Collects the times of one request, in seconds of one monotonic clock."""
 
     def __init__(self, started: float) -> None:
         self._started = started
         self._times: list[float] = []
 
-    def count(self, tokens: int, now: float) -> None:
-        """Tokens have come out."""
+    @property
+    def num_tokens(self) -> int:
+        return len(self._times)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The seconds from the request's arrival to its first token; None before that."""
+        return self._times[0] - self._started if self._times else None
+
+    def count(self, tokens: int, now: float) -> float:
+        """Record that `tokens` tokens were put out.
+
+        Returns the seconds since the tokens before them, or since the request's arrival.
+        """
+        latest = self._times[-1] if self._times else self._started
         self._times.extend([now] * tokens)
+        return now - latest
 
     def statistics(
-        self,
-        now: float,
-        *,
-        session: str,
-        strategy: str,
-        seed: int,
-        finish_reason: str,
-        prompt_tokens: int,
-        counters: DecodeCounters,
-        reports: Sequence[StageReport],
-        express_bytes: int,
-        middle_reports: Sequence[StageReport] = (),
+        self, now: float, request: Request, finished: Finished, express_bytes: int
     ) -> RequestStatistics:
-        """The statistics at the end of the request; `reports` has the draft node's first."""
+        """Return the statistics of the request, whose last output is `finished`."""
         times = self._times
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0
-        every = [*reports, *middle_reports]
+        reports = [*finished.reports, *finished.side_reports]
         use = tuple(
-            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in every
+            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in reports
         )
+        num_stages = len(finished.reports) - 1
         return RequestStatistics(
-            session=session,
-            strategy=strategy,
-            seed=seed,
-            finish_reason=finish_reason,
-            prompt_tokens=prompt_tokens,
+            session=request.session,
+            strategy=request.strategy,
+            seed=request.sampling.seed,
+            finish_reason=finished.reason,
+            prompt_tokens=len(request.prompt),
             new_tokens=len(times),
-            ttft_s=times[0] - self._started if times else total_s,
+            ttft_s=total_s if self.ttft_s is None else self.ttft_s,
             decode_s=decode_s,
             total_s=total_s,
             tokens_per_s=(len(times) - 1) / decode_s if decode_s > 0 else 0.0,
             itl_s=tuple(after - before for before, after in pairwise(times)),
-            counters=counters,
+            counters=finished.counters,
             draft_node=use[0],
-            stages=use[1 : len(reports)],
-            link_bytes={report.device: report.bytes_sent for report in every} | {"express": express_bytes},
-            middles=use[len(reports) :],
+            stages=use[1 : 1 + num_stages],
+            link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
+            middles=use[1 + num_stages :],
         )

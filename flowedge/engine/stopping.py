@@ -1,4 +1,4 @@
-"""Where a generation ends: end-of-sequence ids, stop strings and the token limit."""
+"""The end of a generation: end-of-sequence ids, stop strings and the token limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowedge.core.request import Request
 
 
 class TextStream(Protocol):
-    """Turns tokens into text as they come; text that is not complete yet is held back."""
+    """Turns tokens into text as they come; `push` holds incomplete characters back until `flush`."""
 
     def push(self, token: int) -> str: ...
 
@@ -18,7 +18,7 @@ class TextStream(Protocol):
 
 @dataclass(frozen=True)
 class Accepted:
-    """Tokens up to the end of the generation, the text they complete, and why it ends, if it does."""
+    """Tokens up to the end of the generation, the text they complete, and the reason if it has ended."""
 
     tokens: tuple[int, ...]
     text: str
@@ -28,7 +28,7 @@ class Accepted:
 class OutputText:
     """Checks every token, in order, for the end of the generation.
 
-    Text that could be the start of a stop string is held back until it is known not to be one.
+    Text that could be the start of a stop string is held back until it is known not to be.
     """
 
     def __init__(self, request: Request, stream: TextStream) -> None:
@@ -39,7 +39,7 @@ class OutputText:
         self._held = ""
 
     def push(self, tokens: tuple[int, ...]) -> Accepted:
-        """Take in certain tokens; those after the end are left out."""
+        """Take in certain tokens; tokens after the end of the generation are left out."""
         text = ""
         for count, token in enumerate(tokens, start=1):
             self._room -= 1
@@ -61,7 +61,7 @@ class OutputText:
         return rest
 
     def _cut(self) -> bool:
-        """Cut the held text at the first stop string; says whether there was one."""
+        """Cut the held text at the first stop string; return whether it contained one."""
         found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
         if not found:
             return False
@@ -70,7 +70,7 @@ class OutputText:
         return True
 
     def _release(self) -> str:
-        """The held text without an end that a stop string could begin with."""
+        """Release the held text, except an end that could be the start of a stop string."""
         keep = max(
             (
                 size

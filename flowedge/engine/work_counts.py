@@ -1,4 +1,4 @@
-"""What a machine did for all its sessions together, in the time since it was last asked."""
+"""Counts of the work that a device has done since the last reading, over all sessions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ PIPELINE_ENDED = "pipeline_ended"
 
 @dataclass
 class WorkCounts:
-    """To be added to, and handed on.
+    """Counts that are added up and then handed on.
 
     Attributes:
-        opened: sessions that began here; ended: sessions that ended, by why: a constant of this module, a
-            finish reason or the code of a FlowEdgeError.
-        work: by the names of StageReport's fields.
+        opened: sessions that were opened.
+        ended: sessions that ended, by reason: a constant of this module, a finish reason, or the code of a
+            FlowEdgeError.
+        work: sums of StageReport's fields, by name.
     """
 
     opened: int = 0
@@ -25,7 +26,7 @@ class WorkCounts:
     work: Counter[str] = field(default_factory=Counter)
 
     def take(self) -> WorkCounts:
-        """A copy of the counts, which begin anew."""
+        """Return a copy of the counts and set them to 0."""
         taken = WorkCounts(self.opened, Counter(self.ended), Counter(self.work))
         self.opened = 0
         self.ended.clear()

@@ -1,4 +1,4 @@
-"""The compute lane of a live device: one worker thread, one job at a time."""
+"""The compute thread of a live device: it runs one function at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 from flowedge.core.errors import DeviceError, FlowEdgeError
 
 T = TypeVar("T")
-JOB_S = 60.0  # of one job that has no limit of its own
+JOB_S = 60.0  # limit of a function without a limit of its own
 
 _log = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
-    """When something was computed, in seconds of time.monotonic()."""
+    """The time of a computation, in seconds of time.monotonic()."""
 
     start: float
     end: float
@@ -49,17 +49,21 @@ class ComputeThread:
 
     @property
     def overdue_s(self) -> float:
-        """By how many seconds the function that is running has exceeded its limit; 0 when it has not."""
+        """The seconds by which the function that is running has exceeded its limit; 0 if it has not."""
         due = self._due
         return 0.0 if due is None else max(0.0, time.monotonic() - due)
 
     async def run(self, function: Callable[[], T], limit_s: float | None = None) -> tuple[T, Span]:
-        """Run a function; returns its result and when it ran.
+        """Run a function; return its result and when it ran.
 
-        limit_s: how long it may take; nothing ends it then, but `overdue_s` tells.
+        When the waiting task is cancelled the function still runs to its end.
 
-        A FlowEdgeError passes; whatever else it raises becomes a DeviceError of this device. When the waiting
-        task is cancelled the function still runs to its end.
+        Args:
+            limit_s: how long it may take. The function is not ended then, but `overdue_s` tells.
+
+        Raises:
+            FlowEdgeError: when the function raises it.
+            DeviceError: of this device, when the function raises another exception.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T, Span]] = loop.create_future()
@@ -69,23 +73,23 @@ class ComputeThread:
             try:
                 result = function()
             except FlowEdgeError as error:
-                _tell(loop, done, None, error)
+                _conclude(loop, done, None, error)
             except Exception as error:  # noqa: BLE001 (a model may raise anything; the waiting side must hear)
                 _log.exception("a job failed")
                 failure = DeviceError(self._device, f"computing failed: {type(error).__name__}: {error}")
-                _tell(loop, done, None, failure)
+                _conclude(loop, done, None, failure)
             else:
-                _tell(loop, done, (result, Span(started, time.monotonic())), None)
+                _conclude(loop, done, (result, Span(started, time.monotonic())), None)
 
         self._work.put(_QueuedFunction(work, self._job_s if limit_s is None else limit_s))
         return await done
 
     def run_later(self, function: Callable[[], None]) -> None:
-        """Run a function, which raises nothing, after the work there is; nobody waits for it."""
+        """Run a function, which must not raise, after the queued functions; its end is not waited for."""
         self._work.put(_QueuedFunction(function, self._job_s))
 
     def stop(self, wait_s: float) -> None:
-        """End the thread after the work it has; waits for that at most `wait_s`."""
+        """End the thread after the queued functions; wait for that at most `wait_s`."""
         self._work.put(None)
         self._thread.join(wait_s)
 
@@ -94,16 +98,18 @@ class ComputeThread:
             self._due = time.monotonic() + work.limit_s
             work.run()
             self._due = None
-            del work  # and what it holds, such as the weights of a role that is given up
+            del work  # and what it references, such as the weights of a role that is given up
 
 
-def _tell(
+def _conclude(
     loop: asyncio.AbstractEventLoop,
     done: asyncio.Future[T],
     result: T | None,
     error: FlowEdgeError | None,
 ) -> None:
-    def settle() -> None:
+    """Set the outcome of a future of another thread's event loop."""
+
+    def set_outcome() -> None:
         if done.done():  # the waiting task was cancelled
             return
         if error is not None:
@@ -112,6 +118,6 @@ def _tell(
             done.set_result(result)  # type: ignore[arg-type]
 
     try:
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(set_outcome)
     except RuntimeError:
         _log.info("a job ended after its process was told to stop")

@@ -1,7 +1,4 @@
-"""A draft node at work: drives the state machine with real links and real compute.
-
-Everything here runs on the event loop but the jobs, which run in the compute lane.
-"""
+"""The driver of a draft node: it lets the state machine work with real links and real compute."""
 
 from __future__ import annotations
 
@@ -24,30 +21,34 @@ from flowedge.core.errors import (
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Message
 from flowedge.core.request import Failed, Finished, Output, Request
-from flowedge.engine.activity import REQUEST, TRANSFER, job_activity, message_rows
+from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.jobs import DraftExecutor
+from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
-from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.express import ExpressFault
+from flowedge.live.compute_thread import Span
+from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.pacing import EmulatedDevice, Way
 from flowedge.live.pump import Pump
-from flowedge.live.route_links import OpenLink, RouteLinks, RouteOpener
-from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import LinkKind
+from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
+from flowedge.live.transport.link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
-from flowedge.live.work_timing import make_work_timing
+from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
 from flowedge.protocol.wire import FrameError
 
-CHECK_S = 0.5  # how often sessions are looked at for progress
+CHECK_S = 0.5  # between two checks of the sessions' progress
 
 _log = logging.getLogger(__name__)
 
 
 class RunningRequest:
-    """One request that is being served."""
+    """One request that is being served.
+
+    Attributes:
+        express_bytes: bytes sent for it on express links, once it has ended.
+        concluded: whether its last output is out.
+    """
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -62,144 +63,115 @@ class RunningRequest:
         self.outputs.put_nowait(output)
 
     async def next_output(self, timeout_s: float) -> Output | None:
-        """The next output, or None when there is none within the time."""
+        """Return the next output, or None if there is no output within the time."""
         try:
             return await within(timeout_s, self.outputs.get(), "no output")
         except DeadlineError:
             return None
 
 
-class LiveDraftNode:
+class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     """The draft node of one pipeline, from its making to the loss of a device.
 
-    `lost` says which device was lost; `timeline` is what was done and when.
+    Attributes:
+        lost: the error of the device that was lost; None while the pipeline is whole.
     """
+
+    _machine: DraftNode
 
     def __init__(
         self,
         machine: DraftNode,
         executor: DraftExecutor,
-        lane: ComputeThread,
+        timing: WorkTiming,
         *,
         progress_s: float,
-        fault: ExpressFault,
-        pacing: EmulatedDevice | None = None,
+        express_fault: ExpressFault | None = None,
         observer: LiveObserver = UNOBSERVED,
     ) -> None:
-        """progress_s: a session that sees no message, job or output for so long ends with a DeadlineError.
-
-        pacing: holds everything to the time of an emulated device.
-        """
+        """progress_s: a session without any message, job or output for so long ends with a DeadlineError."""
+        super().__init__(machine, executor.run, timing, observer)
         self.lost: DeviceLostError | None = None
-        self.timeline = Timeline()
-        self._machine = machine
-        self._executor = executor
-        self._pace = make_work_timing(lane, pacing)
         self._progress_s = progress_s
-        self._observer = observer
-        self._generations: dict[str, RunningRequest] = {}
-        self._fault = fault
+        self._running: dict[str, RunningRequest] = {}
         self._refusing: DrainingError | None = None
-        self._links = {route: RouteLinks() for route in machine.routes}
-        self._last: dict[int, InStream] = {}
-        self._compute_pump = Pump("compute", self._compute, self._on_bug)
-        self._send_pumps = [
-            Pump("send", partial(self._send, route), self._on_bug) for route in machine.routes
-        ]
+        self._links = {route: RouteLinks(express_fault) for route in machine.routes}
+        self._last: dict[int, InStream] = {}  # from the last stage of each route
+        self._pumps = [Pump("send", partial(self._send, route), self._on_bug) for route in machine.routes]
         self._watch: asyncio.Task[None] | None = None
-        self._closing: asyncio.Future[None] | None = None
 
     @property
-    def device(self) -> str:
-        """The name of this device."""
-        return self._machine.device
-
-    @property
-    def num_sessions(self) -> int:
-        """Sessions that are open here."""
-        return self._machine.num_sessions
+    def alive(self) -> bool:
+        return self.lost is None
 
     @property
     def is_drained(self) -> bool:
-        """Whether no request is being served, and no session is open anywhere on the pipeline."""
-        return not self._generations and (self.lost is not None or not self._machine.num_sessions)
+        return not self._running and (self.lost is not None or not self._machine.num_sessions)
 
     def begin_drain(self, error: DrainingError) -> None:
-        """Have requests go on, and every new one refused with an error."""
         self._refusing = error
 
     def fail_sessions(self, error: DrainingError) -> None:
-        """End every request with an error."""
-        for session in list(self._generations):
+        for session in list(self._running):
             self._machine.fail_session(session, error)
         self._changed()
 
-    async def connect(
-        self, open_first: OpenLink, open_express: Sequence[OpenLink], middles: Sequence[RouteOpener] = ()
-    ) -> None:
-        """Open the in-band link to the first stage and an express link to every stage; and to middle models.
+    async def connect(self, routes: Sequence[Sequence[str]], open_to: OpenTo) -> None:
+        """Open the links of every route, given by the addresses of its stages, and begin to work.
 
-        Raises what they raise; DeviceLostError when a device was lost meanwhile.
+        Raises what `open_to` raises, and DeviceLostError when a device was lost meanwhile.
         """
-        openers = [RouteOpener(open_first, open_express), *middles]
-        for (route, links), opener in zip(self._links.items(), openers, strict=True):
-            take, replied = partial(self._take, route=route), partial(self._replied, route=route)
-            await links.open(opener, take, replied, self._on_lost)
+        for (route, links), stages in zip(self._links.items(), routes, strict=True):
+            express = LinkEvents(partial(self._take, route=route), self._on_lost)
+            in_band = LinkEvents(partial(self._replied, route=route), self._on_lost)
+            await links.open(open_to, stages, express, in_band)
         if self.lost is not None:
             raise self.lost
-        for links in self._links.values():
-            links.start_express(self._fault)
-        self._compute_pump.start()
-        for pump in self._send_pumps:
-            pump.start()
+        self._start()
         self._watch = asyncio.create_task(self._watch_progress())
 
     def draft_with(self, *, needs_features: bool) -> None:
-        """See DraftNode.draft_with."""
+        """Let requests that are prepared from now on draft: the executor has been given a drafter."""
         self._machine.draft_with(needs_features=needs_features)
 
-    def generate(self, request: Request, arrived: float | None = None) -> RunningRequest:
-        """Begin to serve a request; end it with `end`.
+    def prepare(self, request: Request) -> DraftSession:
+        """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""
+        return self._machine.prepare(request)
 
-        arrived: when it arrived, on time.monotonic(); now if not given.
-        Raises BadRequestError or CapacityError for one that cannot be served, DeviceLostError when the
-        pipeline is broken, DrainingError while the device is being stopped.
+    def start(self, session: DraftSession, arrived: float | None = None) -> RunningRequest:
+        """Begin to serve a prepared request; `end` has to be called for it.
+
+        Args:
+            arrived: when the request arrived, on time.monotonic(); now if not given.
+
+        Raises:
+            BadRequestError: when a session of its name is open.
+            CapacityError: when the most sessions are open.
+            DeviceLostError: when the pipeline is broken.
+            DrainingError: while the device is being stopped.
         """
         if self._refusing is not None:
             raise self._refusing
         if self.lost is not None:
             raise DeviceLostError(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())
-        self._machine.start(request)
+        self._machine.start(session)
         began = time.monotonic() if arrived is None else arrived
-        self.timeline.add(request.session, REQUEST, began, began)
-        generation = self._generations[request.session] = RunningRequest(request.session)
+        self.timeline.add(session.name, REQUEST, began, began)
+        running = self._running[session.name] = RunningRequest(session.name)
         self._observer.counted(WorkCounts(opened=1))
         self._changed()
-        return generation
+        return running
 
-    def end(self, generation: RunningRequest) -> None:
-        """The client has its result, or wants none; cancels what is still going on."""
-        if self._generations.pop(generation.session, None) is not None and not generation.concluded:
+    def end(self, running: RunningRequest) -> None:
+        """Forget a request; its session is cancelled if it is still open."""
+        if self._running.pop(running.session, None) is not None and not running.concluded:
             self._count_end(CANCELLED)
-        self._machine.cancel(generation.session)
+        self._machine.cancel(running.session)
         self._changed()
 
-    async def stop(self, reason: str) -> None:
-        """End all sessions and links."""
-        self._end(DeviceLostError(self.device, reason))
-        if self._watch is not None:
-            self._watch.cancel()
-        await self._compute_pump.stop()
-        for pump in self._send_pumps:
-            await pump.stop()
-        self._pace.stop()
-        if self._closing is not None:
-            await self._closing
-
     def opened(self, stream: InStream) -> None:
-        """The last stage asks for a stream; see StreamOwner."""
-        if stream.lane is not LinkKind.IN_BAND:
+        if stream.kind is not LinkKind.IN_BAND:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
         if self.lost is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
@@ -211,31 +183,29 @@ class LiveDraftNode:
         self._last[stream.route] = stream
 
     def received(self, stream: InStream, message: Message) -> None:
-        """A message has come from the last stage of a route; see StreamOwner."""
-        self._pace.arrive(Way.IN_BAND, stream.departed, lambda: self._take(message, stream.route))
-
-    def _replied(self, message: Message, route: int) -> None:
-        """The first stage of a route has something to say, such as a credit."""
-        self._pace.arrive(Way.REPLY, 0.0, lambda: self._take(message, route))
+        self._timing.arrive(stream.kind, stream.departed, lambda: self._take(message, stream.route))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
-        """A frame of the last stage could not be read: the session it names has lost something."""
+        """End the session that the frame of the last stage names, because it has lost a message."""
         if error.session:
             reason = f"{stream.peer} sent what cannot be read: {error}"
             self._take(Fault(error.session, self.device, ProtocolError.code, reason), stream.route)
 
     def closed(self, stream: InStream, reason: str) -> None:
-        """The last stage is gone; see StreamOwner."""
         self._on_lost(DeviceLostError(stream.peer, reason))
+
+    @property
+    def _send_pumps(self) -> list[Pump]:
+        return self._pumps
+
+    def _replied(self, message: Message, route: int) -> None:
+        """Take in a message from the first stage of a route, such as a credit."""
+        self._timing.arrive(LinkKind.REPLY, 0.0, lambda: self._take(message, route))
 
     def _take(self, message: Message, route: int) -> None:
         session = getattr(message, "session", "")
-        if (
-            isinstance(message, Fault)
-            and message.code == DeviceLostError.code
-            and session in self._generations
-        ):
-            # Between two stages a link is lost: nothing else can come through this pipeline either.
+        if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
+            # A link between two stages is lost: nothing else can come through this pipeline either.
             self._on_lost(DeviceLostError(message.device, message.reason))
             return
         self._note_progress(session)
@@ -244,7 +214,7 @@ class LiveDraftNode:
         self._changed()
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:
-        """A bug in one session's strategy ends that session with an error, and no other."""
+        """Run a step of a session's strategy. A bug in it ends this session with an error, and no other."""
         try:
             step()
         except FlowEdgeError as error:
@@ -254,33 +224,27 @@ class LiveDraftNode:
             reason = f"internal error: {type(error).__name__}: {error}"
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
-    def _changed(self) -> None:
-        """Hand out what there is and wake whatever may have work now."""
-        self._pace.changed()
-        self._flush()
-        self._compute_pump.wake()
-
-    def _flush(self) -> None:
-        """Hand out what goes to stages and clients."""
+    def _hand_out(self) -> None:
+        """Pass on express messages and outputs, and wake the pumps that send."""
         for route, links in self._links.items():
             while (message := self._machine.next_express(route)) is not None:
                 links.put_express(message)
         while (output := self._machine.next_output()) is not None:
-            self._hand_out(output)
-        for pump in self._send_pumps:
+            self._put_out(output)
+        for pump in self._pumps:
             pump.wake()
 
-    def _hand_out(self, output: Output) -> None:
-        generation = self._generations.get(output.session)
-        if generation is None:
+    def _put_out(self, output: Output) -> None:
+        running = self._running.get(output.session)
+        if running is None:
             return
         self._note_progress(output.session)
         if not isinstance(output, Finished | Failed):
-            generation.outputs.put_nowait(output)
+            running.outputs.put_nowait(output)
             return
         sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
-        generation.express_bytes = sum(sent)
-        generation.conclude(output)
+        running.express_bytes = sum(sent)
+        running.conclude(output)
         if isinstance(output, Finished):
             self._observer.decoded(output.counters)
         self._count_end(output.reason if isinstance(output, Finished) else output.error.code)
@@ -289,63 +253,36 @@ class LiveDraftNode:
         self._observer.counted(WorkCounts(ended=Counter((reason,))))
 
     def _note_progress(self, session: str) -> None:
-        generation = self._generations.get(session)
-        if generation is not None:
-            generation.progressed = time.monotonic()
+        running = self._running.get(session)
+        if running is not None:
+            running.progressed = time.monotonic()
 
-    async def _compute(self) -> bool:
-        job = self._machine.next_job()
-        self._flush()  # looking for a job ends sessions whose results make no sense
-        if job is None:
-            return False
-        try:
-            result, span = await self._pace.draft_job(job, lambda: self._executor.run(job))
-        except FlowEdgeError as error:
-            self._machine.fail(job, error)
-        else:
-            self._note_progress(job.session)
-            self._machine.record_busy(job.session, span.seconds)
-            kind, rows = job_activity(job)
-            self.timeline.add(job.session, kind, span.start, span.end, rows)
-            self._observer.computed(kind, span.seconds, rows)
-            self._machine.tell_time(span.end)
-            self._guard(job.session, lambda: self._machine.finish(job, result))
-        self._changed()
-        return True
+    def _finish(self, job: DraftJob, result: DraftResult, span: Span) -> None:
+        self._note_progress(job.session)
+        self._machine.tell_time(span.end)
+        self._guard(job.session, lambda: self._machine.finish(job, result))
 
     async def _send(self, route: int) -> bool:
         message, link = self._machine.next_outbound(route), self._links[route].in_band
-        if message is None or link is None:
-            return False
-        started = time.monotonic()
-        try:
-            sent = await self._pace.send(link, message)
-        except DeviceLostError as error:
-            self._on_lost(error)
-            return False
-        session, ended = getattr(message, "session", ""), time.monotonic()
-        self.timeline.add(session, TRANSFER, started, ended, message_rows(message))
-        self._observer.transferred(ended - started)
-        self._machine.record_sent(session, sent)
-        return True
+        return message is not None and link is not None and await self._send_message(link, message)
 
     async def _watch_progress(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
-            for generation in list(self._generations.values()):
-                if now - generation.progressed > self._progress_s:
-                    self._give_up(generation)
+            for running in list(self._running.values()):
+                if now - running.progressed > self._progress_s:
+                    self._give_up(running)
 
-    def _give_up(self, generation: RunningRequest) -> None:
+    def _give_up(self, running: RunningRequest) -> None:
         error = DeadlineError(
-            f"device {self.device}: session {generation.session} saw no message, no result and no output "
+            f"device {self.device}: session {running.session} saw no message, no result and no output "
             f"for {self._progress_s:g} s"
         )
-        self._machine.fail_session(generation.session, error)
+        self._machine.fail_session(running.session, error)
         self._changed()
-        if self._generations.pop(generation.session, None) is not None and not generation.concluded:
-            generation.conclude(Failed(generation.session, error))
+        if self._running.pop(running.session, None) is not None and not running.concluded:
+            running.conclude(Failed(running.session, error))
             self._count_end(error.code)
 
     def _on_bug(self, error: Exception) -> None:
@@ -357,6 +294,11 @@ class LiveDraftNode:
             _log.warning("the pipeline is broken", extra=fields)
             self._end(error)
 
+    def _end_pipeline(self, reason: str) -> None:
+        self._end(DeviceLostError(self.device, reason))
+        if self._watch is not None:
+            self._watch.cancel()
+
     def _end(self, error: DeviceLostError) -> None:
         if self.lost is not None:
             return
@@ -366,5 +308,5 @@ class LiveDraftNode:
         self._closing = asyncio.ensure_future(self._close_links())
 
     async def _close_links(self) -> None:
-        """The stages take the end of the express stream as the end of the pipeline."""
+        """Close all links; the stages take the end of the express stream as the end of the pipeline."""
         await asyncio.gather(*(links.close() for links in self._links.values()))

@@ -1,4 +1,4 @@
-"""A loop that works while there is work, and then sleeps until it is woken."""
+"""A loop that works while there is work, and else sleeps until it is woken."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _log = logging.getLogger(__name__)
 
 
 class Pump:
-    """Calls `step` until it says that there is nothing to do, then waits for `wake`.
+    """Calls `step` until it returns that there was nothing to do, then waits for `wake`.
 
-    An exception out of `step` is a bug: it is logged and given to `on_bug`, and the pump goes on.
+    An exception of `step` is a bug: it is logged and handed to `on_bug`, and the pump goes on.
     """
 
     def __init__(
@@ -26,16 +26,16 @@ class Pump:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to work."""
+        """Begin to work; for a running event loop."""
         self._task = asyncio.create_task(self._run(), name=f"pump {self._name}")
 
     def wake(self) -> None:
-        """There may be work."""
+        """Have `step` called again: there may be work."""
         self._woken.set()
 
     async def stop(self) -> None:
-        """Stop at once, in the middle of a step if there is one."""
-        # A step that was cancelled may end otherwise, when what it waited for is lost at the same time.
+        """Stop at once; a step that is going on is cancelled."""
+        # A cancelled step may end with another exception, when its link is lost at the same time.
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -46,7 +46,7 @@ class Pump:
             try:
                 while await self._step() and not self._stopping:
                     pass
-            except Exception as error:  # noqa: BLE001 (sessions must hear of a bug, not wait for ever)
+            except Exception as error:  # noqa: BLE001 (sessions must be told of a bug, and not wait for ever)
                 _log.exception("the %s pump failed", self._name)
                 self._on_bug(error)
             if not self._stopping:

@@ -1,4 +1,4 @@
-"""What a stage logs of the sessions that pass through it, told by the messages that it hands on."""
+"""The log lines of a stage about its sessions, which follow the messages that it sends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SessionLog:
         self._pipeline = pipeline
 
     def sending(self, message: Message) -> None:
-        """A message is handed to the in-band link."""
+        """Log a message that is handed to the in-band link, if it begins or ends a session."""
         match message:
             case Open():
                 self._opened(message)
@@ -36,7 +36,7 @@ class SessionLog:
                 _log.warning("a session has failed", extra=fields)
 
     def dropped(self, sessions: Iterable[str], reason: str) -> None:
-        """The pipeline has ended under sessions that were open."""
+        """Log the end of sessions that were open when the pipeline ended."""
         for session in sessions:
             fields = about(event="session_closed", pipeline=self._pipeline, session=session, reason=reason)
             _log.warning("a session has ended", extra=fields)

@@ -1,4 +1,4 @@
-"""What a device did lately, kept in a bounded memory."""
+"""A record of what a device did lately, in a bounded memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ MAX_SESSIONS = 64
 
 
 class TimelineEvent(NamedTuple):
-    """A stretch of time, or a moment where `start` is `end`, in seconds of one monotonic clock.
+    """An activity of a device. A momentary event has `end` equal to `start`.
 
     Attributes:
         kind: a word of engine/activity.py.
+        start, end: seconds of one monotonic clock.
         rows: rows computed or sent.
     """
 
@@ -31,9 +32,9 @@ class _SessionEvents:
 
 
 class Timeline:
-    """The events of the last few sessions; what is too much is dropped from the oldest session on.
+    """The events of the latest sessions. Beyond the limits the oldest session's events are dropped first.
 
-    Adding takes constant time and memory stays within the limits, so a device records always.
+    Adding an event takes constant time and memory is bounded, so that a device can always record.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_sessions: int = MAX_SESSIONS) -> None:
@@ -43,7 +44,7 @@ class Timeline:
         self._held = 0
 
     def add(self, session: str, kind: str, start: float, end: float, rows: int = 0) -> None:
-        """Something a session had this device do."""
+        """Record what the device did for a session."""
         known = self._sessions.get(session)
         if known is None:
             known = self._open(session)
@@ -53,7 +54,7 @@ class Timeline:
             self._drop_one()
 
     def of(self, session: str) -> tuple[list[TimelineEvent], int]:
-        """What is remembered of a session, in the order it ended, and how many older events were dropped."""
+        """Return a session's events, in the order of their ends, and how many older ones were dropped."""
         known = self._sessions.get(session)
         return ([], 0) if known is None else (list(known.events), known.dropped)
 

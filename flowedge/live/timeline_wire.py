@@ -1,4 +1,4 @@
-"""Timelines to protobuf and back; what comes off the wire is checked before it is used."""
+"""Timelines as protobuf messages, which are checked when they are decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = {code: kind for kind, code in _CODES.items()}
 
 
 def encode(events: Sequence[TimelineEvent], dropped: int) -> pb.TimelineReply:
-    """The reply that carries the events."""
+    """Return the message that carries events; `dropped` older ones are missing."""
     return pb.TimelineReply(
         activity=[_CODES[event.kind] for event in events],  # type: ignore[misc]
         start_s=[event.start for event in events],
@@ -26,7 +26,11 @@ def encode(events: Sequence[TimelineEvent], dropped: int) -> pb.TimelineReply:
 
 
 def decode(reply: pb.TimelineReply, device: str) -> tuple[list[TimelineEvent], int]:
-    """The events and how many older ones were dropped; ProtocolError, naming the device, for nonsense."""
+    """Return the events of a device, and how many older ones were dropped.
+
+    Raises:
+        ProtocolError: when the message makes no sense; it names the device.
+    """
     count = len(reply.activity)
     if count > MAX_EVENTS or not count == len(reply.start_s) == len(reply.end_s) == len(reply.rows):
         raise ProtocolError(

@@ -1,0 +1,1 @@
+"""Splitting a model over devices, and checking that each part fits."""

@@ -1,4 +1,4 @@
-"""What of a model fits on how many equal devices."""
+"""How many equal devices a model needs, and what fits on each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flowedge.placement.split import even_split, layer_ranges
 
 @dataclass(frozen=True)
 class Demand:
-    """The bytes a model takes on the stages of a pipeline.
+    """The bytes that a model takes on the devices of a pipeline.
 
     Attributes:
-        layers: of each layer, its weights and its keys and values of the whole context.
-        first, last: beside its layers, of the first and the last stage.
-        head: of the draft node, drafter not counted.
+        layers: for each layer, its weights with its keys and values of the whole context.
+        first, last: what the first and the last stage hold beside their layers.
+        head: what the draft node holds, without a drafter.
     """
 
     layers: Sequence[int]
@@ -24,7 +24,7 @@ class Demand:
     head: int
 
     def stage_bytes(self, start: int, stop: int) -> int:
-        """Of a stage with layers [start, stop)."""
+        """Return the bytes of a stage with layers [start, stop)."""
         total = sum(self.layers[start:stop])
         if start == 0:
             total += self.first
@@ -35,7 +35,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Placement:
-    """Layers of each stage and the bytes they take; `fits` says whether every device, D0 too, has room."""
+    """Layers of each stage and their bytes; `fits` is whether all devices, D0 included, have the memory."""
 
     split: tuple[int, ...]
     stage_bytes: tuple[int, ...]
@@ -43,9 +43,9 @@ class Placement:
 
 
 def place(demand: Demand, devices: int, memory: int) -> Placement | None:
-    """The even split over one draft node and devices - 1 stages of `memory` bytes each.
+    """Split a model evenly over one draft node and devices - 1 stages of `memory` bytes each.
 
-    None when there are not as many layers as stages, or no stage at all.
+    Returns None when there is no stage, or a stage would have no layer.
     """
     stages = devices - 1
     if not 1 <= stages <= len(demand.layers):
@@ -56,7 +56,7 @@ def place(demand: Demand, devices: int, memory: int) -> Placement | None:
 
 
 def least_devices(demand: Demand, memory: int) -> int | None:
-    """How many devices are needed, the draft node among them; None when no number is enough."""
+    """Return how many devices are needed, the draft node included; None when no number is enough."""
     for devices in range(2, len(demand.layers) + 2):
         placement = place(demand, devices, memory)
         if placement is not None and placement.fits:
@@ -65,7 +65,7 @@ def least_devices(demand: Demand, memory: int) -> int | None:
 
 
 def most_layers(demand: Demand, memory: int) -> int:
-    """How many layers a device takes that is neither the first stage nor the last; of the largest ones."""
+    """Return how many of the largest layers fit on a stage that is neither the first nor the last."""
     count, used = 0, 0
     for size in sorted(demand.layers, reverse=True):
         used += size

@@ -1,17 +1,27 @@
-"""Which layers each stage holds."""
+"""The split of a model: how many layers each stage holds."""
 
 from __future__ import annotations
+
+from itertools import accumulate, pairwise
 
 from flowedge.core.errors import BadRequestError
 
 
 def even_split(layers: int, stages: int) -> list[int]:
-    """Layers per stage, as even as possible.
+    """Return the layers of each stage, as even as possible.
 
-    The first stage also holds the embedding and the last the final norm, so layers left over go to the stages
-    between them first.
+    The first stage also holds the embedding and the last the final norm, so the stages between them get the
+    remaining layers first.
+
+    Raises:
+        BadRequestError: when there is no stage, or there are fewer layers than stages.
     """
-    _check_counts(layers, stages)
+    if stages < 1:
+        raise BadRequestError(f"there are {stages} stages; at least one is needed")
+    if layers < stages:
+        raise BadRequestError(
+            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
+        )
     counts = [layers // stages] * stages
     middle_first = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
     for stage in middle_first[: layers % stages]:
@@ -19,14 +29,12 @@ def even_split(layers: int, stages: int) -> list[int]:
     return counts
 
 
-def parse_split(text: str, layers: int, stages: int) -> list[int]:
-    """Layers per stage from "2,3,3"; BadRequestError says what does not add up."""
-    _check_counts(layers, stages)
-    return check_split(split_counts(text), layers, stages)
-
-
 def split_counts(text: str) -> list[int]:
-    """The numbers of "2,3,3", for when the model is not known here; BadRequestError when they are none."""
+    """Return the numbers of a text such as "2,3,3".
+
+    Raises:
+        BadRequestError: when the text is malformed.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadRequestError(f"the split is {text!r}; give the layers of each stage, such as 2,3,3")
@@ -34,38 +42,23 @@ def split_counts(text: str) -> list[int]:
 
 
 def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
-    """The counts themselves when each stage has a layer and the layers add up; BadRequestError otherwise."""
+    """Return the counts unchanged.
+
+    Raises:
+        BadRequestError: when they are not one count for each stage, or do not add up to the layers.
+    """
+    split = ",".join(map(str, counts))
     if len(counts) != stages:
-        raise BadRequestError(
-            f"the split {_shown(counts)} is for {len(counts)} stages, but there are {stages}"
-        )
+        raise BadRequestError(f"the split {split} is for {len(counts)} stages, but there are {stages}")
     if min(counts) < 1:
-        raise BadRequestError(f"the split {_shown(counts)} leaves a stage without a layer")
+        raise BadRequestError(f"the split {split} leaves a stage without a layer")
     if sum(counts) != layers:
         raise BadRequestError(
-            f"the split {_shown(counts)} adds up to {sum(counts)} layers, but the model has {layers}"
+            f"the split {split} adds up to {sum(counts)} layers, but the model has {layers}"
         )
     return counts
 
 
 def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
-    """The half-open range of layers of each stage."""
-    ranges = []
-    start = 0
-    for count in counts:
-        ranges.append((start, start + count))
-        start += count
-    return ranges
-
-
-def _check_counts(layers: int, stages: int) -> None:
-    if stages < 1:
-        raise BadRequestError(f"there are {stages} stages; at least one is needed")
-    if layers < stages:
-        raise BadRequestError(
-            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
-        )
-
-
-def _shown(counts: list[int]) -> str:
-    return ",".join(map(str, counts))
+    """Return the half-open range of layers of each stage."""
+    return list(pairwise([0, *accumulate(counts)]))

@@ -1,4 +1,4 @@
-"""Link rates between agents, measured for people to look at."""
+"""Rates of the links between idle agents, for `flowedge devices --rate` and the doctor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flowedge.client.device import IDLE
-from flowedge.client.survey import Surveyed
+from flowedge.client.survey import SurveyedAgent
 from flowedge.core.errors import FlowEdgeError
 from flowedge.net.address import is_loopback
 from flowedge.profiling.measure import measure_link
@@ -18,10 +18,10 @@ RATE_ROUND_TRIPS = 20
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What one agent sends to another.
+    """The link from one agent to another.
 
     Attributes:
-        to: name of the receiver; empty when there is none.
+        to: name of the receiver; empty when there is no receiver.
         bits_per_s, round_trip_s: None when `problem` says why they are not known.
     """
 
@@ -32,29 +32,29 @@ class LinkRate:
 
 
 Measure = Callable[[str, str, str], LinkMeasurement]
-"""From the agent at an address to the one at another address, whose id is the third."""
+"""Measures a link; the arguments are the sender's address, the receiver's address and the receiver's id."""
 
 
 def measure_rate(address: str, peer: str, peer_id: str) -> LinkMeasurement:
-    """See flowedge.profiling.measure.measure_link."""
+    """Measure a link with little data (see `measure_link`)."""
     return measure_link(address, peer, peer_id, num_bytes=RATE_BYTES, round_trips=RATE_ROUND_TRIPS)
 
 
-def ring(agents: Sequence[Surveyed]) -> list[tuple[Surveyed, Surveyed]]:
-    """Each idle agent with the next one, which it sends to; agents on loopback are a ring of their own."""
-    idle = [one for one in agents if one.answer is not None and one.answer.device.role == IDLE]
+def ring(agents: Sequence[SurveyedAgent]) -> list[tuple[SurveyedAgent, SurveyedAgent]]:
+    """Return (sender, receiver) of each link; agents on loopback are a ring of their own."""
+    idle = [agent for agent in agents if agent.answer is not None and agent.answer.device.role == IDLE]
     pairs = []
     for local in (False, True):
-        members = [one for one in idle if is_loopback(one.address) is local]
+        members = [agent for agent in idle if is_loopback(agent.address) is local]
         if len(members) > 1:
             pairs += list(zip(members, members[1:] + members[:1], strict=True))
     return pairs
 
 
-def link_rates(agents: Sequence[Surveyed], measure: Measure = measure_rate) -> dict[str, LinkRate]:
-    """The rate of each agent's link to the next, by the address of the sender, one after the other.
+def link_rates(agents: Sequence[SurveyedAgent], measure: Measure = measure_rate) -> dict[str, LinkRate]:
+    """Measure each idle agent's link to the next, one after the other; return them by the sender's address.
 
-    Agents that have a role, and one that no other idle agent is there for, have a problem instead.
+    An agent that has a role, or for which there is no other idle agent, gets a problem instead of a rate.
     """
     rates = {}
     for sender, receiver in ring(agents):
@@ -64,9 +64,9 @@ def link_rates(agents: Sequence[Surveyed], measure: Measure = measure_rate) -> d
             rates[sender.address] = LinkRate(receiver.name, problem=str(error))
         else:
             rates[sender.address] = LinkRate(receiver.name, measured.bits_per_s, min(measured.round_trips))
-    for one in agents:
-        if one.answer is not None and one.address not in rates:
-            role = one.answer.device.role
+    for agent in agents:
+        if agent.answer is not None and agent.address not in rates:
+            role = agent.answer.device.role
             why = "no other idle agent to send to" if role == IDLE else f"not measured: it is a {role}"
-            rates[one.address] = LinkRate("", problem=why)
+            rates[agent.address] = LinkRate("", problem=why)
     return rates

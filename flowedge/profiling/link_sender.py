@@ -24,7 +24,7 @@ from flowedge.v1 import measure_pb2 as pb
 
 @dataclass(frozen=True)
 class LinkSender:
-    """One measurement; `peer_id` is what the agent at `peer` has to call itself."""
+    """Measures the link to the agent at `peer`, whose id must be `peer_id`."""
 
     peer: str
     peer_id: str
@@ -32,10 +32,13 @@ class LinkSender:
     limits: LinkLimits
 
     async def measure(self, num_bytes: int, round_trips: int) -> pb.MeasureLinkReply:
-        """Round trips first, then the rate.
+        """Measure round trips, then the rate.
 
-        Raises BadRequestError for a peer that is no address or is another agent, DeviceLostError or
-        DeadlineError when it does not answer, or the error it refuses with.
+        Raises:
+            BadRequestError: when the peer is not an address, or another agent is there.
+            DeviceLostError: when the peer cannot be reached.
+            DeadlineError: when the peer does not answer in time.
+            FlowEdgeError: the error with which the peer refuses.
         """
         split_address(self.peer)
         try:
@@ -52,18 +55,18 @@ class LinkSender:
         return pb.MeasureLinkReply(bytes=received.bytes, seconds=received.seconds, round_trips_s=times)
 
     async def _check_peer(self, channel: grpc.aio.Channel) -> None:
-        """No one is sent data but the agent that the caller means."""
+        """Only the agent that the caller means is sent data."""
         described = await agent_pb2_grpc.AgentStub(channel).Describe(
             agent_pb2.DescribeRequest(), timeout=self.settings.connect_s
         )
         if described.id != self.peer_id:
             raise BadRequestError(
-                f"the agent at {self.peer} is {described.name}, not the one that was meant; was it started "
-                "again, or does the address mean another device there?"
+                f"the agent at {self.peer} is {described.name}, another than the caller means; was it "
+                "started again, or does the address lead to another device?"
             )
 
     async def _accepted(self, call: Any, result: Callable[[], Awaitable[Any]]) -> None:
-        """Wait until the peer takes part; what it refuses with is raised by `result`."""
+        """Wait until the peer accepts the call; `result()` waits for its result, or for its refusal."""
         metadata = await within(self.limits.step_s, call.initial_metadata(), f"{self.peer} did not answer")
         if ACCEPTED_KEY not in dict(metadata or ()):
             await within(self.limits.step_s, result(), f"{self.peer} did not say why it refuses")
@@ -77,7 +80,9 @@ class LinkSender:
         times = []
         for number in range(limits.warm_up_round_trips + count):
             started = time.perf_counter()
-            with contextlib.suppress(asyncio.InvalidStateError):  # it has ended the call: reading tells why
+            with contextlib.suppress(
+                asyncio.InvalidStateError
+            ):  # the peer has ended the call; reading tells why
                 await within(limits.step_s, call.write(probe), f"{self.peer} took no probe")
             answer: Any = await within(limits.step_s, call.read(), f"{self.peer} sent no probe back")
             if not isinstance(answer, pb.Probe):
@@ -92,7 +97,9 @@ class LinkSender:
         limits = self.limits
         call = measure_pb2_grpc.MeasureStub(channel).Sink(timeout=limits.total_s)
         await self._accepted(call, lambda: call)
-        with contextlib.suppress(asyncio.InvalidStateError):  # it has ended the call: its status says why
+        with contextlib.suppress(
+            asyncio.InvalidStateError
+        ):  # the peer has ended the call; its status says why
             await self._chunks(call, num_bytes // limits.warm_up_share, limits.warm_up_s, warm_up=True)
             await self._chunks(call, num_bytes, limits.send_s, warm_up=False)
             await call.done_writing()
@@ -100,7 +107,7 @@ class LinkSender:
         return reply
 
     async def _chunks(self, call: Any, num_bytes: int, seconds: float, *, warm_up: bool) -> None:
-        """Send so many bytes, rounded up to chunks, for so many seconds at most; one chunk at least."""
+        """Send bytes, rounded up to chunks, for at most `seconds`; at least one chunk is sent."""
         limits = self.limits
         chunk = pb.SinkChunk(data=bytes(limits.chunk_bytes), warm_up=warm_up)
         deadline = time.monotonic() + seconds

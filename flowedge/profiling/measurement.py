@@ -1,12 +1,15 @@
-"""What was measured on a device, checked as it comes off a link. Times are seconds."""
+"""Measurements of devices and links, checked as they come off a link. Times are seconds."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.drafting.choice import MOST_NAMES
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
@@ -14,29 +17,31 @@ MIN_STACK_MIB = 4
 MAX_JSON = 1 << 20  # characters
 
 Text = Annotated[str, Field(max_length=255)]
+Name = Annotated[str, Field(min_length=1, max_length=4096)]  # of a model: a path, a hub id or a word
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Seconds = Annotated[float, Field(gt=0, lt=3600)]
 Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
 
 
 class StrictModel(BaseModel):
-    """Base of what crosses a link as JSON: frozen, and nothing unknown is taken."""
+    """Base of messages that cross a link as JSON: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class MeasureOptions(StrictModel):
-    """What is to be measured, and how carefully.
+    """What to measure, and how carefully.
 
     Attributes:
-        drafter: as a draft node takes it; "none" measures none.
+        drafters: names of the drafters to join (see drafter_names); empty for no drafter.
         dtype: of weights and hidden states; agents compute in float32.
-        repeats: timings of which the median counts; stack_mib: see profiler.generic_layers.
+        repeats: number of timings, of which the median counts.
+        stack_mib: MiB of weights of the generic layers (see device/generic_layers.py).
         compute: torch device.
     """
 
-    model: Annotated[str, Field(min_length=1, max_length=4096)]
-    drafter: Annotated[str, Field(max_length=4096)] = "none"
+    model: Name
+    drafters: Annotated[tuple[Name, ...], Field(max_length=MOST_NAMES)] = ()
     quant: Text = "none"
     dtype: Text = "float32"
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
@@ -46,7 +51,7 @@ class MeasureOptions(StrictModel):
 
 
 class LayerSizes(StrictModel):
-    """A Llama decoder layer."""
+    """The sizes of a Llama decoder layer."""
 
     hidden: Size
     intermediate: Size
@@ -55,7 +60,7 @@ class LayerSizes(StrictModel):
 
 
 class LayerTime(StrictModel):
-    """One decoder layer over `rows` rows that see `cached` rows before them."""
+    """The time of one decoder layer over `rows` rows that see `cached` rows before them."""
 
     sizes: LayerSizes
     rows: Size
@@ -64,7 +69,7 @@ class LayerTime(StrictModel):
 
 
 class DraftTimes(StrictModel):
-    """Jobs of a draft node with a drafter; see DraftTimes in flowedge/profiling/documents/measured.py."""
+    """The times of a draft node's jobs; see MeasuredDraftTimes in documents/device.py."""
 
     extend: Table
     grow: Table
@@ -72,12 +77,13 @@ class DraftTimes(StrictModel):
 
 
 class ModelTimes(StrictModel):
-    """One model on the device.
+    """The times of one model on the device.
 
     Attributes:
-        num_layers: of the whole model; timed_layers: of the block that was timed.
-        layer: one layer with its share of what a stage does once a segment, after `cached` rows.
-        verify: LM head and sampling walk.
+        num_layers: layers of the whole model.
+        timed_layers: layers of the block that was timed.
+        layer: by rows, one layer with its share of a stage's work for each segment, after `cached` rows.
+        verify: by rows, LM head and sampling walk.
     """
 
     model: Annotated[str, Field(max_length=4096)]
@@ -97,10 +103,11 @@ class DeviceMeasurement(StrictModel):
     """A device, and every time that was taken on it.
 
     Attributes:
-        processor: as torch or the operating system names it; dtype: of all that is not quantised.
+        processor: name by torch or the operating system.
+        dtype: of all weights that are not quantised.
         memory_available: bytes, before anything was loaded.
         layers: generic layers in the dtype, to fit a roofline to.
-        four_bit: generic layers in nf4; empty when `four_bit_problem` says why there are none.
+        four_bit: generic layers in nf4; empty when `four_bit_problem` says why.
     """
 
     name: Text
@@ -122,7 +129,8 @@ class LinkMeasurement(StrictModel):
     """One direction of a link, as its sender and its receiver measured it.
 
     Attributes:
-        bytes, seconds: what arrived after the warm-up, and in what time; round_trips: of small messages.
+        bytes, seconds: what arrived after the warm-up, and how long it took.
+        round_trips: times of small messages.
     """
 
     bytes: Annotated[int, Field(ge=1)]
@@ -134,34 +142,44 @@ class LinkMeasurement(StrictModel):
         return 8 * self.bytes / self.seconds
 
 
-C = TypeVar("C", bound=StrictModel)
-
-
 def measure_options(**given: object) -> MeasureOptions:
-    """The options as checked; BadRequestError says which is out of range."""
-    try:
+    """Return checked options.
+
+    Raises:
+        BadRequestError: when an option is out of range; it names the option.
+    """
+    with _refused_as(BadRequestError, "the measurement cannot be asked for"):
         return MeasureOptions.model_validate(given)
-    except ValidationError as error:
-        raise BadRequestError(f"the measurement cannot be asked for: {_reasons(error)}") from error
 
 
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
-    """What a device has sent; ProtocolError when it is no measurement."""
+    """Read the measurement that a device has sent.
+
+    Raises:
+        ProtocolError: when it cannot be read.
+    """
     if len(text) > MAX_JSON:
-        raise ProtocolError(f"{device} sent a measurement of {len(text)} characters; {MAX_JSON} are taken")
-    try:
+        raise ProtocolError(
+            f"{device} sent a measurement of {len(text)} characters; at most {MAX_JSON} are read"
+        )
+    with _refused_as(ProtocolError, f"{device} sent a measurement that cannot be read"):
         return DeviceMeasurement.model_validate_json(text)
-    except ValidationError as error:
-        raise ProtocolError(f"{device} sent no measurement that can be read: {_reasons(error)}") from error
 
 
 def link_measurement(device: str, **given: object) -> LinkMeasurement:
-    """What a device has sent of a link; ProtocolError when it is no measurement."""
-    try:
+    """Read the measurement of a link that a device has sent.
+
+    Raises:
+        ProtocolError: when it cannot be read.
+    """
+    with _refused_as(ProtocolError, f"{device} sent a measurement of a link that cannot be read"):
         return LinkMeasurement.model_validate(given)
+
+
+@contextmanager
+def _refused_as(kind: type[FlowEdgeError], refusal: str) -> Iterator[None]:
+    try:
+        yield
     except ValidationError as error:
-        raise ProtocolError(f"{device} sent no measurement of a link: {_reasons(error)}") from error
-
-
-def _reasons(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5])
+        reasons = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
+        raise kind(f"{refusal}: {'; '.join(reasons)}") from error

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.client import Client, Device
+from flowedge.client.assembly import OnProgress
 from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.drafting.choice import BUNDLED, drafter_value
 from flowedge.placement.split import even_split
 from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import ModelProfile
-from flowedge.profiling.documents.profile_documents import (
+from flowedge.profiling.documents.measured_profiles import (
     FittedDevice,
     device_profile,
     link_profile,
     model_profile,
-    scenario_content,
 )
+from flowedge.profiling.documents.model import ModelProfile
 from flowedge.profiling.documents.profile_files import (
     SCENARIO,
     ProfileFiles,
@@ -31,21 +32,21 @@ from flowedge.profiling.documents.profile_files import (
 )
 from flowedge.profiling.measure import measure_device, measure_link
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
-from flowedge_testbed.scenario import Scenario
 
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
-ASSUMED_LINK = "gigabit"  # between such devices
-BUNDLED = "bundled"
-NO_DRAFTER = "none"
+ASSUMED_LINK = "gigabit"  # between the devices of that scenario
+STRATEGIES = ("autoregressive", "naive_pp", "flowspec")
 
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """The command line.
+    """What to measure.
 
     Attributes:
-        hosts: agents in ring order, the draft node first; none for this machine.
-        link_bytes, round_trips: what each link is measured with.
+        out: directory of the profiles and the scenario.
+        hosts: agents in ring order, the draft node first; empty for this machine.
+        link_bytes, round_trips: how much each link is measured with.
+        force: whether existing files are replaced.
     """
 
     out: Path
@@ -54,13 +55,6 @@ class ProfileOptions:
     link_bytes: int = 32 << 20
     round_trips: int = 100
     force: bool = False
-
-
-class ProfileProgress:
-    """Told what is being measured; does nothing by itself."""
-
-    def say(self, device: str, text: str) -> None:
-        """What is measured next, and where."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +66,15 @@ class Profiled:
     scenario: Path
 
 
-def run_profile(options: ProfileOptions, progress: ProfileProgress) -> Profiled:
-    """Measure, fit and write.
+def run_profile(options: ProfileOptions, report: OnProgress) -> Profiled:
+    """Measure devices and links, and write their profiles.
 
-    Before anything is measured, raises BadRequestError for hosts that make no ring or files that are there
-    already; then the errors of flowedge.profiling.measure.
+    Args:
+        report: called with the name of a device and what is measured next.
+
+    Raises:
+        BadRequestError: when hosts are named twice or files exist, before anything is measured.
+        FlowEdgeError: as `measure_device` and `measure_link` do.
     """
     repeated = sorted({host for host in options.hosts if options.hosts.count(host) > 1})
     if repeated:
@@ -85,13 +83,13 @@ def run_profile(options: ProfileOptions, progress: ProfileProgress) -> Profiled:
     names = [agent.name for agent in agents] or [platform.node() or "device"]
     files = profile_files(names, options.measure.model, with_links=len(names) > 1)
     require_free(options.out, files.names, force=options.force)
-    found = [_measure(options, index, name, progress) for index, name in enumerate(names)]
-    links = _measure_links(options, agents, progress) if files.links else []
-    devices = [device_profile(one) for one in found]
+    found = [_measure(options, index, name, report) for index, name in enumerate(names)]
+    links = _measure_links(options, agents, report) if files.links else []
+    devices = [device_profile(measured) for measured in found]
     model = model_profile(found[0].model, found[0].dtype)
     documents: dict[str, dict[str, Any]] = {
-        **{name: _content(one.profile) for name, one in zip(files.devices, devices, strict=True)},
-        **{name: _content(one) for name, one in zip(files.links, links, strict=True)},
+        **{name: _content(device.profile) for name, device in zip(files.devices, devices, strict=True)},
+        **{name: _content(link) for name, link in zip(files.links, links, strict=True)},
         files.model: _content(model),
         SCENARIO: _scenario(options, files, model, found[0].model.quant),
     }
@@ -110,20 +108,20 @@ def _describe(host: str) -> Device:
     return device
 
 
-def _measure(options: ProfileOptions, index: int, name: str, progress: ProfileProgress) -> DeviceMeasurement:
+def _measure(options: ProfileOptions, index: int, name: str, report: OnProgress) -> DeviceMeasurement:
     if options.hosts:
-        return measure_device(options.hosts[index], options.measure, lambda text: progress.say(name, text))
-    return measure_here(options.measure, name, lambda text: progress.say(name, text))
+        return measure_device(options.hosts[index], options.measure, lambda text: report(name, text))
+    return measure_here(options.measure, name, lambda text: report(name, text))
 
 
 def _measure_links(
-    options: ProfileOptions, agents: Sequence[Device], progress: ProfileProgress
+    options: ProfileOptions, agents: Sequence[Device], report: OnProgress
 ) -> list[LinkProfile]:
     links = []
     for index, agent in enumerate(agents):
         following = (index + 1) % len(agents)
         peer = agents[following]
-        progress.say(agent.name, f"the link to {peer.name}")
+        report(agent.name, f"the link to {peer.name}")
         found = measure_link(
             options.hosts[index],
             options.hosts[following],
@@ -138,23 +136,37 @@ def _measure_links(
 def _scenario(
     options: ProfileOptions, files: ProfileFiles, model: ModelProfile, quant: str
 ) -> dict[str, Any]:
-    measure = options.measure
-    has_drafter = measure.drafter != NO_DRAFTER
+    """Return a scenario in the form of testbed/flowedge_testbed/scenario.py."""
+    name, drafters = options.measure.model, options.measure.drafters
+    if not drafters:  # the model is emulated on the tokens of the bundled models
+        name, drafters = BUNDLED, (BUNDLED,)
     devices, links = files.devices, files.links
     if not links:
         stages = min(LOCAL_STAGES, model.layers)
         devices, links = (devices[0],) * (1 + stages), (ASSUMED_LINK,) * (1 + stages)
-    content = scenario_content(
-        # Without a drafter of its own, the model is emulated on the tokens of the bundled pair.
-        pair=(measure.model, measure.drafter) if has_drafter else (BUNDLED, BUNDLED),
-        model_file=files.model,
-        quant=quant,
-        split=even_split(model.layers, len(devices) - 1),
-        devices=devices,
-        links=links,
-        hosts=options.hosts if files.links else (),
-    )
-    Scenario.checked(content, SCENARIO)
+    hops = [f"v{index}" if index else "d0" for index in range(len(devices))]  # the device a link leaves
+    content: dict[str, Any] = {
+        "name": "measured",
+        "title": f"{name} on the devices and links measured by flowedge profile",
+        "clock": "virtual",
+        "pair": {"model": name, "drafter": drafter_value(drafters)},
+        "devices": {"draft_node": devices[0], "stages": list(devices[1:])},
+        "links": {
+            "default": {"profile": links[0]},
+            "hops": {hop: {"profile": link} for hop, link in zip(hops, links, strict=True)},
+        },
+        "emulated": [
+            {"model": files.model, "quant": quant, "split": even_split(model.layers, len(devices) - 1)}
+        ],
+        "strategies": list(STRATEGIES),
+        "datasets": {"mt_bench": "mt_bench.jsonl"},
+        "temperatures": [0],
+        "samples": 5,
+        "max_new_tokens": 64,
+        "report": {"tables": ["table1"], "plots": ["bars", "gantt"]},
+    }
+    if files.links:
+        content["hosts"] = {"draft_node": options.hosts[0], "stages": list(options.hosts[1:])}
     return content
 
 

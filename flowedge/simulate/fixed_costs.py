@@ -1,4 +1,4 @@
-"""What things cost on the virtual clock."""
+"""A simple cost table for the virtual clock: the same times on every device."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from flowedge.core.messages import Message, Prune, Segment
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 
-HEADER_BYTES = 64  # what a message takes apart from its rows, about
+HEADER_BYTES = 64  # about what a message takes apart from its rows
 
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Memory-bound compute and links of a fixed rate, the same on every device.
+    """Costs of memory-bound compute and of links with a fixed rate.
 
-    The defaults are LLaMA2-7B in fp16 on four Orin Nano stages at 150 Mbit/s, as a trial measured them.
+    The defaults are those of LLaMA2-7B in fp16 on four Orin Nano stages at 150 Mbit/s, measured in a trial.
     """
 
     stage_s: float = 0.070  # one forward of a stage, however few its rows
-    row_s: float = 0.0001  # what each row adds to it
-    layers: int = 8  # places where it can be aborted
-    middle_s: float = 0.030  # one forward of a middle model
+    row_s: float = 0.0001  # that each row adds to a forward
+    layers: int = 8  # of a forward, after each of which it can be aborted
+    side_s: float = 0.030  # one forward of the whole model of a side route
     draft_s: float = 0.011  # one draft forward
     verify_s: float = 0.004  # the LM head over a segment
     row_bytes: int = 8192  # a hidden state on the wire
@@ -29,7 +29,7 @@ class FixedCosts:
     latency_s: float = 0.001
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        forward_s = self.middle_s if stage < DRAFT_NODE else self.stage_s
+        forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
         return forward_s + self.row_s * job.num_rows if isinstance(job, Forward) else 0.0
 
     def layer(self, stage: int, job: Forward) -> float:

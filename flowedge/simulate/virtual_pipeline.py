@@ -1,7 +1,7 @@
-"""The virtual driver: the same machines in one process, on an event heap instead of a clock.
+"""The virtual driver: the state machines of a pipeline in one process, on a heap of events.
 
-Compute really happens, so tokens are real; time is what `Costs` says. Events are ordered by (time, sequence),
-so a run repeats exactly.
+Jobs are really computed, so that the tokens are the model's; their times are given by `Costs`. Events are
+ordered by (time, sequence number), so that a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from flowedge.core.errors import DeadlineError
 from flowedge.core.messages import Message
@@ -18,49 +18,55 @@ from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
 from flowedge.engine.stage import Stage
-from flowedge.live.pacing import abort_time
 from flowedge.strategies.events import TARGET
 
-DRAFT_NODE = -1  # the draft node's place where stages are 0, 1, .. and middle models -2, -3, ..
+DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
 
 
 def place_of(route: int) -> int:
-    """The place of the middle model that a route leads to."""
+    """Return the place of the one device on a route beside the target's."""
     return DRAFT_NODE - route
 
 
 def route_of(place: int) -> int:
-    """The route on which what a device sends comes back to the draft node."""
+    """Return the route on which the messages of a device come back to the draft node."""
     return DRAFT_NODE - place if place < DRAFT_NODE else TARGET
 
 
+def abort_time(start: float, now: float, layer_s: float) -> float:
+    """Return when a forward that began at `start` stops if it is aborted `now`: when its layer ends."""
+    if layer_s <= 0:
+        return start
+    return start + (int((now - start) / layer_s) + 1) * layer_s
+
+
 class Costs(Protocol):
-    """How long things take, in seconds of virtual time; a stage is named by its place."""
+    """The costs of a pipeline, in seconds of virtual time. A device is named by its place."""
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        """Compute time of a job on a stage."""
+        """Return the compute time of a job on a stage."""
 
     def layer(self, stage: int, job: Forward) -> float:
-        """Time between two places where a computation can be aborted."""
+        """Return the time between two places where a forward can be aborted."""
 
     def draft_job(self, job: DraftJob) -> float:
-        """Compute time of a job on the draft node."""
+        """Return the compute time of a job on the draft node."""
 
     def transfer(self, sender: int, message: Message) -> float:
-        """How long an in-band message occupies the link out of `sender`."""
+        """Return the time for which an in-band message occupies the link out of `sender`."""
 
     def latency(self, sender: int) -> float:
-        """How long a message is under way after it has left."""
+        """Return the time from a message's departure to its arrival."""
 
     def message_bytes(self, sender: int, message: Message) -> int:
-        """Size of a message on the link out of `sender`."""
+        """Return the size in bytes of a message on the link out of `sender`."""
 
 
 class VirtualObserver(Protocol):
-    """Told what happens and when, in seconds of virtual time; it changes nothing."""
+    """Is told of every event, with its time in seconds of virtual time, and changes nothing."""
 
     def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
-        """A device's lane ran a job."""
+        """A device has run a job."""
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:
         """An in-band message occupied the link out of `sender` from `start` until it had `left`."""
@@ -70,7 +76,7 @@ class VirtualObserver(Protocol):
 
 
 ExpressDelay = Callable[[int, Message], float | None]
-"""Extra delay in seconds of an express message to a stage; None loses it."""
+"""Returns the extra delay in seconds of an express message to the stage at a place; None loses it."""
 
 
 @dataclass
@@ -79,24 +85,24 @@ class _ComputeSlot:
     job: StageJob | DraftJob | None = None
     started: float = 0.0
     ends: float = 0.0
-    run: int = 0  # told apart from an end that was put forward by an abort
+    run: int = 0  # number of the current end; an abort replaces the end by an earlier one
 
 
-# Time, sequence number, the device it happens to, what happens. The sequence number is unique, so that
-# comparing two events never gets to the rest.
+# Time, sequence number, place of the device, action. The sequence number is unique, so that a comparison of
+# two events never gets beyond it.
 _Event: TypeAlias = tuple[float, int, int, Callable[[], None]]
 
 
 @dataclass(frozen=True)
 class TimedOutput:
-    """Something a client gets, and when, in seconds of virtual time."""
+    """An output for a client, with its time in seconds of virtual time."""
 
     time: float
     output: Output
 
 
 class VirtualPipeline:
-    """A draft node, its stages and its middle models on a virtual clock."""
+    """A draft node, its stages and the stages of side routes on a virtual clock."""
 
     def __init__(
         self,
@@ -107,41 +113,41 @@ class VirtualPipeline:
         costs: Costs,
         express_fault: ExpressDelay | None = None,
         observer: VirtualObserver | None = None,
-        middles: Sequence[Stage] = (),
-        middle_executors: Sequence[StageExecutor] = (),
+        side_stages: Sequence[Stage] = (),
+        side_executors: Sequence[StageExecutor] = (),
     ) -> None:
-        """middles: the one stage of each middle model, in the order of their routes."""
+        """side_stages: the one stage of each route beside the target's, in the order of the routes."""
         self.draft_node = draft_node
         self.stages = list(stages)
-        self.middles = list(middles)
+        self.side_stages = list(side_stages)
         self.now = 0.0
         self.outputs: list[TimedOutput] = []
         self._draft_executor = draft_executor
-        middle_places = [place_of(route) for route in range(1, 1 + len(self.middles))]
-        self._machines = dict(enumerate(self.stages)) | dict(zip(middle_places, middles, strict=True))
+        side_places = [place_of(route) for route in range(1, 1 + len(side_stages))]
+        self._machines = dict(enumerate(self.stages)) | dict(zip(side_places, side_stages, strict=True))
         self._stage_executors = dict(enumerate(stage_executors)) | dict(
-            zip(middle_places, middle_executors, strict=True)
+            zip(side_places, side_executors, strict=True)
         )
         self._costs = costs
         self._express_fault = express_fault
         self._observer = observer
         self._heap: list[_Event] = []
         self._sequence = 0
-        self._draft_lane = _ComputeSlot()
-        self._lanes = {place: _ComputeSlot() for place in self._machines}
+        self._slots = {place: _ComputeSlot() for place in [DRAFT_NODE, *self._machines]}
         self._link_busy = dict.fromkeys([DRAFT_NODE, *self._machines], False)
         self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
 
     def start(self, request: Request, time: float | None = None) -> None:
-        """Hand a request to the draft node, now or at a time to come."""
-        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self.draft_node.start(request))
+        """Hand a request to the draft node at `time`; now if it is not given."""
+        node = self.draft_node
+        self._at(self.now if time is None else time, DRAFT_NODE, lambda: node.start(node.prepare(request)))
 
     def cancel(self, session: str, time: float | None = None) -> None:
-        """Cancel a session, now or at a time to come."""
+        """Cancel a session at `time`; now if it is not given."""
         self._at(self.now if time is None else time, DRAFT_NODE, lambda: self.draft_node.cancel(session))
 
     def step(self) -> bool:
-        """Let the next event happen; says whether there was one."""
+        """Let the next event happen; return whether there was an event."""
         if not self._heap:
             return False
         self.now, _, place, action = heapq.heappop(self._heap)
@@ -155,14 +161,14 @@ class VirtualPipeline:
         return True
 
     def run(self, max_events: int = 10_000_000) -> None:
-        """Let events happen until none is left. Raises DeadlineError after `max_events` of them."""
+        """Let events happen until none is left. Raises DeadlineError after `max_events` events."""
         for _ in range(max_events):
             if not self.step():
                 return
         raise DeadlineError(f"the virtual pipeline still works after {max_events} events")
 
     def generate(self, request: Request) -> list[TimedOutput]:
-        """Run one request to its end; raises the error it ended with."""
+        """Run one request and return its outputs; the error that it ends with is raised."""
         begun = len(self.outputs)
         self.start(request)
         self.run()
@@ -175,15 +181,14 @@ class VirtualPipeline:
         return own
 
     def _at(self, time: float, place: int, action: Callable[[], None]) -> None:
-        """Have something happen to one device; what it can start then is started."""
+        """Have an action happen to the device at a place, which then starts what it can."""
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, place, action))
 
     def _pump_draft_node(self) -> None:
-        node, lane = self.draft_node, self._draft_lane
-        if not lane.busy and (job := node.next_job()) is not None:
-            cost = self._costs.draft_job(job)
-            self._occupy(DRAFT_NODE, lane, job, cost, lambda: self._finish_draft(job))
+        node = self.draft_node
+        if not self._slots[DRAFT_NODE].busy and (job := node.next_job()) is not None:
+            self._occupy(DRAFT_NODE, job, self._costs.draft_job(job), lambda: self._finish_draft(job))
         for route in node.routes:
             while (message := node.next_express(route)) is not None:
                 for place in range(len(self.stages)) if route == TARGET else [place_of(route)]:
@@ -193,58 +198,56 @@ class VirtualPipeline:
             self.outputs.append(TimedOutput(self.now, output))
 
     def _pump_stage(self, index: int) -> None:
-        stage, lane = self._machines[index], self._lanes[index]
-        if not lane.busy and (job := stage.next_job()) is not None:
+        stage, slot = self._machines[index], self._slots[index]
+        if not slot.busy and (job := stage.next_job()) is not None:
             cost = self._costs.stage_job(index, job)
-            self._occupy(index, lane, job, cost, lambda: self._finish_stage(index, job))
-        if isinstance(lane.job, Forward) and lane.job.dead and lane.busy:
-            self._end_early(index, lane, lane.job)
+            self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
+        if isinstance(slot.job, Forward) and slot.job.dead and slot.busy:
+            self._end_early(index, slot, slot.job)
         while (message := stage.next_upstream()) is not None:
             self._deliver_up(self.now + self._costs.latency(index), index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
-    def _occupy(
-        self, place: int, lane: _ComputeSlot, job: Any, cost: float, finish: Callable[[], None]
-    ) -> None:
-        lane.busy, lane.job, lane.started, lane.ends = True, job, self.now, self.now + cost
-        lane.run += 1
-        self._end_at(lane.ends, place, lane, finish)
+    def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
+        slot = self._slots[place]
+        slot.busy, slot.job, slot.started = True, job, self.now
+        self._end_at(self.now + cost, place, slot, finish)
 
-    def _end_at(self, time: float, place: int, lane: _ComputeSlot, finish: Callable[[], None]) -> None:
-        run = lane.run
+    def _end_at(self, time: float, place: int, slot: _ComputeSlot, finish: Callable[[], None]) -> None:
+        slot.ends = time
+        slot.run += 1
+        run = slot.run
 
         def end() -> None:
-            if lane.run == run and lane.busy:
-                lane.busy = False
+            if slot.run == run and slot.busy:
+                slot.busy = False
                 finish()
 
-        self._at(time, place, end)
+        self._at(max(time, self.now), place, end)
 
-    def _end_early(self, index: int, lane: _ComputeSlot, job: Forward) -> None:
-        """An aborted computation ends where its current layer ends."""
-        ends = abort_time(lane.started, self.now, self._costs.layer(index, job))
-        if ends < lane.ends:
-            lane.ends = ends
-            lane.run += 1
-            self._end_at(max(ends, self.now), index, lane, lambda: self._finish_stage(index, job))
+    def _end_early(self, index: int, slot: _ComputeSlot, job: Forward) -> None:
+        """Have an aborted forward end with its current layer."""
+        ends = abort_time(slot.started, self.now, self._costs.layer(index, job))
+        if ends < slot.ends:
+            self._end_at(ends, index, slot, lambda: self._finish_stage(index, job))
 
     def _finish_draft(self, job: DraftJob) -> None:
-        self._record(DRAFT_NODE, self._draft_lane, job)
-        self.draft_node.record_busy(job.session, self.now - self._draft_lane.started)
+        self._record(DRAFT_NODE, job)
+        self.draft_node.record_busy(job.session, self.now - self._slots[DRAFT_NODE].started)
         self.draft_node.finish(job, self._draft_executor.run(job))
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
-        self._record(index, self._lanes[index], job)
+        self._record(index, job)
         stage = self._machines[index]
-        stage.record_busy(job.session, self.now - self._lanes[index].started)
+        stage.record_busy(job.session, self.now - self._slots[index].started)
         stage.finish(job, self._stage_executors[index].run(job))
 
-    def _record(self, place: int, lane: _ComputeSlot, job: StageJob | DraftJob) -> None:
+    def _record(self, place: int, job: StageJob | DraftJob) -> None:
         if self._observer is not None:
-            self._observer.computed(place, job, lane.started, self.now)
+            self._observer.computed(place, job, self._slots[place].started, self.now)
 
     def _send_next(self, sender: int, take: Callable[[], Message | None], route: int) -> None:
-        """Have the link out of a device take the next message for a route, unless it is busy."""
+        """Have the link out of a device take the next message for a route, unless the link is busy."""
         if self._link_busy[sender]:
             return
         message = take()
@@ -284,6 +287,6 @@ class VirtualPipeline:
             self._at(self.now + delay, place, lambda: stage.receive(message, express=True))
 
     def _deliver_up(self, time: float, sender: int, message: Message) -> None:
-        """Have the draft node take in a message from a stage or a middle model."""
+        """Have the draft node take in a message from the stage at a place."""
         route = route_of(sender)
         self._at(time, DRAFT_NODE, lambda: self.draft_node.receive(message, route))

@@ -51,12 +51,12 @@ class HierarchicalStrategy(Strategy):
     """A strategy with models between the drafter and the target, each on a route of its own.
 
     Attributes:
-        max_middles: most routes that the strategy uses beside TARGET; of more routes it uses the last.
+        max_side_routes: most routes that the strategy uses beside TARGET; of more routes it uses the last.
     """
 
-    def __init__(self, max_draft_rows: int, max_middles: int) -> None:
+    def __init__(self, max_draft_rows: int, max_side_routes: int) -> None:
         super().__init__(max_draft_rows)
-        self.max_middles = max_middles
+        self.max_side_routes = max_side_routes
 
     @abstractmethod
     def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]: ...

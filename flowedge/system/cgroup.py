@@ -1,4 +1,4 @@
-"""What the control groups that a process is in leave it of memory, of version 2 and of version 1."""
+"""Memory limits of the control groups of this process, of cgroup version 2 and version 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True)
 class CgroupMemory:
-    """One group that limits memory; bytes. Files that are kept for being read again do not count as used."""
+    """A control group that limits memory, in bytes; cached files do not count as used."""
 
     path: str
     limit: int
@@ -18,9 +18,9 @@ class CgroupMemory:
 
 @dataclass(frozen=True)
 class _Files:
-    limits: tuple[str, ...]  # the least of these counts
+    limits: tuple[str, ...]  # the least of their values counts
     used: str
-    cached: str  # line of memory.stat, with everything below the group
+    cached: str  # line of memory.stat that counts cached files, with the groups below
 
 
 _V1 = _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
@@ -28,9 +28,9 @@ _V2 = _Files(("memory.max", "memory.high"), "memory.current", "inactive_file")
 
 
 def cgroup_memory(root: Path = Path("/")) -> list[CgroupMemory]:
-    """The groups that this process is in, up to the uppermost there is to see, as far as they limit memory.
+    """Return the control groups of this process that limit memory, up to the uppermost visible group.
 
-    root: where /proc and /sys are found.
+    root: directory with /proc and /sys.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -47,7 +47,7 @@ def cgroup_memory(root: Path = Path("/")) -> list[CgroupMemory]:
 
 
 def _above(mount: Path, path: str, files: _Files) -> Iterator[CgroupMemory]:
-    """In a container the path may be one of the host, of which only the mount itself is to be seen."""
+    """In a container the path may be the host's, of which only the mount itself is visible."""
     inside = PurePosixPath(path.lstrip("/"))
     for group in (inside, *inside.parents):
         if ".." in group.parts:
@@ -66,7 +66,7 @@ def _read(folder: Path, path: str, files: _Files) -> CgroupMemory | None:
 
 
 def _number(file: Path) -> int | None:
-    """None for "max", and where there is no such file: the uppermost group of version 2 has none."""
+    """Return None for "max", and for a missing file: the uppermost group of version 2 has no limits."""
     try:
         text = file.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the device is that this process runs on."""
+"""The kind of device that this process runs on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _KIND_LIMIT = 63
 
 
 def device_kind(model_file: Path = _DEVICE_TREE_MODEL) -> str:
-    """A short description: "Jetson Orin Nano", "Raspberry Pi 5 Model B", or the processor's architecture.
+    """Return a short name: "Jetson Orin Nano", "Raspberry Pi 5 Model B", or the processor's architecture.
 
-    `model_file`: where boards with a device tree name themselves.
+    model_file: holds the name of the board where there is a device tree.
     """
     try:
         model = model_file.read_bytes().split(b"\0")[0].decode("ascii", "ignore")

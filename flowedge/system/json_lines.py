@@ -1,4 +1,4 @@
-"""Files with a JSON object a line."""
+"""Files with one JSON object on each line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from flowedge.core.errors import BadRequestError
 
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, object) of each line that is not empty, in order; where is "file:number", for errors.
+    """Yield ("file:line number", object) of each line that is not empty.
 
-    BadRequestError when the file cannot be read, or names the line that is no JSON object.
+    Raises:
+        BadRequestError: when the file cannot be read, or a line is not a JSON object; it names the line.
     """
     try:
         with file.open(encoding="utf-8") as lines:

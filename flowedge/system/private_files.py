@@ -1,4 +1,4 @@
-"""Files that only their owner may read, written whole or not at all."""
+"""Files that only their owner may read, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from flowedge.core.errors import AccessError
 
 
 def make_directory(directory: Path) -> None:
-    """Makes a directory of mode 0700, and its parent. FileExistsError when it is there already."""
+    """Make a directory of mode 0700, and its parents.
+
+    Raises:
+        FileExistsError: when it exists.
+    """
     if not directory.parent.is_dir():
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700)
@@ -21,7 +25,7 @@ def make_directory(directory: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; it has mode 0600 from its first byte on, and is on disk on return."""
+    """Replace a file in one step; it has mode 0600 from the beginning and is on disk on return."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -39,12 +43,16 @@ def write(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file that holds a key. AccessError when others can read it, or it is gone."""
+    """Return the content of a file that holds a private key.
+
+    Raises:
+        AccessError: when the file cannot be read, or users other than its owner can read it.
+    """
     try:
         mode = path.stat().st_mode
         content = path.read_bytes()
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise AccessError(f"{path} holds a private key and can be read by others; chmod 600 it")
+        raise AccessError(f"{path} holds a private key and can be read by others; run chmod 600 {path}")
     return content

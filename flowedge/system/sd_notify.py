@@ -1,4 +1,4 @@
-"""Telling systemd how the service is, by the protocol of sd_notify(3)."""
+"""Reports the state of the service to systemd, by the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends states to the service manager; does nothing where there is none.
+    """Sends states to the service manager; does nothing where there is no service manager.
 
-    `watchdog_s` is within what time the service manager wants a sign of life, None where it wants none.
+    Attributes:
+        watchdog_s: seconds within which the service manager expects a sign of life; None without a watchdog.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """The environment is that of a service: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID."""
+        """environment: may hold NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, as systemd sets them."""
         name = environment.get(SOCKET_VARIABLE, "")
-        # "@" stands for the NUL that an abstract name begins with.
+        # "@" stands for the NUL at the beginning of an abstract socket name.
         self._address = "\0" + name[1:] if name.startswith("@") else name
         self.watchdog_s = _watchdog_s(environment) if name else None
-        self._told: str | None = None
+        self._shown: str | None = None
 
     def tell(self, *states: str) -> None:
-        """Send states, such as READY, in one datagram. A service manager that is not there is logged."""
+        """Send states, such as READY, in one datagram; a failure is logged."""
         if not self._address:
             return
         try:
@@ -40,12 +41,12 @@ class Notifier:
                 sender.setblocking(False)
                 sender.sendto("\n".join(states).encode(), self._address)
         except OSError as error:
-            _log.warning("the service manager was not told %s: %s", ", ".join(states), error)
+            _log.warning("the service manager was not sent %s: %s", ", ".join(states), error)
 
     def status(self, text: str) -> None:
-        """Have `systemctl status` show a line; nothing is sent when it shows that already."""
-        if text != self._told:
-            self._told = text
+        """Have `systemctl status` show a line; nothing is sent when it shows that line already."""
+        if text != self._shown:
+            self._shown = text
             self.tell(f"STATUS={text}")
 
 
@@ -55,6 +56,10 @@ def _watchdog_s(environment: Mapping[str, str]) -> float | None:
     if not wanted or (meant and meant != str(os.getpid())):
         return None
     if not wanted.isdecimal() or not int(wanted):
-        _log.warning("%s is %r, which is no time; no watchdog is served", WATCHDOG_VARIABLE, wanted)
+        _log.warning(
+            "%s is %r, which is not a number of microseconds; no watchdog is served",
+            WATCHDOG_VARIABLE,
+            wanted,
+        )
         return None
     return int(wanted) / 1e6

@@ -1,4 +1,4 @@
-"""Where a device keeps what has to outlive a restart: its id, its keys."""
+"""The directory of files that outlive a restart of the agent: the device's id and its keys."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ _DEFAULT = Path("~/.local/state/flowedge")
 
 
 def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """The directory, which may not exist yet.
+    """Return the directory, which may not exist yet.
 
-    FLOWEDGE_STATE_DIR, else the first of systemd's STATE_DIRECTORY, else ~/.local/state/flowedge.
-    DeviceError when none of them is set and there is no home directory.
+    FLOWEDGE_STATE_DIR, else the first directory of systemd's STATE_DIRECTORY, else ~/.local/state/flowedge.
+
+    Raises:
+        DeviceError: when neither variable is set and there is no home directory.
     """
     for named in (
         environment.get("FLOWEDGE_STATE_DIR"),

@@ -1,4 +1,4 @@
-"""Temperatures, where the device tells them."""
+"""Temperatures that the device reports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ZONES = Path("/sys/class/thermal")
 
 
 def temperatures(zones: Path = _ZONES) -> dict[str, float]:
-    """Degrees Celsius by thermal zone, such as "cpu-thermal" and "gpu-thermal" on a Jetson.
+    """Return degrees Celsius by thermal zone, such as "cpu-thermal" and "gpu-thermal" on a Jetson.
 
-    A zone that cannot be read now, as that of a part without power, is left out; of several zones of one
-    name the hottest counts. Where there are no zones, the sensors that the system knows by chip.
+    A zone that cannot be read, such as that of a part without power, is left out. Of several zones of one
+    name the hottest counts. Without zones, the sensors that the system lists by chip are returned.
 
-    zones: where the kernel keeps them.
+    zones: directory of the kernel's thermal zones.
     """
     found: dict[str, float] = {}
     for zone in sorted(zones.glob("thermal_zone*")):
@@ -29,7 +29,7 @@ def temperatures(zones: Path = _ZONES) -> dict[str, float]:
 
 
 def _of_chips() -> dict[str, float]:
-    if not hasattr(psutil, "sensors_temperatures"):  # Linux and FreeBSD alone have it
+    if not hasattr(psutil, "sensors_temperatures"):  # only Linux and FreeBSD have it
         return {}
     chips = psutil.sensors_temperatures()
     return {chip: max(sensor.current for sensor in sensors) for chip, sensors in chips.items() if sensors}

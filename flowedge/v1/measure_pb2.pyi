@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MeasureDeviceRequest(_message.Message):
-    __slots__ = ("model", "drafter", "quant", "dtype", "repeats", "stack_mib", "protocol_version")
+    __slots__ = ("model", "drafter", "quant", "dtype", "repeats", "stack_mib", "protocol_version", "drafters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     QUANT_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class MeasureDeviceRequest(_message.Message):
     REPEATS_FIELD_NUMBER: _ClassVar[int]
     STACK_MIB_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     drafter: str
     quant: str
@@ -22,7 +23,8 @@ class MeasureDeviceRequest(_message.Message):
     repeats: int
     stack_mib: int
     protocol_version: int
-    def __init__(self, model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., dtype: _Optional[str] = ..., repeats: _Optional[int] = ..., stack_mib: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    drafters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., dtype: _Optional[str] = ..., repeats: _Optional[int] = ..., stack_mib: _Optional[int] = ..., protocol_version: _Optional[int] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MeasureDeviceReply(_message.Message):
     __slots__ = ("progress", "measurement_json")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flowedge.core.errors import BadRequestError
 from flowedge.storage.digest import is_digest
 from flowedge.weights.fetch.documents import fetch_document
 from flowedge.weights.fetch.fetcher import Fetcher
-from flowedge.weights.fetch.progress import FetchProgress
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.inventory import ask_all
 from flowedge.weights.known_models import HASH_PREFIX, MIN_DIGITS, printable_name
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.manifest import parse_manifest
 from flowedge.weights.settings import WeightsSettings
-
-OnTransfer = Callable[[str, FetchProgress], None]  # what is being done, and how far it is
 
 
 async def pull_model(

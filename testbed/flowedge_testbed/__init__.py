@@ -1,0 +1,1 @@
+"""Decoding methods on emulated or real devices: scenarios, runs, results and reports."""

@@ -1,4 +1,4 @@
-"""`flowedge bench`: plans a scenario, carries it out, and writes results, report and plots."""
+"""A benchmark: plan a scenario, carry it out, and write results, report and plots."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
-from flowedge_testbed.bounds.bounds import all_bounds
+from flowedge_testbed.bounds.run_bounds import all_bounds
 from flowedge_testbed.bounds.tree_coverage import TreeCoverage
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.paced.clock import why_loopback
+from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.timings import ScheduleAccuracy
 from flowedge_testbed.plan import Case, Plan, Run, Task, by_setup, cases, make_plan
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from flowedge_testbed.provenance import code_digest, git_revision, versions
-from flowedge_testbed.replay.path_reach import CoverageStore
+from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.results import differing_outputs, entries, write_json
@@ -33,10 +33,11 @@ from flowedge_testbed.workers import FinishedTask, WorkerSettings, carry_out_all
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The command line; None leaves the scenario's value.
+    """The options of `flowedge bench`. None leaves the scenario's value.
 
     Attributes:
-        data: directory of the datasets' files; processes: how many work at once.
+        data: directory of the datasets' files; that of the scenario if None.
+        processes: number of processes that carry out runs.
     """
 
     scenario: Path
@@ -49,27 +50,31 @@ class BenchOptions:
     noise: tuple[Noise, ...] | None = None
     samples: int | None = None
     model: str | None = None
-    drafter: str | None = None
+    drafter: tuple[str, ...] | None = None
     middles: tuple[str, ...] | None = None
     data: Path | None = None
     processes: int = 2
 
 
 class BenchProgress:
-    """Told how far a benchmark is; does nothing by itself."""
+    """A listener to the progress of a benchmark. This one ignores everything."""
 
     def say(self, line: str) -> None:
-        """Something a person should know."""
+        """Show a line to the user."""
 
     def begin(self, total: int, finished: int) -> None:
-        """So many runs in all, so many finished before."""
+        """Take notice of the number of runs, and of those that earlier commands have finished."""
 
     def advance(self, runs: int) -> None:
-        """Runs have ended."""
+        """Take notice that `runs` more runs have ended."""
 
 
 def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
-    """The scenario with the command line's values in place of its own. BadRequestError for wrong ones."""
+    """Return the scenario with the command line's values in place of its own.
+
+    Raises:
+        BadRequestError: when a value is wrong, or a dataset is not one of the scenario's.
+    """
     changed = scenario.quickened() if options.quick else scenario
     content = changed.model_dump()
     if options.datasets is not None:
@@ -87,69 +92,132 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
         "samples": options.samples,
     }
     content.update({name: value for name, value in given.items() if value is not None})
-    pair = {"model": options.model, "drafter": options.drafter, "middles": options.middles}
-    content["pair"].update({name: value for name, value in pair.items() if value is not None})
+    models = {"model": options.model, "drafter": options.drafter, "middles": options.middles}
+    content["pair"].update({name: value for name, value in models.items() if value is not None})
     return Scenario.checked(content, "the command line")
 
 
-def run_bench(options: BenchOptions, progress: BenchProgress, pair: ModelSet | None = None) -> Path:
-    """Carry out a scenario; returns the report's path. Finished runs in the output directory are kept."""
-    started = time.time()
+def run_bench(options: BenchOptions, progress: BenchProgress, models: ModelSet | None = None) -> Path:
+    """Carry out a scenario and return the path of its report.
+
+    Finished runs in the output directory are used again. If `models` is given, the scenario's are not loaded.
+    """
     scenario = overridden(read_scenario(options.scenario), options)
     check_clock(scenario.clock)
-    beside = options.scenario.parent
-    all_cases = cases(scenario, beside)
-    loaded = pair if pair is not None else _load_pair(scenario)
-    datasets = _datasets(scenario, options.data or beside, loaded, progress.say)
-    hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
-    plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
-    settings = _worker_settings(scenario, options, plan)
-    left = unfinished(plan.tasks, settings)
-    if scenario.clock in LIVE:
-        left = by_setup(left)
-    left_runs = sum(len(task.runs) for task in left)
-    options.out.mkdir(parents=True, exist_ok=True)
-    _say_network(scenario, progress.say)
-    progress.begin(plan.num_runs, plan.num_runs - left_runs)
-    processes = 1 if scenario.clock in LIVE else options.processes
-    began = time.perf_counter()
-    done: list[FinishedTask] = []
-    with closing(carry_out_all(left, settings, processes, loaded)) as finished:
-        for task in finished:
-            done.append(task)
-            progress.advance(task.runs)
-    worked = time.perf_counter() - began
-    results = _results(scenario, options, plan, all_cases, datasets, loaded)
-    write_json(options.out / "results.json", results)
-    write_json(options.out / "run.json", _run_facts(scenario, processes, plan, done, started, worked))
-    if done and "schedule" in done[-1].facts:
-        progress.say(ScheduleAccuracy(**done[-1].facts["schedule"]).line())
+    all_cases = cases(scenario, options.scenario.parent)
+    benchmark = Benchmark.prepare(options, scenario, all_cases, progress.say, models)
+    results = benchmark.run(progress)
     progress.say("writing the report and plots")
-    return write_report(scenario, results, plan, loaded, options.out)
+    return write_report(scenario, results, benchmark.plan, benchmark.models, options.out)
 
 
-def _load_pair(scenario: Scenario) -> ModelSet:
+@dataclass(frozen=True)
+class Benchmark:
+    """A scenario with everything loaded that its runs need."""
+
+    options: BenchOptions
+    scenario: Scenario
+    cases: Sequence[Case]
+    models: ModelSet
+    datasets: Sequence[Dataset]
+    plan: Plan
+
+    @classmethod
+    def prepare(
+        cls,
+        options: BenchOptions,
+        scenario: Scenario,
+        all_cases: Sequence[Case],
+        say: Callable[[str], None],
+        models: ModelSet | None = None,
+    ) -> Benchmark:
+        """Load the models and the prompts, and plan the runs on the pipelines of `all_cases`."""
+        loaded = _load_models(scenario) if models is None else models
+        datasets = _datasets(scenario, options.data or options.scenario.parent, loaded, say)
+        hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
+        plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
+        return cls(options, scenario, all_cases, loaded, datasets, plan)
+
+    def run(self, progress: BenchProgress) -> dict[str, Any]:
+        """Carry out the runs that are left; write results.json and run.json, and return the results."""
+        started, options, scenario, plan = time.time(), self.options, self.scenario, self.plan
+        settings = self._worker_settings()
+        left = unfinished(plan.tasks, settings)
+        if scenario.clock in LIVE:
+            left = by_setup(left)
+        left_runs = sum(len(task.runs) for task in left)
+        options.out.mkdir(parents=True, exist_ok=True)
+        if scenario.clock == "paced" and (reason := why_loopback()) is not None:
+            progress.say(f"agents share loopback, and senders wait for as long as a transfer takes: {reason}")
+        progress.begin(plan.num_runs, plan.num_runs - left_runs)
+        processes = 1 if scenario.clock in LIVE else options.processes
+        began = time.perf_counter()
+        done: list[FinishedTask] = []
+        with closing(carry_out_all(left, settings, processes, self.models)) as finished:
+            for task in finished:
+                done.append(task)
+                progress.advance(task.runs)
+        worked = time.perf_counter() - began
+        results = self._results()
+        write_json(options.out / "results.json", results)
+        write_json(options.out / "run.json", _run_facts(scenario, processes, plan, done, started, worked))
+        if done and "schedule" in done[-1].facts:
+            progress.say(ScheduleAccuracy(**done[-1].facts["schedule"]).line())
+        return results
+
+    def _worker_settings(self) -> WorkerSettings:
+        """Return what a worker process needs.
+
+        A live run cannot be repeated exactly, so the traces of runs that have a chart are stored.
+        """
+        scenario = self.scenario
+        stored = charted(scenario, self.plan).runs if scenario.clock in LIVE else ()
+        traced = frozenset(run.key for run in stored)
+        names = scenario.pair
+        return WorkerSettings(
+            names.model, names.drafter, scenario.clock, self.options.out, traced, tuple(names.middles)
+        )
+
+    def _results(self) -> dict[str, Any]:
+        scenario, plan, models, out = self.scenario, self.plan, self.models, self.options.out
+        records = {}
+        for task in plan.tasks:
+            for run in task.runs:
+                record = read_record(out, run.key)
+                if record is None:
+                    raise BadRequestError(f"run {run.key} is missing from {out}; give the same command again")
+                records[run.key] = record
+        store = CoverageStore(models, out)
+
+        def coverage_of(task: Task, run: Run) -> TreeCoverage:
+            return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise)
+
+        return {
+            "scenario": scenario.name,
+            "clock": scenario.clock,
+            "quick": self.options.quick,
+            "settings": scenario.model_dump(exclude={"name", "title", "clock", "quick", "report"}),
+            "versions": versions(),
+            "git": git_revision(),
+            "code": code_digest(),
+            "pair": models.fingerprints(),
+            "datasets": {
+                dataset.name: {"prompts": len(dataset.prompts), "left_out_as_too_long": dataset.left_out}
+                for dataset in self.datasets
+            },
+            "profiles": _profiles(self.cases),
+            "outputs_differ": differing_outputs(plan.cells, records),
+            "runs": entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of)),
+        }
+
+
+def _load_models(scenario: Scenario) -> ModelSet:
     names = scenario.pair
     return ModelSet.load(names.model, names.drafter, names.middles)
 
 
-def _worker_settings(scenario: Scenario, options: BenchOptions, plan: Plan) -> WorkerSettings:
-    """What is done and kept; of what cannot be had a second time, the charts are drawn from kept traces."""
-    kept = charted(scenario, plan).runs if scenario.clock in LIVE else ()
-    traced = frozenset(run.key for run in kept)
-    names = scenario.pair
-    return WorkerSettings(
-        names.model, names.drafter, scenario.clock, options.out, traced, tuple(names.middles)
-    )
-
-
-def _say_network(scenario: Scenario, say: Callable[[str], None]) -> None:
-    if scenario.clock == "paced" and (reason := why_loopback()) is not None:
-        say(f"agents share loopback, and wait in place of links: {reason}")
-
-
 def _datasets(
-    scenario: Scenario, directory: Path, pair: ModelSet, say: Callable[[str], None]
+    scenario: Scenario, directory: Path, models: ModelSet, say: Callable[[str], None]
 ) -> list[Dataset]:
     files, missing = dataset_files(scenario.datasets, directory)
     if OWN in files:
@@ -159,68 +227,23 @@ def _datasets(
         )
     elif missing:
         say(f"not in {directory}, and left out: {', '.join(missing)}")
-    room = pair.max_positions - scenario.max_new_tokens
-    return [read_dataset(name, file, scenario.samples, room, pair.encode) for name, file in files.items()]
+    room = models.max_positions - scenario.max_new_tokens
+    return [read_dataset(name, file, scenario.samples, room, models.encode) for name, file in files.items()]
 
 
-def _base(scenario: Scenario, pair: ModelSet) -> dict[str, Any]:
-    """What every run of this process depends on, besides its own settings."""
+def _base(scenario: Scenario, models: ModelSet) -> dict[str, Any]:
+    """Return what every run depends on besides its own settings."""
     return {
         "code": code_digest(),
         "versions": versions(),
         "clock": scenario.clock,
-        "model": pair.checkpoint.fingerprint,
-        "drafter": pair.drafter_fingerprint,
-        **({"middles": pair.middle_fingerprints} if pair.middles else {}),
+        **models.fingerprints(),
         **({"namespaces": why_loopback() is None} if scenario.clock == "paced" else {}),
     }
 
 
-def _results(
-    scenario: Scenario,
-    options: BenchOptions,
-    plan: Plan,
-    all_cases: Sequence[Case],
-    datasets: Sequence[Dataset],
-    pair: ModelSet,
-) -> dict[str, Any]:
-    records = {}
-    for task in plan.tasks:
-        for run in task.runs:
-            record = read_record(options.out, run.key)
-            if record is None:
-                raise BadRequestError(f"run {run.key} is missing from {options.out}; start it again")
-            records[run.key] = record
-    reaches = CoverageStore(pair, options.out)
-
-    def reach_of(task: Task, run: Run) -> TreeCoverage:
-        return reaches.reach(task.prompt, task.sampling, task.max_new_tokens, run.noise)
-
-    return {
-        "scenario": scenario.name,
-        "clock": scenario.clock,
-        "quick": options.quick,
-        "settings": scenario.model_dump(exclude={"name", "title", "clock", "quick", "report"}),
-        "versions": versions(),
-        "git": git_revision(),
-        "code": code_digest(),
-        "pair": {
-            "model": pair.checkpoint.fingerprint,
-            "drafter": pair.drafter_fingerprint,
-            **({"middles": pair.middle_fingerprints} if pair.middles else {}),
-        },
-        "datasets": {
-            dataset.name: {"prompts": len(dataset.prompts), "left_out_as_too_long": dataset.left_out}
-            for dataset in datasets
-        },
-        "profiles": _profiles(all_cases),
-        "outputs_differ": differing_outputs(plan.cells, records),
-        "runs": entries(plan.cells, records, all_bounds(plan.tasks, records, reach_of)),
-    }
-
-
 def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
-    """The numbers of each profile, at the first point of the sweep."""
+    """Return the numbers of each profile, at the first point of the sweep."""
     profiles: dict[str, Any] = {}
     for case in all_cases:
         profiles.setdefault(case.profile, case.setup.sizes())

@@ -1,21 +1,30 @@
-"""`flowedge bench`: runs a scenario of the testbed."""
+"""The `bench` command, which this distribution adds to the `flowedge` CLI."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import DraftNoise
+
+class DraftNoise(str, Enum):
+    """Which kinds of drafting a benchmark runs."""
+
+    PLAIN = "plain"
+    SHARED = "shared"
+    BOTH = "both"
 
 
 def bench(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", help="What to run, on what.")],
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or a .yaml file.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory of the results; finished runs in it are kept.")],
     clock: Annotated[
         str | None,
-        typer.Option(help="virtual (all is computed), replay (each true path once), paced or real."),
+        typer.Option(help="Where time comes from: virtual, replay, paced or real (docs/benchmarks.md)."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few prompts and tokens: under three minutes on two cores.")
@@ -27,27 +36,40 @@ def bench(
     temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
     noise: Annotated[
         DraftNoise | None,
-        typer.Option(help="Drafting above temperature 0, as in generate; both, one beside the other."),
+        typer.Option(help="Drafting above temperature 0, as in generate; `both` runs each method twice."),
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
-    drafter: Annotated[str | None, typer.Option(help="The real drafter, as in generate.")] = None,
-    middle: Annotated[
-        str | None, typer.Option(help="Middle models of pipespec, DIR,..., smallest first.")
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="The real drafter, as in generate; repeated to join several, the best first."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory of the datasets' files.")] = None,
-    processes: Annotated[int, typer.Option(min=1, help="How many runs are carried out at once.")] = 2,
+    middle: Annotated[
+        str | None, typer.Option(help="Middle models of pipespec, separated by commas, smallest first.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the datasets' files; if not given, the working directory for a shipped "
+            "scenario, or else the directory of the .yaml file."
+        ),
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes that carry out runs.")] = 2,
 ) -> None:
     """Run a scenario; write results.json, run.json, report.md and plots.
 
-    Options replace what the scenario says. An interrupted benchmark goes on where it was when started again.
+    Options replace the scenario's values. The same command continues a benchmark that was interrupted.
     """
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
+    from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
+    from flowedge_testbed.scenario import SHIPPED, find_scenario  # noqa: PLC0415
+
+    file = find_scenario(scenario)  # before the libraries, whose import takes seconds
 
     import_libraries()
     from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
@@ -60,7 +82,7 @@ def bench(
     except ValueError as error:
         raise BadRequestError(f"--temperatures {temperatures}: not numbers separated by commas") from error
     options = BenchOptions(
-        scenario=scenario,
+        scenario=file,
         out=out,
         clock=clock,
         quick=quick,
@@ -70,9 +92,9 @@ def bench(
         noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
         samples=samples,
         model=model,
-        drafter=drafter,
+        drafter=None if not drafter else drafter_names(drafter),
         middles=words(middle),
-        data=data,
+        data=Path() if data is None and file.parent == SHIPPED else data,
         processes=processes,
     )
     with bench_progress() as progress:

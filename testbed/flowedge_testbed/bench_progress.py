@@ -1,4 +1,4 @@
-"""How far a benchmark is, for a person."""
+"""A progress bar of a benchmark, on standard error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Bar(BenchProgress):
     def begin(self, total: int, finished: int) -> None:
         if finished:
             self.say(f"{finished} of {total} runs were finished before")
-        # The time left is told by the pace of this time's runs.
+        # The time left is estimated from the runs of this command alone.
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task("runs", total=total - finished)
 
@@ -33,7 +33,7 @@ class _Bar(BenchProgress):
 
 @contextmanager
 def bench_progress() -> Iterator[BenchProgress]:
-    """A progress bar with the time left, on standard error."""
+    """Show a progress bar with the time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

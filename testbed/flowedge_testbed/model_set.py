@@ -1,4 +1,4 @@
-"""The real pair of target and drafter that supplies the tokens, loaded once a process."""
+"""The real models that supply the tokens of a benchmark, loaded once a process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
+from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.drafting.middles import check_middle
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.in_process import load_blocks
 
 
@@ -26,7 +27,8 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_name: what they were loaded by; middles: of a hierarchy, the smallest first.
+        model, drafter_names: the names that the target and the drafter were loaded by.
+        middles: the middle models of a PipeSpec hierarchy, the smallest first.
     """
 
     checkpoint: Checkpoint
@@ -35,29 +37,38 @@ class ModelSet:
     tokenizer: Any
     eos: frozenset[int]
     model: str
-    drafter_name: str
-    middles: tuple[MiddleModel, ...] = ()
+    drafter_names: tuple[str, ...]
+    middles: tuple[LanguageModel, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: str, middles: Sequence[str] = ()) -> ModelSet:
-        """Reads all, as --model, --drafter and --middle name them; CheckpointError or BadRequestError."""
+    def load(cls, model: str, drafter: tuple[str, ...], middles: Sequence[str] = ()) -> ModelSet:
+        """Load the models that `--model`, `--drafter` and `--middle` name.
+
+        Raises:
+            CheckpointError: when a checkpoint cannot be used.
+            BadRequestError: when `drafter` is `none`, or a name is wrong.
+        """
         checkpoint = Checkpoint.open(model)
         head = LMHead.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
         loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
         if loaded is None:
-            raise BadRequestError(f"a benchmark needs a drafter, and --drafter is {drafter}")
-        between = tuple(
-            MiddleModel.load(check_middle(middle, tokenizer), head.vocab_size, torch.float32)
-            for middle in middles
-        )
+            raise BadRequestError(
+                f"--drafter is {drafter_label(drafter)}, but a benchmark needs a drafter: name one"
+            )
+        between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
         return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
 
-    @property
-    def middle_fingerprints(self) -> list[str]:
-        return [middle.fingerprint for middle in self.middles]
+    def fingerprints(self) -> dict[str, Any]:
+        """Return digests of the models' weights, by the role of the model."""
+        middles = [middle.fingerprint for middle in self.middles]
+        return {
+            "model": self.checkpoint.fingerprint,
+            "drafter": self.drafter_fingerprint,
+            **({"middles": middles} if middles else {}),
+        }
 
     @property
     def drafter_fingerprint(self) -> str:
@@ -68,11 +79,16 @@ class ModelSet:
         return max_positions(self.checkpoint.config)
 
     def encode(self, message: str) -> tuple[int, ...]:
-        """The tokens of a user message, ready for the answer."""
+        """Return the tokens of a chat with this user message, up to the start of the answer."""
         return tuple(encode_chat(self.tokenizer, message))
 
     def blocks(self, split: tuple[int, ...]) -> list[LayerBlock]:
-        """The target's layers in these portions, loaded once."""
+        """Return the target's layers in blocks of these sizes. Each split is loaded once."""
         if split not in self._blocks:
             self._blocks[split] = load_blocks(self.checkpoint, split)
         return self._blocks[split]
+
+
+def _load_middle(middle: str, tokenizer: Any, vocab_size: int) -> LanguageModel:
+    _, checkpoint = WholeModel.matching(middle, tokenizer, dtype="float32", vocab_size=vocab_size)
+    return LanguageModel.load(checkpoint, vocab_size, torch.float32)

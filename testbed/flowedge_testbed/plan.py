@@ -1,4 +1,4 @@
-"""From a scenario to single runs, each with a key by which a finished one is found again."""
+"""The plan of a benchmark: the single runs of a scenario, each with a key that finds its stored result."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
 from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
 from flowedge_testbed.emulation.emulation import Emulation, even_split
-from flowedge_testbed.emulation.memory import require_fit
-from flowedge_testbed.emulation.middle_sizes import emulated_middles
-from flowedge_testbed.live.pipeline import RealPipeline, real_pipeline
+from flowedge_testbed.emulation.memory_fit import require_fit
+from flowedge_testbed.emulation.middle_models import emulated_middles
+from flowedge_testbed.live.real_pipeline import RealPipeline, real_pipeline
 from flowedge_testbed.profiles import library
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, ModelSetNames, Scenario
 
-Point = tuple[tuple[str, float], ...]  # value of each sweep axis
+Point: TypeAlias = tuple[tuple[str, float], ...]  # value of each sweep axis
 Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
 Setup: TypeAlias = Emulation | RealPipeline
 
 
 def _emulation(setup: Setup) -> Emulation:
     if not isinstance(setup, Emulation):
-        raise BadRequestError(f"{setup.name} is on real hosts, which this clock cannot emulate")
+        raise BadRequestError(f"{setup.name} is on real hosts, which cannot be emulated; use --clock real")
     return setup
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline at one point of the sweep, with the options that the point gives strategies."""
+    """A pipeline at one point of the sweep; `options` are the strategy options that the point sets."""
 
     profile: str
     point: Point
@@ -51,13 +51,17 @@ class Case:
 
     @property
     def emulation(self) -> Emulation:
-        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        """The emulated pipeline.
+
+        Raises:
+            BadRequestError: when the pipeline is on real hosts.
+        """
         return _emulation(self.setup)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One request by one method. `key` tells it from every other that could give another result."""
+    """One request by one method. Runs that could give different results have different keys."""
 
     key: str
     strategy: str
@@ -69,14 +73,22 @@ class Run:
 
     @property
     def emulation(self) -> Emulation:
-        """The emulated pipeline; BadRequestError when it is one of real hosts."""
+        """The emulated pipeline.
+
+        Raises:
+            BadRequestError: when the pipeline is on real hosts.
+        """
         return _emulation(self.setup)
 
     @property
     def real(self) -> RealPipeline:
-        """The agents; BadRequestError when devices are emulated."""
+        """The pipeline of real hosts.
+
+        Raises:
+            BadRequestError: when the pipeline is emulated.
+        """
         if not isinstance(self.setup, RealPipeline):
-            raise BadRequestError(f"{self.setup.title} is to be emulated, which the real clock cannot do")
+            raise BadRequestError(f"{self.setup.title} is emulated; use --clock replay, virtual or paced")
         return self.setup
 
 
@@ -92,7 +104,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting."""
+    """The runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting.
+
+    Attributes:
+        keys: of the runs, seed by seed; seeds: the number of seeds.
+    """
 
     case: Case
     method: str
@@ -100,13 +116,13 @@ class Cell:
     dataset: str
     temperature: float
     noise: Noise
-    keys: tuple[str, ...]  # seed by seed
+    keys: tuple[str, ...]
     seeds: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything there is to run, and what becomes of it."""
+    """The tasks to carry out, and the entries of the results that their runs belong to."""
 
     tasks: tuple[Task, ...]
     cells: tuple[Cell, ...]
@@ -117,9 +133,10 @@ class Plan:
 
 
 def cases(scenario: Scenario, beside: Path) -> list[Case]:
-    """Every pipeline of a scenario; `beside` is the directory that .yaml names are relative to.
+    """Return every pipeline of a scenario; `beside` is the directory that .yaml names are relative to.
 
-    Raises BadRequestError for a scenario that does not have what its clock needs.
+    Raises:
+        BadRequestError: when the scenario lacks what its clock needs.
     """
     axes = [[(axis, value) for value in values] for axis, values in scenario.sweep.items()]
     points = list(itertools.product(*axes))
@@ -145,14 +162,14 @@ def _point_options(point: Point) -> Options:
 
 
 def _case(
-    devices: Devices, links: Links, pair: ModelSetNames, beside: Path, emulated: Emulated, point: Point
+    devices: Devices, links: Links, models: ModelSetNames, beside: Path, emulated: Emulated, point: Point
 ) -> Case:
     values = dict(point)
     swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
     count = int(values["stages"]) if "stages" in values else None
     names = devices.names(count)
     model = library.model(emulated.model, beside)
-    drafter, drafting = emulated_drafter(model, emulated.drafter, pair.drafter)
+    drafter, drafting = emulated_drafter(model, emulated.drafter, models.drafter)
     given = emulated.split if count is None else None
     emulation = Emulation(
         model=model,
@@ -164,7 +181,7 @@ def _case(
         links=_links(links, len(names), len(devices.middles), swept, beside),
         middles=emulated_middles(
             devices,
-            pair,
+            models,
             model,
             emulated,
             lambda m: _link(links.hops.get(m, links.default), swept, beside),
@@ -199,11 +216,15 @@ def make_plan(
     base: dict[str, Any],
     hit_rates: HitRates | None,
 ) -> Plan:
-    """All runs; `base` is whatever else a result depends on (clock, models, code).
+    """Plan all runs of a scenario.
 
-    `hit_rates` are those of the pair; without them SpecPipe has its default width.
+    Args:
+        base: everything else that results depend on: clock, models, code and versions.
+        hit_rates: of the models; without them SpecPipe has its default width.
 
-    Raises CapacityError for a pipeline that does not fit its devices, BadRequestError for wrong options.
+    Raises:
+        CapacityError: when a pipeline does not fit its devices.
+        BadRequestError: when a strategy option is wrong.
     """
     choose = partial(options_of, scenario, hit_rates)
     _check_memory(scenario, all_cases, datasets, choose)
@@ -220,9 +241,9 @@ def make_plan(
 
 
 def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
-    """The options of a method in a case; those of the sweep go to whoever knows them.
+    """Return the options of a method in a case. An option of the sweep goes to every strategy that has it.
 
-    SpecPipe's width, and what auto knows of lone rows, follow from the case unless they are given.
+    SpecPipe's width and auto's price of a single row follow from the case unless they are given.
     """
     strategy, fixed = scenario.method(method)
     for name, value in case.options:
@@ -239,7 +260,7 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
 
 
 def by_setup(tasks: Sequence[Task]) -> list[Task]:
-    """The same runs in tasks of one pipeline each, those of a pipeline one after the other."""
+    """Return the same runs as tasks of a single pipeline each, grouped by pipeline."""
     setups: list[Setup] = []
     for task in tasks:
         setups.extend(run.setup for run in task.runs if run.setup not in setups)
@@ -320,7 +341,7 @@ def _check_memory(
     longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
     for case in all_cases:
         if not isinstance(case.setup, Emulation):
-            continue  # agents look at their own memory
+            continue  # agents check their own memory
         rows = [
             make_strategy(scenario.method(method)[0], dict(choose(case, method))).max_draft_rows
             for method in scenario.strategies

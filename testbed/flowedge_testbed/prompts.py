@@ -19,7 +19,7 @@ class Dataset:
     """Prompts as tokens.
 
     Attributes:
-        left_out: prompts that came before the last one used and are too long for the model.
+        left_out: number of prompts before the last one used that are too long for the model.
     """
 
     name: str
@@ -28,9 +28,9 @@ class Dataset:
 
 
 def dataset_files(datasets: Mapping[str, str], directory: Path) -> tuple[dict[str, Path], list[str]]:
-    """The files to read and the names of those that are missing.
+    """Return the files to read, by dataset, and the names of the datasets whose file is missing.
 
-    With none of them there, the project's own prompts take their place, under their own name.
+    If all are missing, the project's own prompts take their place, under their own name.
     """
     files = {name: directory / file for name, file in datasets.items()}
     missing = [name for name, file in files.items() if not file.is_file()]
@@ -42,7 +42,11 @@ def dataset_files(datasets: Mapping[str, str], directory: Path) -> tuple[dict[st
 def read_dataset(
     name: str, file: Path, samples: int, max_tokens: int, encode: Callable[[str], tuple[int, ...]]
 ) -> Dataset:
-    """The first `samples` prompts of at most `max_tokens` tokens. BadRequestError when there is none."""
+    """Read the first `samples` prompts of at most `max_tokens` tokens.
+
+    Raises:
+        BadRequestError: when no prompt is short enough.
+    """
     prompts: list[tuple[int, ...]] = []
     left_out = 0
     for text in read_prompts(None, file, None):
@@ -54,5 +58,5 @@ def read_dataset(
         else:
             prompts.append(ids)
     if not prompts:
-        raise BadRequestError(f"{file}: no prompt of at most {max_tokens} tokens in it")
+        raise BadRequestError(f"{file}: every prompt has more than {max_tokens} tokens; give shorter prompts")
     return Dataset(name, tuple(prompts), left_out)

@@ -1,4 +1,4 @@
-"""Which code and which versions gave a result."""
+"""The code and the versions that gave a result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def code_digest() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that results may depend on."""
+    """Return the versions that results may depend on."""
     packages = ("torch", "transformers", "numpy")
     return {
         "flowedge": VERSION,
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 
 
 def git_revision() -> dict[str, Any] | None:
-    """The revision the code is at, and whether it was changed since; None outside a repository."""
+    """Return the revision of the code, and whether it was changed since; None outside a repository."""
     revision = _git("rev-parse", "HEAD")
     if revision is None:
         return None

@@ -1,4 +1,4 @@
-"""What one request took, as it is kept on disk and put together in reports."""
+"""The record of one request: what a benchmark stores of it and reports."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from flowedge.core.request import Finished, Request, Tokens
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.profiling.documents.device import Watts
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
+from flowedge.training.data.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
 
 
 @dataclass(frozen=True)
 class DeviceUsage:
-    """One device's part; shares are of the decode time, counts and joules of the whole request.
+    """What one device did for a request.
 
     Attributes:
-        device: its place: d0, v1, v2 and so on, or m1 and so on.
+        device: the name of its place: d0, v1, v2, ..., m1, ...
+        busy, transferring, waiting: shares of the decode time.
+        busy_s: seconds of computing. These, and all counts, bytes and joules, are of the whole request.
         for_nothing: rows computed that did not become context.
-        energy_j: None where the profile has no watts.
+        energy_j: joules; None if the device's profile has no watts.
     """
 
     device: str
@@ -45,16 +48,21 @@ class RunRecord:
     """One request; times in seconds.
 
     Attributes:
+        output: a digest of the tokens, by which the outputs of methods are compared.
+        loops: whether the output repeats itself (see is_looping), which flatters every drafter.
         latency_s: from the request's arrival to its last token.
-        itl_s: time between tokens; output: a digest of the tokens, by which methods are compared.
-        rows_in_flight and the two after it: means over the decode time, as in DecodeCounters.
-        middles: devices of the middle models that were used; rollbacks: as in DecodeCounters.
+        itl_s: times between tokens.
+        rows_in_flight, rows_alive_in_flight, segments_in_flight: means over the decode time, as in
+            DecodeCounters.
+        middles: the devices of the middle models that were used.
+        rollbacks: as in DecodeCounters.
     """
 
     prompt_tokens: int
     new_tokens: int
     finish_reason: str
     output: str
+    loops: bool
     ttft_s: float
     decode_s: float
     latency_s: float
@@ -77,7 +85,7 @@ class RunRecord:
 
     @property
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """All that had a part."""
+        """The draft node, the stages and the middle models' devices, in this order."""
         return (self.draft_node, *self.stages, *self.middles)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +93,7 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> RunRecord:
-        """The record in what `to_dict` gave, after JSON."""
+        """Return the record that `to_dict` turned into this content, after JSON."""
         values = dict(content)
         for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks"):
             values[name] = tuple(values[name])
@@ -98,7 +106,11 @@ class RunRecord:
 def record_of(
     request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
 ) -> RunRecord:
-    """The record of a request that began at time 0; `watts` are as in Emulation."""
+    """Return the record of a request that began at time 0; `watts` as in Emulation.
+
+    Raises:
+        DeadlineError: when the request did not finish.
+    """
     clock = RequestClock(0.0)
     tokens: list[int] = []
     last = 0.0
@@ -109,19 +121,8 @@ def record_of(
             last = timed.time
     finished = outputs[-1].output
     if not isinstance(finished, Finished):
-        raise DeadlineError(f"session {request.session} did not finish")
-    statistics = clock.statistics(
-        outputs[-1].time,
-        session=request.session,
-        strategy=request.strategy,
-        seed=request.sampling.seed,
-        finish_reason=finished.reason,
-        prompt_tokens=len(request.prompt),
-        counters=finished.counters,
-        reports=finished.reports,
-        express_bytes=trace.express_bytes,
-        middle_reports=finished.middle_reports,
-    )
+        raise DeadlineError(f"session {request.session} did not finish: the pipeline has nothing left to do")
+    statistics = clock.statistics(outputs[-1].time, request, finished, trace.express_bytes)
     return record_from(statistics, tokens, last, trace, watts)
 
 
@@ -132,7 +133,13 @@ def record_from(
     trace: Trace,
     watts: Sequence[Watts | None],
 ) -> RunRecord:
-    """The record of a request from the draft node's statistics; `trace` has the arrival at time 0."""
+    """Return the record of a request from the draft node's statistics.
+
+    Args:
+        tokens: the output; latency_s: seconds from the arrival to the last token.
+        trace: what the devices did, with the arrival at time 0.
+        watts: power of each device, as in Emulation.
+    """
     draft_node, *others = _devices(statistics, trace, watts, latency_s)
     counters, stages = statistics.counters, len(statistics.stages)
     return RunRecord(
@@ -140,6 +147,7 @@ def record_from(
         new_tokens=statistics.new_tokens,
         finish_reason=statistics.finish_reason,
         output=hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:16],
+        loops=is_looping(tokens),
         ttft_s=statistics.ttft_s,
         decode_s=statistics.decode_s,
         latency_s=latency_s,

@@ -1,10 +1,11 @@
-"""results.json: what was measured, with the settings beside it and no fact of the day it was run on.
+"""The content of results.json: what was measured, with the settings, and nothing about the day of the run.
 
-On the virtual clock nothing in it changes with a second run; agents measure other times.
+On emulated devices a second run gives the same content. Live runs measure other times.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,22 +13,25 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flowedge_testbed.bounds.bounds import RunBounds, bound_together
+from flowedge_testbed.bounds.run_bounds import RunBounds, bound_together
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.plan import Cell
 from flowedge_testbed.record import DeviceUsage, RunRecord
 
 DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
+WITHOUT_LOOPING = "_without_looping"  # ends the name of a figure of the answers that do not loop
 
 
 def entries(
     cells: Sequence[Cell], records: Mapping[str, RunRecord], bounds: Mapping[str, RunBounds]
 ) -> list[dict[str, Any]]:
-    """One object for each method on a case, a dataset, a temperature and a kind of drafting.
+    """Return an object for each method on a case, a dataset, a temperature and a kind of drafting.
 
-    `bounds` are those of runs that have them; what depends on them is None for others. Speedups are over the
-    baseline with plain drafting; None where that was not run.
+    Speedups are over the baseline with plain drafting. A speedup is None if the baseline was not run.
+
+    Args:
+        bounds: bounds by key of a run. Figures that depend on a missing bound are None.
     """
     found = [
         _entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys])
@@ -35,18 +39,22 @@ def entries(
     ]
     plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
     for entry in found:
-        for baseline in BASELINES:
-            other = plain.get((_place(entry), baseline))
-            entry[f"speedup_vs_{baseline}"] = (
-                rounded(entry["tokens_per_s"] / other["tokens_per_s"])
-                if other is not None and other["tokens_per_s"] > 0
-                else None
-            )
+        for baseline, part in itertools.product(BASELINES, ("", WITHOUT_LOOPING)):
+            other = plain.get((_place(entry), baseline), {})
+            speed = f"tokens_per_s{part}"
+            entry[f"speedup_vs_{baseline}{part}"] = _ratio(entry[speed], other.get(speed))
     return found
 
 
+def _ratio(speed: float | None, other: float | None) -> float | None:
+    return rounded(speed / other) if speed is not None and other else None
+
+
 def differing_outputs(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[str]:
-    """Methods whose tokens differ from those of the first method on the same prompts; rule R1 has none."""
+    """Return the methods whose tokens differ from the first method's on the same prompts.
+
+    By rule R1 there are none.
+    """
     first: dict[tuple[Any, ...], list[str]] = {}
     differing: set[str] = set()
     for cell in cells:
@@ -64,10 +72,11 @@ def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | None]) -> dict[str, Any]:
     gaps = sorted(gap for run in runs for gap in run.itl_s)
     per_segment = [count for run in runs for count in run.accepted_per_segment]
-    # A round of a method that drafts nothing is no round.
+    # The rounds of a method that drafts nothing are not counted.
     drafts = any(run.draft_layers for run in runs)
     per_round = [count for run in runs for count in run.accepted_per_round if drafts and count]
     tokens = sum(run.new_tokens for run in runs)
+    varied = [run for run in runs if not run.loops]
     devices = [run.devices for run in runs]
     setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
@@ -87,6 +96,8 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "requests": len(runs),
         "tokens": tokens,
         "tokens_per_s": _speed(runs),
+        "looping_requests": len(runs) - len(varied),
+        f"tokens_per_s{WITHOUT_LOOPING}": _speed(varied) if varied else None,
         "tokens_per_s_by_seed": [_speed(runs[start : start + each]) for start in range(0, len(runs), each)],
         "acceptance_length": fmean(per_round) if per_round else _mean(per_segment),
         "acceptance_per_segment": _mean(per_segment),
@@ -123,27 +134,27 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
 
 
 def _speed(runs: Sequence[RunRecord]) -> float:
-    """Tokens after the first over the time they took."""
+    """Return the tokens after the first of each run over the time that they took."""
     decode_s = sum(run.decode_s for run in runs)
     return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else 0.0
 
 
 def _over_time(runs: Sequence[RunRecord], means: Sequence[float]) -> float:
-    """The mean over the decode time of all runs, of what is a mean over each run's."""
+    """Return the mean over the decode time of all runs, from the mean of each run."""
     decode_s = sum(run.decode_s for run in runs)
     weighted = sum(run.decode_s * mean for run, mean in zip(runs, means, strict=True))
     return weighted / decode_s if decode_s > 0 else 0.0
 
 
 def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str, float | None]:
-    """The bounds and the share of each that was reached; None without the bounds of all runs."""
+    """Return the bounds and the share of each that was reached; all None if a run has no bounds."""
     tokens = [run.new_tokens for run in runs]
     known = len(bounds) == len(runs) > 0
     sent = bound_together(tokens, [bound.sent_tokens_per_s for bound in bounds]) if known else None
     alive = bound_together(tokens, [bound.alive_tokens_per_s for bound in bounds]) if known else None
     speed = _speed(runs)
     return {
-        "crossing_ms": fmean(bound.crossing_s for bound in bounds) * 1e3 if known else None,
+        "crossing_ms": fmean(bound.trip_s for bound in bounds) * 1e3 if known else None,
         "bound_tokens_per_s": alive,
         "share_of_bound": None if alive is None else speed / alive,
         "bound_sent_tokens_per_s": sent,
@@ -170,14 +181,14 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed; 0 of none."""
+    """Return the smallest value that is not exceeded by a `share` of the values; 0 if there are none."""
     if not ascending:
         return 0.0
     return ascending[max(math.ceil(share * len(ascending)) - 1, 0)]
 
 
 def rounded(value: Any) -> Any:
-    """Numbers at the printed precision, also within lists and dictionaries."""
+    """Round all numbers in a value to the printed precision, within lists and dictionaries too."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -188,7 +199,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file in one step."""
+    """Write a JSON file whole or not at all."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     part.replace(path)

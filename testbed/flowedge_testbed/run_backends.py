@@ -1,4 +1,4 @@
-"""Where the time of a benchmark comes from, by name."""
+"""The backends that carry out runs, by the name of their clock."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, Protocol
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
-from flowedge.engine.draft_node import DraftNodeSpec
+from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
-from flowedge.engine.middle_executor import MiddleExecutor
+from flowedge.engine.stage import StageSpec
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import even_split
-from flowedge_testbed.live.real import RealBackend
+from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.paced.clock import PacedBackend
+from flowedge_testbed.paced.paced_backend import PacedBackend
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
@@ -27,20 +28,20 @@ from flowedge_testbed.trace import Trace, TraceObserver
 
 
 class RunBackend(Protocol):
-    """Carries out the runs of tasks."""
+    """Something that carries out the runs of tasks."""
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
-        """Every run of a task with what it took, as it ends."""
+        """Carry out the runs of a task; yield each with its record and its trace when it has ended."""
 
     def facts(self) -> dict[str, Any]:
-        """What there is to say of everything measured so far, for run.json."""
+        """Return facts about everything measured so far, for run.json."""
 
     def close(self) -> None:
-        """Give back what the clock has taken; it measures nothing any more."""
+        """Release processes and pipelines. Nothing can be measured afterwards."""
 
 
 class NoText:
-    """A TextStream for whoever wants no text."""
+    """A TextStream that gives no text."""
 
     def push(self, token: int) -> str:  # noqa: ARG002
         return ""
@@ -50,10 +51,10 @@ class NoText:
 
 
 class VirtualBackend:
-    """Every forward is computed; time is what the profile says."""
+    """Runs of which every forward is computed. Time comes from the profile."""
 
-    def __init__(self, pair: ModelSet, directory: Path) -> None:  # noqa: ARG002
-        self._pair = pair
+    def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
+        self._models = models
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
@@ -61,116 +62,125 @@ class VirtualBackend:
             observer = TraceObserver(costs)
             yield (
                 run,
-                *_finish(task, run, self._pair.eos, self._pipeline(run, costs, observer), observer.trace),
+                *_finish(task, run, self._models.eos, self._pipeline(run, costs, observer), observer.trace),
             )
 
     def facts(self) -> dict[str, Any]:
-        """See Clock."""
         return {}
 
     def close(self) -> None:
-        """See Clock."""
+        pass
 
     def _pipeline(self, run: Run, costs: ProfileCosts, observer: TraceObserver) -> VirtualPipeline:
-        pair, stages = self._pair, len(run.emulation.stages)
-        layers = pair.checkpoint.config.num_hidden_layers
+        models, stages = self._models, len(run.emulation.stages)
+        layers = models.checkpoint.config.num_hidden_layers
         if stages > layers:
             raise BadRequestError(
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
             )
         split = even_split(layers, stages)
         return virtual_pipeline(
-            pair.checkpoint,
+            models.checkpoint,
             split,
             costs,
-            drafter=pair.drafter,
-            head=pair.head,
+            drafter=models.drafter,
+            head=models.head,
             make_text=NoText,
             prefill_rows=run.prefill_rows,
             observer=observer,
-            blocks=pair.blocks(split),
-            middles=pair.middles,
+            blocks=models.blocks(split),
+            side_models=models.middles,
         )
 
 
 class ReplayBackend:
-    """The true path of each prompt is computed once, and each draft; the rest is looked up.
+    """Runs that share what is computed: each true path and each draft layer once, everything else looked up.
 
-    What middle models predict off the path decides what is drafted next, so they compute what they are sent.
+    Middle models compute what they are sent: their predictions off the true path decide what is drafted next.
     """
 
-    def __init__(self, pair: ModelSet, directory: Path) -> None:
-        self._pair = pair
-        self._paths = PathStore(directory / "paths", pair.checkpoint, pair.head, pair.drafter.taps)
+    def __init__(self, models: ModelSet, directory: Path) -> None:
+        self._models = models
+        self._paths = PathStore(directory / "paths", models.checkpoint, models.head, models.drafter.taps)
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
-        pair = self._pair
-        path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, pair.eos)
+        models = self._models
+        path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, models.eos)
         drafters: dict[Noise, PathDrafter] = {}
         try:
             for run in task.runs:
                 if run.noise not in drafters:
                     noise = draft_noise(task.sampling, run.noise)
-                    drafters[run.noise] = PathDrafter(pair.drafter, path, f"replay-{run.noise}", noise)
+                    drafters[run.noise] = PathDrafter(models.drafter, path, f"replay-{run.noise}", noise)
                 costs = ProfileCosts(run.emulation, run.link_seed)
                 observer = TraceObserver(costs)
                 pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafters[run.noise]))
-                yield run, *_finish(task, run, pair.eos, pipeline, observer.trace)
+                yield run, *_finish(task, run, models.eos, pipeline, observer.trace)
         finally:
             for drafter in drafters.values():
                 drafter.close()
 
     def facts(self) -> dict[str, Any]:
-        """See Clock."""
         return {}
 
     def close(self) -> None:
-        """See Clock."""
+        pass
 
     def _pipeline(
         self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
     ) -> VirtualPipeline:
-        stages: list[StageExecutor] = [ReplayStage() for _ in run.emulation.stages]
-        vocab_size = self._pair.head.vocab_size
+        vocab_size = self._models.head.vocab_size
+        stages: list[tuple[StageSpec, StageExecutor]] = [
+            (StageSpec(is_first=index == 0, width=WIDTH, vocab_size=vocab_size), ReplayStage())
+            for index in range(len(run.emulation.stages))
+        ]
+        middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
+        spec = DraftNodeSpec(
+            width=WIDTH,
+            max_positions=self._models.max_positions,
+            prefill_rows=run.prefill_rows,
+            num_stages=len(stages),
+            num_routes=1 + len(middles),
+            vocab_size=vocab_size,
+        )
         return machine_pipeline(
+            spec,
             draft_executor,
             stages,
             costs,
-            width=WIDTH,
-            vocab_size=vocab_size,
-            spec=DraftNodeSpec(
-                width=WIDTH,
-                max_positions=self._pair.max_positions,
-                prefill_rows=run.prefill_rows,
-                num_stages=len(stages),
-                num_middles=len(self._pair.middles),
-                vocab_size=vocab_size,
-            ),
             make_text=NoText,
             observer=observer,
-            middle_executors=[MiddleExecutor(middle) for middle in self._pair.middles],
+            side_stages=[(middle.stage_spec(), middle) for middle in middles],
         )
 
 
-CLOCKS: dict[str, Callable[[ModelSet, Path], RunBackend]] = {
+BACKENDS: dict[str, Callable[[ModelSet, Path], RunBackend]] = {
     "virtual": VirtualBackend,
     "replay": ReplayBackend,
     "paced": PacedBackend,
     "real": RealBackend,
 }
-LIVE = ("paced", "real")  # clocks of agents at work: one run at a time, and none can be had a second time
+LIVE = ("paced", "real")  # clocks of real agents: one run at a time, which cannot be repeated exactly
 
 
 def check_clock(name: str) -> None:
-    """BadRequestError for a clock that is not there."""
-    if name not in CLOCKS:
-        raise BadRequestError(f"clock {name!r} is not available here; available are {', '.join(CLOCKS)}")
+    """Check that there is a clock of this name.
+
+    Raises:
+        BadRequestError: when there is none.
+    """
+    if name not in BACKENDS:
+        raise BadRequestError(f"there is no clock {name!r}; use {', '.join(BACKENDS)}")
 
 
-def make_run_backend(name: str, pair: ModelSet, directory: Path) -> RunBackend:
-    """The clock of this name; `directory` is where it may keep things. BadRequestError for an unknown one."""
+def make_run_backend(name: str, models: ModelSet, directory: Path) -> RunBackend:
+    """Return the backend of the clock `name`; `directory` is where it may store true paths.
+
+    Raises:
+        BadRequestError: when there is no clock of this name.
+    """
     check_clock(name)
-    return CLOCKS[name](pair, directory)
+    return BACKENDS[name](models, directory)
 
 
 def _finish(

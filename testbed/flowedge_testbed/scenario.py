@@ -1,60 +1,82 @@
-"""A scenario: what is run on what, as a YAML file says."""
+"""A scenario: the methods, models, devices and prompts of a benchmark, as a YAML file gives them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
+from flowedge.drafting.choice import drafter_names, drafter_value
 from flowedge.profiling.documents.document import YamlDocument, explain, read_document
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
-Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "depth"]
+Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth"]
 Plot = Literal["bars", "bandwidth", "depth", "stages", "gantt"]
 Count = Annotated[int, Field(ge=1)]
 
 OPTION = "option."  # begins the name of a sweep axis that is a strategy option
+SHIPPED = Path(__file__).parent / "scenarios"
 
 
 class ModelSetNames(YamlDocument):
-    """The real models: bundled, a directory or a hub id; the drafter as in `flowedge generate --drafter`.
+    """The real models, which supply the tokens: `bundled`, a directory or a hub id each.
 
     Attributes:
-        middles: middle models of a hierarchy, the smallest first, as in `--middle`.
+        drafter: names as `flowedge generate --drafter` takes them; in the file, a single name or a list.
+        middles: middle models of a PipeSpec hierarchy, the smallest first, as in `--middle`.
     """
 
     model: str = "bundled"
-    drafter: str = "bundled"
+    drafter: tuple[str, ...] = ("bundled",)
     middles: list[str] = Field(default_factory=list)
+
+    @field_validator("drafter", mode="before")
+    @classmethod
+    def _read_drafter(cls, given: Any) -> tuple[str, ...]:
+        if not isinstance(given, str | list | tuple) or not all(isinstance(name, str) for name in given):
+            raise ValueError("give the name of a drafter, or a list of names")
+        try:
+            return drafter_names(given)
+        except BadRequestError as error:
+            raise ValueError(str(error)) from error
+
+    @field_serializer("drafter")
+    def _write_drafter(self, names: tuple[str, ...]) -> str | list[str]:
+        return drafter_value(names)
 
 
 class Stages(YamlDocument):
-    """So many stages on the same kind of device."""
+    """A number of stages on the same kind of device."""
 
     device: str
     count: Count
 
 
 class Devices(YamlDocument):
-    """Device profiles by name; `stages` in pipeline order, `middles` in that of the pair's middle models."""
+    """Device profiles by name.
+
+    Attributes:
+        stages: in the order of the pipeline.
+        middles: in the order of the middle models in `pair`.
+    """
 
     draft_node: str
     stages: Stages | Annotated[list[str], Field(min_length=1)]
     middles: list[str] = Field(default_factory=list)
 
     def names(self, count: int | None) -> list[str]:
-        """The devices of the stages; with `count`, of so many, the list repeated as needed."""
+        """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
         listed = [self.stages.device] * self.stages.count if isinstance(self.stages, Stages) else self.stages
         return listed if count is None else [listed[i % len(listed)] for i in range(count)]
 
 
 class LinkChoice(YamlDocument):
-    """A link profile by name, with some of its values replaced."""
+    """A link profile by name. Values given here replace those of the profile."""
 
     profile: str
     mbps: float | None = Field(default=None, gt=0)
@@ -64,17 +86,24 @@ class LinkChoice(YamlDocument):
 
 
 class Links(YamlDocument):
-    """The links; `hops` replaces the one that leaves a device: d0, v1, v2 and so on, m1 and so on."""
+    """The links of a pipeline.
+
+    Attributes:
+        default: the link that leaves each device.
+        hops: other links, by the name of the device that they leave: d0, v1, v2, ..., m1, ...
+    """
 
     default: LinkChoice
     hops: dict[str, LinkChoice] = Field(default_factory=dict)
 
 
 class Emulated(YamlDocument):
-    """An emulated model; `split` are its layers on each stage, even when not given.
+    """A model whose costs are emulated.
 
     Attributes:
-        middles: what the pair's middle models are priced as: small language models of the profile, by name.
+        drafter: the drafter of the model's profile that is priced; the profile's first if not given.
+        middles: the small language models of the profile that the middle models are priced as, by name.
+        split: layers of each stage; as even as possible if not given.
     """
 
     model: str
@@ -85,10 +114,11 @@ class Emulated(YamlDocument):
 
 
 class Hosts(YamlDocument):
-    """Agents on a network, host:port each, for the real clock, which has them serve the scenario's pair.
+    """Agents on a network, as host:port. With the real clock they serve the models of `pair`.
 
     Attributes:
-        quant: of the layers the stages hold; split: layers of each stage, as even as possible when not given.
+        quant: quantisation of the stages' layers.
+        split: layers of each stage; as even as possible if not given.
     """
 
     draft_node: str
@@ -101,7 +131,7 @@ class MethodVariant(YamlDocument):
     """A method under a name of its own: a strategy with other options.
 
     Attributes:
-        noise: kinds of drafting above temperature 0; those of the scenario when not given.
+        noise: kinds of drafting above temperature 0; the scenario's if not given.
     """
 
     strategy: str
@@ -110,7 +140,7 @@ class MethodVariant(YamlDocument):
 
 
 class Quick(YamlDocument):
-    """What --quick replaces."""
+    """The values that `--quick` puts in place of the scenario's."""
 
     samples: Count = 1
     max_new_tokens: Count = 24
@@ -120,7 +150,7 @@ class Quick(YamlDocument):
 
 
 class ReportChoice(YamlDocument):
-    """What the report shows."""
+    """The tables and plots of the report."""
 
     tables: list[Table] = Field(default_factory=list)
     plots: list[Plot] = Field(default_factory=list)
@@ -130,16 +160,17 @@ class Scenario(YamlDocument):
     """A whole benchmark.
 
     Attributes:
-        clock: where time comes from when --clock is not given.
-        devices, links, emulated: what is emulated; real hosts need none of it, but take titles and power from
-            the profiles of devices that are given.
-        strategies: what is run, by name: of strategies and of `variants`.
-        strategy_options: options by strategy, which its variants have too.
+        clock: the source of time if `--clock` is not given: virtual, replay, paced or real.
+        devices, links, emulated: the emulated pipeline. The real clock needs none of them; if `devices` are
+            given, it takes titles and power from their profiles.
+        strategies: the methods to run, by name: strategies, and methods of `variants`.
+        strategy_options: options by strategy. They hold for its variants too.
         variants: further methods by name.
-        datasets: JSON-lines files by name, in the directory of --data or beside the scenario.
+        datasets: JSON-lines files by name, in the directory of `--data` or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
-        noise: kinds of drafting, all of which every method that drafts is run with above temperature 0.
-        samples: prompts of each dataset; repeats: runs of each with another seed of the links' jitter.
+        noise: kinds of drafting. Above temperature 0 every method that drafts is run with each of them.
+        samples: prompts of each dataset.
+        repeats: runs of each prompt, each with another seed of the links' jitter.
     """
 
     name: str
@@ -185,7 +216,11 @@ class Scenario(YamlDocument):
 
     @classmethod
     def checked(cls, content: dict[str, Any], where: str) -> Scenario:
-        """The scenario in these values. BadRequestError says where they came from, the key and the reason."""
+        """Return the scenario with these values, which come from `where`.
+
+        Raises:
+            BadRequestError: when a value is wrong; it names `where`, the key and the reason.
+        """
         try:
             scenario = cls.model_validate(content)
         except ValidationError as error:
@@ -194,24 +229,31 @@ class Scenario(YamlDocument):
         return scenario
 
     def method(self, name: str) -> tuple[str, dict[str, float]]:
-        """The strategy of a method, and its options."""
+        """Return the strategy of a method, and its options."""
         variant = self.variants.get(name, MethodVariant(strategy=name))
         return variant.strategy, {**self.strategy_options.get(variant.strategy, {}), **variant.options}
 
     def noises(self, name: str, temperature: float) -> list[Noise]:
-        """The kinds of drafting that a method is run with; plain where there is no noise or no draft."""
+        """Return the kinds of drafting that a method is run with.
+
+        At temperature 0, and for a method without a draft, all kinds are the same, and only `plain` is run.
+        """
         drafts = make_strategy(*self.method(name)).needs_drafter
         variant = self.variants.get(name)
         kinds = self.noise if variant is None or variant.noise is None else variant.noise
         return list(dict.fromkeys(kinds)) if drafts and temperature > 0 else ["plain"]
 
     def check_options(self) -> None:
-        """Raises BadRequestError for strategy options that do not exist or are out of range."""
+        """Check the options of every method.
+
+        Raises:
+            BadRequestError: when a strategy has no such option, or its value is out of range.
+        """
         for name in self.strategies:
             make_strategy(*self.method(name))
 
     def quickened(self) -> Scenario:
-        """The scenario as --quick runs it."""
+        """Return the scenario as `--quick` runs it."""
         quick = self.quick
         names = quick.datasets if quick.datasets is not None else list(self.datasets)
         changes = {
@@ -225,7 +267,28 @@ class Scenario(YamlDocument):
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario in a file. Raises BadRequestError with the file, the key and the reason."""
+    """Read a scenario.
+
+    Raises:
+        BadRequestError: when the file cannot be read or a value is wrong; it names the file and the key.
+    """
     scenario = read_document(path, Scenario)
     scenario.check_options()
     return scenario
+
+
+def find_scenario(named: str) -> Path:
+    """Return the file of a scenario: that of a shipped scenario's name, or the path itself.
+
+    Raises:
+        BadRequestError: when `named` is neither; it lists the shipped scenarios.
+    """
+    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+    if named in shipped:
+        return shipped[named]
+    path = Path(named)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path
+    raise BadRequestError(
+        f"there is no scenario {named!r}; give a .yaml file, or a shipped scenario: {', '.join(shipped)}"
+    )

@@ -1,4 +1,4 @@
-"""What every device and link did, and when."""
+"""The trace of a request: what every device and link did, and when."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, place_of, rout
 
 
 def place_name(place: int) -> str:
-    """The name of a device by its place: d0, v1, v2 and so on, m1 and so on for middle models."""
+    """Return the name of the device at a place: d0, v1, v2, ..., and m1, ... for middle models."""
     if place < DRAFT_NODE:
         return f"m{route_of(place)}"
     return "d0" if place == DRAFT_NODE else f"v{place + 1}"
 
 
 def place_at(name: str) -> int:
-    """The place of a device by that name."""
+    """Return the place of the device with this name."""
     number = int(name[1:])
     return {"d": DRAFT_NODE, "v": number - 1, "m": place_of(number)}[name[0]]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A stretch of time, in seconds, in which a device did something.
+    """A span of time, in seconds, in which a device did one thing.
 
     Attributes:
-        place: as in simulate/virtual_pipeline.py; for a transfer, that of its sender.
+        place: as in simulate/virtual_pipeline.py; that of the sender for a transfer.
         kind: a word of flowedge/engine/activity.py.
         rows: rows computed or sent; 0 for a transfer of no rows.
     """
@@ -44,7 +44,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PruneMark:
-    """A prune arrived at a stage on the express lane, at `time` seconds."""
+    """The arrival of an express prune at a stage, at `time` seconds."""
 
     stage: int
     time: float
@@ -52,10 +52,10 @@ class PruneMark:
 
 @dataclass
 class Trace:
-    """All that happened during one request, which arrived at time 0.
+    """Everything that happened during one request, which arrived at time 0.
 
     Attributes:
-        uncertainty_s: how far the clocks of two devices may be apart after they were matched.
+        uncertainty_s: largest difference that may remain between the matched clocks of two devices.
     """
 
     intervals: list[Interval] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Trace:
-        """The trace in what `to_dict` gave, after JSON."""
+        """Return the trace that `to_dict` turned into this content, after JSON."""
         values = dict(content)
         values["intervals"] = [Interval(**interval) for interval in values["intervals"]]
         values["prunes"] = [PruneMark(**mark) for mark in values["prunes"]]
@@ -76,7 +76,7 @@ class Trace:
 
 
 class TraceObserver:
-    """An Observer that keeps everything in a trace (see simulate/virtual_pipeline.py)."""
+    """An observer of a virtual pipeline that records everything in a trace."""
 
     def __init__(self, costs: Costs) -> None:
         self.trace = Trace()
@@ -98,7 +98,7 @@ class TraceObserver:
 
 @dataclass(frozen=True)
 class Use:
-    """Shares of a stretch of time: computing; sending while not computing; neither."""
+    """How a device spent a span of time: shares of computing, of sending alone, and of neither."""
 
     busy: float
     transferring: float
@@ -108,28 +108,28 @@ class Use:
 def use_between(
     intervals: Iterable[Interval], places: Sequence[int], start: float, end: float
 ) -> dict[int, Use]:
-    """How the device at each place spent the time from `start` to `end`."""
+    """Return how the device at each place spent the time from `start` to `end`."""
     computing: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
     either: dict[int, list[tuple[float, float]]] = {place: [] for place in places}
     for interval in intervals:
-        stretch = (max(interval.start, start), min(interval.end, end))
-        if stretch[0] < stretch[1]:
-            either[interval.place].append(stretch)
+        span = (max(interval.start, start), min(interval.end, end))
+        if span[0] < span[1]:
+            either[interval.place].append(span)
             if interval.kind != TRANSFER:
-                computing[interval.place].append(stretch)
+                computing[interval.place].append(span)
     total = end - start
     uses: dict[int, Use] = {}
-    for place, stretches in computing.items():
-        busy = covered(stretches) / total if total > 0 else 0.0
+    for place, spans in computing.items():
+        busy = covered(spans) / total if total > 0 else 0.0
         active = covered(either[place]) / total if total > 0 else 0.0
         uses[place] = Use(busy, max(active - busy, 0.0), max(1 - active, 0.0))
     return uses
 
 
-def covered(stretches: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of stretches of time."""
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of time spans."""
     total, reached = 0.0, float("-inf")
-    for start, end in sorted(stretches):
+    for start, end in sorted(spans):
         if end > reached:
             total += end - max(start, reached)
             reached = end

@@ -1,4 +1,4 @@
-"""Carries out tasks, over several processes, and keeps each finished run on disk."""
+"""Worker processes that carry out tasks and store each finished run on disk."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from flowedge_testbed.bounds.bounds import drafts, is_bounded
+from flowedge_testbed.bounds.run_bounds import drafts, is_bounded
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.replay.path_reach import CoverageStore
+from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.run_backends import RunBackend, make_run_backend
 from flowedge_testbed.trace import Trace
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a process needs to begin.
+    """What a worker process needs to begin.
 
     Attributes:
-        directory: receives the runs; traced: keys of those whose traces are kept as well.
+        model, drafter, middles: as in ModelSet.load.
+        clock: the name of the run backend.
+        directory: where runs are stored.
+        traced: keys of the runs whose traces are stored as well.
     """
 
     model: str
-    drafter: str
+    drafter: tuple[str, ...]
     clock: str
     directory: Path
     traced: frozenset[str] = frozenset()
@@ -41,9 +44,11 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """A finished task: how many runs it had, and the tokens they came to.
+    """A finished task.
 
-    `facts` are what the clock has to say of everything it has measured so far.
+    Attributes:
+        runs: number of runs; tokens: of all their outputs.
+        facts: RunBackend.facts of the process, over everything that it has measured so far.
     """
 
     runs: int
@@ -56,7 +61,7 @@ def record_file(directory: Path, key: str) -> Path:
 
 
 def read_record(directory: Path, key: str) -> RunRecord | None:
-    """The finished run of this key; None when there is none that can be read."""
+    """Return the stored run of this key; None if it does not exist or cannot be read."""
     try:
         content = json.loads(record_file(directory, key).read_text(encoding="utf-8"))
         return RunRecord.from_dict(content)
@@ -69,7 +74,7 @@ def trace_file(directory: Path, key: str) -> Path:
 
 
 def read_trace(directory: Path, key: str) -> Trace | None:
-    """The trace kept of this run; None when there is none that can be read."""
+    """Return the stored trace of this run; None if it does not exist or cannot be read."""
     try:
         return Trace.from_dict(json.loads(trace_file(directory, key).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -77,7 +82,7 @@ def read_trace(directory: Path, key: str) -> Trace | None:
 
 
 def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
-    """What is left of the tasks."""
+    """Return the tasks with the runs that are not stored yet."""
 
     def is_left(key: str) -> bool:
         if read_record(settings.directory, key) is None:
@@ -89,36 +94,38 @@ def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
 
 
 class Worker:
-    """One process's models and clock."""
+    """The models and the run backend of one process."""
 
-    def __init__(self, settings: WorkerSettings, pair: ModelSet | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, models: ModelSet | None = None) -> None:
         import torch  # noqa: PLC0415 (slow; only a worker needs it)
 
         torch.set_num_threads(1)
         self._settings = settings
-        loaded = ModelSet.load(settings.model, settings.drafter, settings.middles) if pair is None else pair
-        self._clock: RunBackend = make_run_backend(settings.clock, loaded, settings.directory)
-        self._reaches = CoverageStore(loaded, settings.directory)
+        loaded = (
+            ModelSet.load(settings.model, settings.drafter, settings.middles) if models is None else models
+        )
+        self._backend: RunBackend = make_run_backend(settings.clock, loaded, settings.directory)
+        self._coverages = CoverageStore(loaded, settings.directory)
 
     def carry_out(self, task: Task) -> FinishedTask:
-        """Run a task, keeping each run as it ends, and then the reach of its drafts."""
+        """Carry out a task: store each run as it ends, then the coverage of its draft trees."""
         tokens, directory = 0, self._settings.directory
-        for run, record, trace in self._clock.measure(task):
+        for run, record, trace in self._backend.measure(task):
             tokens += record.new_tokens
             if run.key in self._settings.traced:
-                _keep(trace_file(directory, run.key), trace.to_dict())
-            _keep(record_file(directory, run.key), record.to_dict())
+                _store(trace_file(directory, run.key), trace.to_dict())
+            _store(record_file(directory, run.key), record.to_dict())
         for noise in {run.noise for run in task.runs if is_bounded(run) and drafts(run)}:
-            self._reaches.reach(task.prompt, task.sampling, task.max_new_tokens, noise)
-        return FinishedTask(len(task.runs), tokens, self._clock.facts())
+            self._coverages.coverage(task.prompt, task.sampling, task.max_new_tokens, noise)
+        return FinishedTask(len(task.runs), tokens, self._backend.facts())
 
     def close(self) -> None:
-        """Give back what the clock has taken."""
-        self._clock.close()
+        """Release what the backend holds."""
+        self._backend.close()
 
 
-def _keep(file: Path, content: dict[str, Any]) -> None:
-    """Write a file in one step."""
+def _store(file: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     part.write_text(json.dumps(content), encoding="utf-8")
@@ -126,22 +133,26 @@ def _keep(file: Path, content: dict[str, Any]) -> None:
 
 
 def carry_out_all(
-    tasks: Sequence[Task], settings: WorkerSettings, processes: int, pair: ModelSet | None = None
+    tasks: Sequence[Task], settings: WorkerSettings, processes: int, models: ModelSet | None = None
 ) -> Generator[FinishedTask, None, None]:
-    """Carry out tasks in so many processes, or in this one; yields as each ends, in any order.
+    """Carry out tasks and yield each when it has ended, in any order.
 
-    Closing the generator early ends the processes. `pair` is used when there is only this process.
+    Closing the generator early ends the processes.
+
+    Args:
+        processes: with 1 the tasks are carried out in this process.
+        models: for this process, so that they are not loaded again.
     """
     if processes <= 1 or len(tasks) <= 1:
-        with closing(Worker(settings, pair)) as worker:
+        with closing(Worker(settings, models)) as worker:
             yield from map(worker.carry_out, tasks)
         return
     # Longest first, so that no process is left with a long one at the end.
     ordered = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
-    # Starting the tracker unblocks SIGINT, so it must run before SIGINT is blocked.
+    # Processes inherit blocked signals, so that Ctrl-C reaches the main one alone, which ends the others.
+    # Starting the resource tracker would unblock SIGINT again.
     resource_tracker.ensure_running()
-    # Processes inherit what is blocked: the main one hears Ctrl-C and ends them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pool = context.Pool(min(processes, len(tasks)), _begin, (settings,))
@@ -155,7 +166,7 @@ _settings: list[WorkerSettings] = []
 
 
 def _begin(settings: WorkerSettings) -> None:
-    """Nothing here may fail: a pool starts a process anew for ever when its initialiser does."""
+    """Keep the settings of this process. A pool restarts a process forever if its initialiser fails."""
     _settings.append(settings)
 
 

@@ -1,4 +1,4 @@
-"""How long a product of one linear layer takes on this device, by quantisation and number of rows."""
+"""Measure the product of one linear layer on this device, by quantisation and number of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BETWEEN = 1 << 28  # bytes that are written between products, so that weights co
 
 
 def product_ms(layer: nn.Module, rows: torch.Tensor, repeats: int, clear: Callable[[], None]) -> float:
-    """The shortest of `repeats` forwards, in ms; weights are not in a cache of the CPU before."""
+    """Return the shortest of `repeats` forwards in ms. Weights are evicted from the caches before each."""
     shortest = float("inf")
     with torch.inference_mode():
         layer(rows)
@@ -38,7 +38,7 @@ def product_ms(layer: nn.Module, rows: torch.Tensor, repeats: int, clear: Callab
 def measure(
     out_features: int, in_features: int, cases: Sequence[tuple[str, str]], device: torch.device, repeats: int
 ) -> list[list[str]]:
-    """A line of the table for each (quantisation, dtype): its bytes, then ms for each of ROWS."""
+    """Return a line of the table for each (quantisation, dtype): its bytes, then ms for each of ROWS."""
     spoiled = torch.zeros(BETWEEN, dtype=torch.uint8, device=device)
 
     def clear() -> None:
@@ -69,7 +69,7 @@ def measure(
 
 
 def main() -> None:
-    """Prints a table in Markdown, with what it was measured on."""
+    """Print a table in Markdown, with the machine that it was measured on."""
     parser = argparse.ArgumentParser(prog="python -m testbed.tools.bench_quant", description=__doc__)
     parser.add_argument("--shape", default="11008x4096", help="weights: out_features x in_features")
     parser.add_argument("--quant", nargs="+", choices=QUANTISATIONS, default=["none", "int8", "nf4", "int4"])

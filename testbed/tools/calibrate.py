@@ -1,11 +1,11 @@
-"""Calibrates the Orin Nano's profile, twice: on the FlowSpec paper's naive_pp, MT-bench, temperature 0.
+"""Calibrate the Orin Nano's profile on the FlowSpec paper's naive_pp, MT-bench, temperature 0.
 
 LLaMA2-7B in fp16 gives memory_efficiency; LLaMA2-13B in fp4 then gives dequantise_gweights_s. The paper gives
-tokens/s; what a device takes shows in the time of one draft-verify cycle. So the tokens that its drafter
-had accepted in a cycle (EAGLE-2's, not our pair's) are divided by the paper's figure, and the constant is
-sought with which our naive_pp, under replay, takes as long for a cycle.
+tokens/s, but what a device takes shows in the seconds of a draft-verify cycle. They follow from the paper's
+tokens/s and the acceptance length of its drafter (EAGLE-2, not our head). The constant is found with which
+our naive_pp, under replay, takes as long for a cycle.
 
-Run: python -m testbed.tools.calibrate --data DIR [--samples n] [--out DIR]
+Run: python -m testbed.tools.calibrate --data DIR [--samples N] [--mbps RATE] [--out DIR]
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from flowedge_testbed.report.paper import lookup
 from testbed.tools.sample_runs import SCENARIO, SampleRuns
 
 DEVICE, METHOD, DATASET = "orin-nano-8gb", "naive_pp", "mt_bench"
-# The reference says that EAGLE-2 heads of these models accept about 4 to 5.5 tokens a cycle at T=0.
+# The EAGLE-2 paper has 4 to 5.5 tokens a cycle for its heads of these models at T=0.
 EAGLE2_ACCEPTANCE = 4.75
+GUESSES = {"memory_efficiency": (0.5, 0.8), "dequantise_gweights_s": (10.0, 40.0)}
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """A mean draft-verify cycle: its seconds, and the tokens it puts out."""
+    """A mean draft-verify cycle: its seconds, and the tokens that it puts out."""
 
     seconds: float
     tokens: float
 
 
 def cycle_of(runs: SampleRuns, emulation: Emulation) -> Cycle:
-    """The mean cycle over all prompts."""
+    """Return the mean cycle over all prompts."""
     records = runs.records(emulation, METHOD)
     rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
     tokens = sum(r.new_tokens - 1 for r in records)
@@ -49,9 +50,12 @@ def cycle_of(runs: SampleRuns, emulation: Emulation) -> Cycle:
 
 
 def solve(seconds: Callable[[float], float], target: float, first: float, second: float) -> float:
-    """The constant c with seconds(c) = target, where seconds is about linear in 1/c (secant steps in 1/c).
+    """Return the constant c with seconds(c) = target, by secant steps in 1/c.
 
-    BadRequestError when no positive constant reaches the target.
+    `seconds` is about linear in 1/c; `first` and `second` are guesses of c.
+
+    Raises:
+        BadRequestError: when no positive constant reaches the target.
     """
     slow, fast = 1 / first, 1 / second
     at_slow, at_fast = seconds(first), seconds(second)
@@ -68,84 +72,94 @@ def solve(seconds: Callable[[float], float], target: float, first: float, second
 
 
 def on_device(emulation: Emulation, device: DeviceProfile) -> Emulation:
-    """The same pipeline with every device replaced."""
+    """Return the same pipeline with every device replaced."""
     return replace(emulation, draft_node=device, stages=(device,) * len(emulation.stages))
 
 
-def target_cycle(model: str) -> tuple[float, float]:
-    """The paper's tokens/s, and the seconds of its cycle that follow."""
+def with_links(emulation: Emulation, **changes: float) -> Emulation:
+    """Return the same pipeline with some values of every link replaced."""
+    links = tuple(link.model_copy(update=changes) for link in emulation.links)
+    return replace(emulation, links=links)
+
+
+def target_cycle(model: str, acceptance: float = EAGLE2_ACCEPTANCE) -> tuple[float, float]:
+    """Return the paper's tokens/s of naive_pp on MT-bench, and the seconds of its cycle that follow.
+
+    Args:
+        acceptance: tokens that a cycle of the paper's puts out.
+
+    Raises:
+        BadRequestError: when the paper has no figure of this model.
+    """
     speed = lookup("table1_main", "T=0", model, METHOD, "tokens_per_s", DATASET)
     if not isinstance(speed, float):
-        raise BadRequestError(f"the paper's reference has no {METHOD} figure of {model}")
-    return speed, EAGLE2_ACCEPTANCE / speed
+        raise BadRequestError(f"the paper has no {METHOD} figure of {model}")
+    return speed, acceptance / speed
 
 
-def calibrate(runs: SampleRuns) -> DeviceProfile:
-    """Both calibrations, printed as they go."""
+def fitted(
+    runs: SampleRuns, emulation: Emulation, device: DeviceProfile, constant: str, cycle_s: float
+) -> DeviceProfile:
+    """Return the device with the constant with which a cycle on `emulation` takes `cycle_s` seconds."""
+
+    def seconds(value: float) -> float:
+        return cycle_of(runs, on_device(emulation, device.model_copy(update={constant: value}))).seconds
+
+    value = solve(seconds, cycle_s, *GUESSES[constant])
+    return device.model_copy(update={constant: float(f"{value:.3g}")})
+
+
+def calibrate(runs: SampleRuns, mbps: float | None) -> DeviceProfile:
+    """Find both constants and print how each follows; `mbps` replaces the rate of the links."""
     device = library.device(DEVICE)
-    for model, quant, constant, guesses in (
-        ("llama2-7b", "fp16", "memory_efficiency", (0.5, 0.8)),
-        ("llama2-13b", "fp4", "dequantise_gweights_s", (10.0, 40.0)),
+    for model, quant, constant in (
+        ("llama2-7b", "fp16", "memory_efficiency"),
+        ("llama2-13b", "fp4", "dequantise_gweights_s"),
     ):
         emulation = runs.emulation(f"{model}-{quant}")
+        if mbps is not None:
+            emulation = with_links(emulation, mbps=mbps)
         speed, target = target_cycle(model)
-
-        def seconds(
-            value: float,
-            emulation: Emulation = emulation,
-            constant: str = constant,
-            device: DeviceProfile = device,
-        ) -> float:
-            changed = device.model_copy(update={constant: value})
-            return cycle_of(runs, on_device(emulation, changed)).seconds
-
-        value = solve(seconds, target, *guesses)
-        device = device.model_copy(update={constant: float(f"{value:.3g}")})
+        device = fitted(runs, emulation, device, constant, target)
         cycle = cycle_of(runs, on_device(emulation, device))
         print(f"{model} in {quant}: the paper's {METHOD} makes {speed} tokens/s on MT-bench at T=0")
         print(f"    {EAGLE2_ACCEPTANCE} accepted a cycle / {speed} tokens/s = {target:.4f} s a cycle")
         print(f"    {constant} = {getattr(device, constant):.3g} gives {cycle.seconds:.4f} s a cycle")
         print(
-            f"    our pair puts out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
+            f"    our models put out {cycle.tokens:.2f} tokens a cycle: {cycle.tokens / cycle.seconds:.2f} "
             f"tokens/s, where the paper's acceptance would give {EAGLE2_ACCEPTANCE / cycle.seconds:.2f}"
         )
     return device
 
 
 def check_bandwidth(runs: SampleRuns, device: DeviceProfile) -> None:
-    """Prints what faster links do to a cycle, here and in the paper: a check that nothing was fitted to."""
+    """Print the effect of faster links on a cycle, here and in the published sweep, which is not fitted."""
     rates, speeds = (lookup("bandwidth_sweep_tokens_per_s", name) for name in ("mbps", METHOD))
     emulation = on_device(runs.emulation("llama2-7b-fp16"), device)
-    ours = [cycle_of(runs, at_rate(emulation, rates[i])).seconds for i in (0, -1)]
+    ours = [cycle_of(runs, with_links(emulation, mbps=rates[i])).seconds for i in (0, -1)]
     theirs = [EAGLE2_ACCEPTANCE / speeds[i] for i in (0, -1)]
-    print(
-        f"check, {rates[0]} to {rates[-1]} Mbit/s: a cycle of ours is shorter by {ours[0] - ours[1]:.4f} s,"
-    )
-    print(f"    one of the paper's by {theirs[0] - theirs[1]:.4f} s")
-
-
-def at_rate(emulation: Emulation, mbps: float) -> Emulation:
-    """The same pipeline with every link at a rate."""
-    links = tuple(link.model_copy(update={"mbps": mbps}) for link in emulation.links)
-    return replace(emulation, links=links)
+    print(f"check, {rates[0]} to {rates[-1]} Mbit/s: our cycle is shorter by {ours[0] - ours[1]:.4f} s,")
+    print(f"    the published one by {theirs[0] - theirs[1]:.4f} s")
 
 
 def main() -> None:
+    """Print the constants of all Orin profiles."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SCENARIO.parent, help="directory of mt_bench.jsonl")
     parser.add_argument("--samples", type=int, default=20, help="prompts")
+    parser.add_argument("--mbps", type=float, help="rate of the links in Mbit/s; the profile's if not given")
     parser.add_argument("--out", type=Path, help="directory that keeps the true paths")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        pair = ModelSet.load("bundled", "bundled")
+        models = ModelSet.load("bundled", ("bundled",))
         directory = arguments.out or Path(scratch)
-        runs = SampleRuns(pair, DATASET, arguments.data, arguments.samples, directory)
+        runs = SampleRuns(models, DATASET, arguments.data, arguments.samples, directory)
         if runs.dataset == OWN:
-            print("mt_bench.jsonl is not there: calibrating on the project's own prompts")
-        device = calibrate(runs)
+            print("mt_bench.jsonl is not in the directory: calibrating on the project's own prompts")
+        device = calibrate(runs, arguments.mbps)
         check_bandwidth(runs, device)
     print(f"testbed/flowedge_testbed/profiles/devices/{DEVICE}.yaml:")
     print(f"    memory_efficiency: {device.memory_efficiency:.3g}")

@@ -1,6 +1,6 @@
-"""Measures how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
+"""Measure how often a tree level holds the drawn token, by the width of SpecPipe's tree, at temperature 0.
 
-On prompts that no benchmark uses, the project's own. A pipeline's width is chosen by the rates
+The prompts are the project's own, which no benchmark uses. The rates decide a pipeline's width
 (fitted_options.py).
 
 Run: python -m testbed.tools.hit_rates [--model M] [--drafter D] --out FILE
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
 from flowedge.strategies.levels.specpipe import SpecPipe
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.hit_rate import HitRates
@@ -29,15 +30,15 @@ PIPELINE = "llama2-7b-fp16"  # what it costs matters little: levels follow one a
 
 
 def hit_rate(records: Sequence[RunRecord]) -> float:
-    """Share of levels with the drawn token in them: every round but a request's last ends with a miss."""
+    """Return the share of levels that hold the drawn token: every round but the last ends with a miss."""
     levels = sum(record.new_tokens - 1 for record in records)
     misses = sum(len(record.accepted_per_round) - 1 for record in records)
     return 1 - misses / levels if levels else 0.0
 
 
-def measure(pair: ModelSet, names: str, directory: Path) -> HitRates:
-    """The rates of a pair, printed as they come; `names` says which pair it is."""
-    runs = SampleRuns(pair, OWN, directory, SAMPLES, directory)
+def measure(models: ModelSet, names: str, directory: Path) -> HitRates:
+    """Measure and print the rates of the models; `names` is their title in the profile."""
+    runs = SampleRuns(models, OWN, directory, SAMPLES, directory)
     emulation = runs.emulation(PIPELINE)
     rates: dict[int, float] = {}
     for width in WIDTHS:
@@ -46,8 +47,8 @@ def measure(pair: ModelSet, names: str, directory: Path) -> HitRates:
     return HitRates(
         title=names,
         source=f"python -m testbed.tools.hit_rates, {SAMPLES} of the project's own prompts, temperature 0",
-        model=pair.checkpoint.fingerprint,
-        drafter=pair.drafter_fingerprint,
+        model=models.checkpoint.fingerprint,
+        drafter=models.drafter_fingerprint,
         rates=rates,
     )
 
@@ -57,13 +58,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
-    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate; bundled if not given")
     parser.add_argument("--out", type=Path, required=True, help="a .yaml file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    pair = ModelSet.load(arguments.model, arguments.drafter)
+    drafter = drafter_names(arguments.drafter or BUNDLED)
+    models = ModelSet.load(arguments.model, drafter)
     with tempfile.TemporaryDirectory() as scratch:
-        rates = measure(pair, f"{arguments.model} with {arguments.drafter}", Path(scratch))
+        rates = measure(models, f"{arguments.model} with {drafter_label(drafter)}", Path(scratch))
     arguments.out.write_text(yaml.safe_dump(rates.model_dump(), sort_keys=False), encoding="utf-8")
 
 

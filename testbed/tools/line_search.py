@@ -15,7 +15,9 @@ class Step:
     """One line of a search.
 
     Attributes:
-        parameter: what was varied; scores: by its value; chosen: the value that was kept.
+        parameter: the parameter that was varied.
+        scores: by its value.
+        chosen: the value that was chosen.
     """
 
     parameter: str
@@ -24,13 +26,14 @@ class Step:
 
 
 def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Score, rounds: int) -> list[Step]:
-    """Set each parameter to its best value, the others as they are, until a whole round changes nothing.
+    """Set each parameter to its best value in turn, until a whole round changes nothing.
 
-    The value a parameter has is tried too, and kept unless another is better.
+    The present value of a parameter is tried too, and stays unless another value is better.
 
     Args:
         space: values to try, by parameter, in the order of the search.
-        start: values of all parameters in `space`; rounds: how often each is searched at most.
+        start: values of all parameters in `space`.
+        rounds: most rounds.
     """
     values, steps = dict(start), []
     for _ in range(rounds):
@@ -47,5 +50,5 @@ def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Scor
 
 
 def outcome(start: Values, steps: Sequence[Step]) -> Values:
-    """The values after a search."""
+    """Return the values after a search."""
     return {**start, **{step.parameter: step.chosen for step in steps}}

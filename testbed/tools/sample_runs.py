@@ -1,4 +1,4 @@
-"""Runs of one dataset outside a benchmark, for measurements that profiles are made of."""
+"""Runs of one dataset outside a benchmark, from which profiles and options are measured."""
 
 from __future__ import annotations
 
@@ -21,40 +21,48 @@ SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-tabl
 
 
 class SampleRuns:
-    """Replays prompts of one dataset, by any method on any pipeline of SCENARIO.
+    """Replayed prompts of one dataset, by any method on any pipeline of SCENARIO.
 
     Attributes:
-        dataset: its name; that of the project's own prompts when there is no such file.
+        dataset: its name; that of the project's own prompts if the dataset's file does not exist.
     """
 
-    def __init__(self, pair: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
-        """data: directory of the dataset's file; directory: receives the true paths."""
-        own = ModelSetNames(model=pair.model, drafter=pair.drafter_name)
+    def __init__(self, models: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
+        """Read the prompts.
+
+        Args:
+            data: directory of the dataset's file; directory: where true paths are stored.
+        """
+        own = ModelSetNames(model=models.model, drafter=models.drafter_names)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
-        self._clock = make_run_backend("replay", pair, directory)
+        self._backend = make_run_backend("replay", models, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))
-        room = pair.max_positions - self._scenario.max_new_tokens
+        room = models.max_positions - self._scenario.max_new_tokens
         self._prompts: Sequence[tuple[int, ...]] = read_dataset(
-            self.dataset, files[self.dataset], samples, room, pair.encode
+            self.dataset, files[self.dataset], samples, room, models.encode
         ).prompts
 
     def emulation(self, profile: str) -> Emulation:
-        """The pipeline of this name. BadRequestError when the scenario has none."""
+        """Return the pipeline of this name.
+
+        Raises:
+            BadRequestError: when the scenario has no such pipeline.
+        """
         found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
         if not found:
             raise BadRequestError(f"{SCENARIO}: no profile {profile}")
         return found[0].emulation
 
     def records(self, emulation: Emulation, strategy: str, options: Options = ()) -> list[RunRecord]:
-        """One for each prompt, at temperature 0."""
+        """Run a method on each prompt at temperature 0, and return the records."""
         scenario = self._scenario
         run = Run("sample", strategy, options, emulation, 0, scenario.prefill_rows)
         tasks = [
             Task(prompt, SamplingParams(seed=index), scenario.max_new_tokens, (run,))
             for index, prompt in enumerate(self._prompts)
         ]
-        return [record for task in tasks for _, record, _ in self._clock.measure(task)]
+        return [record for task in tasks for _, record, _ in self._backend.measure(task)]
 
     @property
     def num_prompts(self) -> int:
@@ -68,7 +76,7 @@ class SampleRuns:
         index: int,
         temperature: float,
     ) -> list[RunRecord]:
-        """One for each choice of options, all on one prompt, with shared noise above temperature 0."""
+        """Run a method with each choice of options on one prompt, with shared noise above temperature 0."""
         scenario = self._scenario
         noise: Noise = "shared" if temperature > 0 else "plain"
         runs = tuple(
@@ -77,4 +85,4 @@ class SampleRuns:
         )
         sampling = SamplingParams(temperature=temperature, seed=index)
         task = Task(self._prompts[index], sampling, scenario.max_new_tokens, runs)
-        return [record for _, record, _ in self._clock.measure(task)]
+        return [record for _, record, _ in self._backend.measure(task)]

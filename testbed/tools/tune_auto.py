@@ -1,10 +1,11 @@
-"""Searches for the parameters of `auto`, one after the other, on replayed prompts.
+"""Search for the parameters of `auto`, one after the other, on replayed prompts.
 
     python -m testbed.tools.tune_auto --data PROMPTS --samples 2 --out tuned.json
     python -m testbed.tools.tune_auto --data PROMPTS --parameters row_price=0.15,0.3,0.6 --out tuned.json
 
-What is maximised is the geometric mean of tokens/s over the prompts, at temperature 0 and at 1 with shared
-noise. The outcome is compared with the defaults on as many other prompts; it is worth what that says.
+The search maximises the geometric mean of tokens/s over the prompts, at temperature 0 and at 1 with shared
+noise. The found values are compared with the defaults on as many other prompts, and the last line says
+whether they are better there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.drafting.choice import BUNDLED, drafter_names
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
@@ -45,14 +47,18 @@ PROFILE = "llama2-7b-fp16"
 
 
 class Prompts:
-    """Prompts of several datasets, the first `samples` of each to tune on and as many to validate on."""
+    """The prompts of several datasets: `samples` of each to tune on, and as many to validate on."""
 
     def __init__(
-        self, pair: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
+        self, models: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
     ) -> None:
-        """Raises BadRequestError where a dataset has too few prompts."""
+        """Read the prompts.
+
+        Raises:
+            BadRequestError: when a dataset has too few prompts.
+        """
         self._samples = samples
-        self._runs = [SampleRuns(pair, name, data, 2 * samples, directory) for name in datasets]
+        self._runs = [SampleRuns(models, name, data, 2 * samples, directory) for name in datasets]
         for name, runs in zip(datasets, self._runs, strict=True):
             if runs.num_prompts < 2 * samples:
                 raise BadRequestError(
@@ -61,11 +67,11 @@ class Prompts:
                 )
 
     def tuned_on(self, profile: str, many: Sequence[Values]) -> list[float]:
-        """The geometric mean of tokens/s with each set of values, on the first prompts."""
+        """Return the geometric mean of tokens/s with each set of values, on the first prompts."""
         return self._speeds(profile, many, range(self._samples))
 
     def validated_on(self, profile: str, many: Sequence[Values]) -> list[float]:
-        """The same on the others."""
+        """Return the geometric mean of tokens/s with each set of values, on the other prompts."""
         return self._speeds(profile, many, range(self._samples, 2 * self._samples))
 
     def _speeds(self, profile: str, many: Sequence[Values], prompts: range) -> list[float]:
@@ -82,9 +88,10 @@ class Prompts:
 
 
 def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Values by parameter of texts like name=1,2,3; all that may be tuned where there is none.
+    """Return the values to try by parameter, from texts such as name=1,2,3. No text means all parameters.
 
-    Raises BadRequestError for a parameter that may not be tuned, or a value it cannot have.
+    Raises:
+        BadRequestError: when a parameter is not tunable, or cannot have a value.
     """
     space: dict[str, tuple[float, ...]] = {}
     for text in given:
@@ -101,7 +108,7 @@ def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
 
 
 def tune(prompts: Prompts, profile: str, space: Mapping[str, Sequence[float]], rounds: int) -> dict[str, Any]:
-    """The search and its validation, as they are written and shown."""
+    """Search and validate; return the findings as they are written and shown."""
     defaults = AutoSettings()
     start: Values = {name: float(getattr(defaults, name)) for name in space}
     steps = line_search(space, start, lambda many: prompts.tuned_on(profile, many), rounds)
@@ -126,7 +133,7 @@ def _shown(step: Step) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """What a person is shown."""
+    """Return the findings as lines for a person."""
     shown = [
         f"{step['parameter']:14}"
         + "  ".join(f"{value}: {speed:.3f}" for value, speed in step["scores"].items())
@@ -154,16 +161,16 @@ def main() -> int:
     parser.add_argument("--parameters", action="append", default=[], help="name=value,...; all if not given")
     parser.add_argument("--profile", default=PROFILE, help="pipeline of flowspec-table1.yaml")
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
-    parser.add_argument("--drafter", default="bundled", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate; bundled if not given")
     parser.add_argument("--out", type=Path, required=True, help="a .json file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
         space = parse_space(arguments.parameters)
-        pair = ModelSet.load(arguments.model, arguments.drafter)
+        models = ModelSet.load(arguments.model, drafter_names(arguments.drafter or BUNDLED))
         with tempfile.TemporaryDirectory() as scratch:
             datasets = arguments.datasets.split(",")
-            prompts = Prompts(pair, datasets, arguments.data, arguments.samples, Path(scratch))
+            prompts = Prompts(models, datasets, arguments.data, arguments.samples, Path(scratch))
             found = tune(prompts, arguments.profile, space, arguments.rounds)
     except FlowEdgeError as error:
         print(f"tune_auto: {error}", file=sys.stderr)
@@ -172,8 +179,8 @@ def main() -> int:
     settings = {
         "datasets": datasets,
         "samples": arguments.samples,
-        "model": pair.checkpoint.fingerprint,
-        "drafter": pair.drafter_fingerprint,
+        "model": models.checkpoint.fingerprint,
+        "drafter": models.drafter_fingerprint,
         "code": code_digest(),
     }
     write_json(arguments.out, {**settings, **rounded(found)})

@@ -154,6 +154,23 @@ def test_lookup_drafts_without_weights(
 
 
 @pytest.mark.slow
+def test_joined_drafters_reach_the_draft_node(
+    idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    peers = ",".join(agent.address for agent in idle_agents[:2])
+    options = ["--drafter", "bundled", "--drafter", "recall", "--drafter", "ngram", "--max-new-tokens", "16"]
+    ask = ["generate", "--peers", peers, "--prompt", PROMPT, *options, "--check", "--json", str(out)]
+    assert run(ask) == 0
+    assert "identical to the plain model's" in capsys.readouterr().out
+    with Client(idle_agents[0].address) as client:
+        assert client.describe().drafter == "bundled+recall+ngram"
+    assert json.loads(out.read_text())["settings"]["drafter"] == "bundled+recall+ngram"
+    assert run(ask) == 0
+    assert "loading" not in capsys.readouterr().err.replace("loading the whole model", "")
+
+
+@pytest.mark.slow
 def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--stages", "1", "--prompt", PROMPT, "--model", str(tmp_path), "--drafter", "none"]
     assert run(["generate", *options, "--strategy", "autoregressive"]) == 1
@@ -167,7 +184,7 @@ def test_a_pipeline_is_freed_before_it_is_made_anew(
     idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (agent.address for agent in idle_agents[:2])
-    assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
     ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
     assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
     assert "release" in capsys.readouterr().err

@@ -11,11 +11,11 @@ from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
-REQUEST = PipelineRequest("bundled", "bundled")
+REQUEST = PipelineRequest("bundled", ("bundled",))
 IDLE = Device(
     id="",
     name="",
@@ -151,4 +151,4 @@ def test_another_protocol_version_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_agent_takes_one_role() -> None:
     with pytest.raises(BadRequestError, match="named twice"):
-        PipelineSpec("10.0.0.1:1", ("10.0.0.1:1",), "m", "d")
+        PipelineSpec("10.0.0.1:1", ("10.0.0.1:1",), "m", ("d",))

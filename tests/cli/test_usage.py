@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.cli.options import DraftNoise, Noise, Quant
+from flowedge.cli.options import Noise, Quant
 from flowedge.core.request import NOISES
 from flowedge.models.quant.quantize import QUANTISATIONS
+from flowedge_testbed.bench_command import DraftNoise
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
+
+
+def joined(*drafters: str) -> list[str]:
+    return [word for name in drafters for word in ("--drafter", name)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +51,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--split", "2,3,3"], "for 3 stages, but there are 2"),
         ([*HI, "--split", "a"], "such as 2,3,3"),
         ([*HI, "--model", "owner/name"], "--drafter"),
-        ([*HI, "--drafter", "bundled+ngram+ngram"], "not joined with itself"),
-        ([*HI, "--drafter", "none+ngram"], "none cannot be joined"),
+        ([*HI, *joined("bundled", "ngram", "ngram")], "not joined with itself"),
+        ([*HI, *joined("none", "ngram")], "none cannot be joined"),
         ([*HI, "--json", "/missing/folder/out.json"], "/missing/folder/out.json"),
         (["generate", "--prompt", "Hi", "--stages", "0"], "stages"),
         (["generate", "--prompt", "Hi", "--stages", "100"], "local stages"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 import flowedge
 from flowedge.client import AsyncClient, Chunk, Client
+from flowedge.core import errors as core_errors
 from flowedge.core.errors import (
     BadRequestError,
     CapacityError,
@@ -78,7 +80,7 @@ def test_the_async_client_does_the_same() -> None:
             device = await client.describe()
             generation = client.generate("Hi")
             chunks = [item async for item in generation]
-            return chunks, generation.transcript.text, device.name
+            return chunks, generation.text, device.name
 
     with serving(good) as (_, address):
         assert asyncio.run(ask(address)) == ([Chunk((5,), "Hel"), Chunk((6, 7), "lo")], "Hello", "fake")
@@ -229,3 +231,16 @@ def test_two_answers_of_one_client_do_not_mix() -> None:
 def test_importing_the_package_and_the_client_needs_no_torch() -> None:
     code = "import sys, flowedge; flowedge.Client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_errors_are_those_of_the_package() -> None:
+    assert flowedge.DeviceLostError is DeviceLostError
+    assert flowedge.FlowEdgeError is FlowEdgeError
+    for name in flowedge.__all__:
+        assert getattr(flowedge, name) is not None
+    with pytest.raises(AttributeError, match="DeviceGoneError"):
+        flowedge.DeviceGoneError  # noqa: B018
+    errors = {
+        name for name, kind in vars(core_errors).items() if inspect.isclass(kind) and name.endswith("Error")
+    }
+    assert errors <= set(flowedge.__all__)

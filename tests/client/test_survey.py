@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.cli.screens.device_rows import device_rows
+from flowedge.cli.screens.device_table import device_rows
 from flowedge.client import Device
 from flowedge.client.clock_offset import ClockOffset, Exchange
-from flowedge.client.survey import AgentReply, Surveyed, survey
+from flowedge.client.survey import AgentReply, SurveyedAgent, survey
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.profiling.link_rates import link_rates
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge.v1 import agent_pb2
@@ -110,9 +110,9 @@ def test_duplicates_are_marked_on_each_of_them() -> None:
     assert marks["10.0.0.3:7"] == ["same name as board-1 (10.0.0.2:7)"]
 
 
-def agents(count: int, **roles: str) -> list[Surveyed]:
+def agents(count: int, **roles: str) -> list[SurveyedAgent]:
     return [
-        Surveyed(
+        SurveyedAgent(
             (f"10.0.0.{number}:7",),
             answer=AgentReply(device(number, role=roles.get(f"r{number}", "idle")), 0.001, None),
         )

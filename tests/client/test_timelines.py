@@ -30,7 +30,7 @@ def test_timelines_of_a_session(cluster4: str) -> None:
         asked = time.monotonic()
         generation = client.generate("Tell me of a river.", max_new_tokens=12).result()
         answered = time.monotonic()
-        session = generation.transcript.session
+        session = generation.session
         other = client.generate("Count to a hundred.", max_new_tokens=40)
         next(other)
         found = fetch_timelines([cluster4, *stages], session)  # while another session runs

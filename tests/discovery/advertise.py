@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from flowedge.discovery.device_record import AdvertisedDevice
-from flowedge.discovery.discovery import Advertiser
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
 
 

@@ -14,8 +14,9 @@ import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from flowedge.core.errors import BadRequestError
-from flowedge.discovery.device_record import AdvertisedDevice
-from flowedge.discovery.discovery import SERVICE_TYPE, Advertiser, discover
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.advertiser import SERVICE_TYPE, Advertiser
+from flowedge.discovery.discovery import discover
 from flowedge.version import PROTOCOL_VERSION
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.discovery.advertiser import Announcement
-from flowedge.discovery.interfaces import VIRTUAL, Interface, choose, local_interfaces
-from flowedge.discovery.reachability import by_reachability
+from flowedge.discovery.interfaces import VIRTUAL, Interface, by_reachability, choose, local_interfaces
 from flowedge.discovery.settings import DiscoverySettings
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), multicast=False, loopback=True)
@@ -86,7 +85,7 @@ def test_a_wildcard_is_announced_with_the_addresses_of_the_network() -> None:
 def test_an_address_that_is_named_is_used_unless_it_is_denied() -> None:
     planned = Announcement.plan("172.17.0.1", list(ALL), DiscoverySettings())
     assert planned == Announcement(("172.17.0.1",), ("172.17.0.1",))
-    with pytest.raises(DeviceError, match=r"discovery.deny has 'docker\*'"):
+    with pytest.raises(DeviceError, match=r"discovery.deny names 'docker\*'"):
         Announcement.plan("172.17.0.1", list(ALL), DiscoverySettings(deny=("docker*",)))
     with pytest.raises(DeviceError, match="no interface"):
         Announcement.plan("0.0.0.0", [ETH0], DiscoverySettings(deny=("eth0",)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.duplicates import duplicates
 from flowedge.discovery.presence import Change, Presence, PresenceEvent
 
@@ -49,7 +49,7 @@ def test_a_restart_without_a_goodbye_replaces_the_earlier_start() -> None:
     presence.heard("a", KITCHEN, TTL, 0.0)
     again = replace(KITCHEN, instance="b")
     assert changes(presence.heard("b", again, TTL, 1.0)) == [Change.RESTARTED]
-    assert [sighting.record for sighting in presence.sightings] == [again]
+    assert [sighting.device for sighting in presence.sightings] == [again]
 
 
 def test_two_devices_of_one_id_are_both_there() -> None:

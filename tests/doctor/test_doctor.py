@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flowedge.doctor.probes.compute_probe import try_libraries
-from flowedge.doctor.probes.system_probe import disk_facts
+from flowedge.doctor.compute import try_libraries
+from flowedge.doctor.memory import disk_facts
 from flowedge_testbed.paced.namespaces import Namespaces, why_not
 from tests.discovery.hosts import DEADLINE_S, agent, run
 from tests.support.processes import CLI

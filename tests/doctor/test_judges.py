@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.client.survey import AgentReply, Surveyed
+from flowedge.client.survey import AgentReply, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.discovery.duplicates import Duplicate
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.doctor.checks import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
+from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
 from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
-from flowedge.doctor.peers import Agents
-from flowedge.doctor.probes.link_probe import measure_links
+from flowedge.doctor.known_agents import KnownAgents
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
@@ -45,7 +44,7 @@ def test_the_documentation_has_each_finding_as_the_code_has_it() -> None:
 
 def test_the_exit_code_is_that_of_the_worst() -> None:
     info, warning, error = (
-        Finding(FindingKind(severity.value, severity, "", ""), HERE, "") for severity in Severity
+        Finding(FindingKind(severity, severity.value, "", ""), HERE, "") for severity in Severity
     )
     assert [exit_code(found) for found in ([], [info], [info, warning], [warning, error])] == [0, 0, 4, 1]
     assert in_order([info, warning, error]) == [error, warning, info]
@@ -78,7 +77,7 @@ def test_multicast() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "kind"),
+    ("result", "kind"),
     [
         (ports.ConnectResult.REFUSED, ports.PORT_CLOSED),
         (ports.ConnectResult.SILENT, ports.PORT_FILTERED),
@@ -86,8 +85,8 @@ def test_multicast() -> None:
         (ports.ConnectResult.OPEN, ports.NO_ANSWER),
     ],
 )
-def test_ports(reach: ports.ConnectResult, kind: FindingKind) -> None:
-    facts = ports.PortFacts("kitchen", "10.0.0.1:7", reach, answered=False, problem="gibberish")
+def test_ports(result: ports.ConnectResult, kind: FindingKind) -> None:
+    facts = ports.PortFacts("kitchen", "10.0.0.1:7", result, answered=False, problem="gibberish")
     (found,) = ports.judge_ports(
         [facts, ports.PortFacts("b", "c:1", ports.ConnectResult.OPEN, answered=True)]
     )
@@ -204,8 +203,8 @@ def test_libraries() -> None:
     assert judge(gpu=False, cuda=False, bnb="no backend") == [compute.NO_BITSANDBYTES]
 
 
-def seen(number: int, role: str = "idle") -> Surveyed:
-    return Surveyed((f"10.0.0.{number}:7",), answer=AgentReply(device(number, role=role), 0.001, None))
+def seen(number: int, role: str = "idle") -> SurveyedAgent:
+    return SurveyedAgent((f"10.0.0.{number}:7",), answer=AgentReply(device(number, role=role), 0.001, None))
 
 
 def test_links_are_measured_there_and_back() -> None:
@@ -219,11 +218,11 @@ def test_links_are_measured_there_and_back() -> None:
             raise DeviceError("board-3", "it is being measured")
         return LinkMeasurement(bytes=10**6, seconds=0.08, round_trips=(0.001,))
 
-    found = Agents.split(
+    found = KnownAgents.split(
         [seen(number) for number in range(1, 4)] + [seen(4, "stage")], [Interface("e", ("10.0.0.1/24",))]
     )
     assert [one.address for one in found.own] == ["10.0.0.1:7"]
-    measured, findings = measure_links(found, {}, measure)
+    measured, findings = links.measure_links(found, {}, measure)
     assert kinds(findings) == [ports.NOT_REACHED_BACK]
     assert "board-2" in findings[0].detail
     told = {(link.sender, link.receiver): link for link in measured}

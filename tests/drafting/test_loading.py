@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.choice import map_sources, parse_drafter
+from flowedge.drafting.choice import drafter_label, drafter_names, drafter_value, drafters_of
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
@@ -21,6 +21,7 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.head import LMHead
+from flowedge.v1 import agent_pb2 as pb
 
 
 @pytest.fixture(scope="module")
@@ -35,89 +36,98 @@ def lm(small_lm: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("given", "names"),
     [
         ("", ()),
         ("none", ()),
+        ([], ()),
+        (["none"], ()),
         ("ngram", ("ngram",)),
         ("owner/name", ("owner/name",)),
-        ("bundled+ngram", ("bundled", "ngram")),
-        ("bundled+bundled-small", ("bundled", "bundled-small")),
-        ("ngram+owner/name", ("ngram", "owner/name")),
-        ("owner/name+other/name", ("owner/name", "other/name")),
-        ("bundled+recall+bundled-small+ngram", ("bundled", "recall", "bundled-small", "ngram")),
+        ("a+b", ("a+b",)),
+        (["bundled", "ngram"], ("bundled", "ngram")),
+        (("ngram", "owner/name"), ("ngram", "owner/name")),
+        (["bundled", "recall", "bundled-small", "ngram"], ("bundled", "recall", "bundled-small", "ngram")),
     ],
 )
-def test_a_choice_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
-    assert parse_drafter(text) == parts
+def test_names_are_one_text_or_several(given: str | Sequence[str], names: tuple[str, ...]) -> None:
+    assert drafter_names(given) == names
+    assert drafter_names(drafter_value(names)) == names
 
 
-def test_a_plus_in_a_directory_belongs_to_its_name(tmp_path: Path) -> None:
-    directory = tmp_path / "a+b"
-    directory.mkdir()
-    assert parse_drafter(str(directory)) == (str(directory),)
-    assert parse_drafter(f"ngram+{directory}") == ("ngram", str(directory))
-    assert parse_drafter(f"{directory}+ngram") == (str(directory), "ngram")
-    assert parse_drafter(f"bundled+{directory}+ngram") == ("bundled", str(directory), "ngram")
-    assert map_sources("none", str.upper) == "none"
-    assert map_sources("ngram+x/y", str.upper) == "NGRAM+X/Y"
+def test_a_label_is_for_people() -> None:
+    assert drafter_label(()) == "none"
+    assert drafter_label(("bundled", "ngram")) == "bundled+ngram"
+    assert drafter_value(()) == "none"
+    assert drafter_value(("bundled",)) == "bundled"
+    assert drafter_value(("bundled", "ngram")) == ["bundled", "ngram"]
+
+
+def test_a_message_carries_several_names() -> None:
+    assert drafters_of(pb.DraftNodeRole(drafter="a+b", drafters=["a", "b"])) == ("a", "b")
+    assert drafters_of(pb.DraftNodeRole(drafter="a+b")) == ("a+b",), "an older sender names one"
+    assert drafters_of(pb.DraftNodeRole(drafter="none")) == ()
+    assert drafters_of(pb.DraftNodeRole()) == ()
+    with pytest.raises(BadRequestError, match="not joined with itself"):
+        drafters_of(pb.DraftNodeRole(drafters=["a", "a"]))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("given", "said"),
     [
-        ("bundled+ngram+bundled", "not joined with itself"),
-        ("x+" * 40 + "ngram", "at most 7"),
-        ("+ngram", "nothing on one side"),
-        ("ngram+", "nothing on one side"),
-        ("none+ngram", "none cannot be joined"),
-        ("ngram+ngram", "not joined with itself"),
+        (["bundled", "ngram", "bundled"], "bundled is not joined with itself"),
+        (["x"] * 40 + ["ngram"], "at most 8"),
+        (["", "ngram"], "empty name"),
+        (["ngram", ""], "empty name"),
+        (["none", "ngram"], "none cannot be joined"),
+        (["ngram", "ngram"], "not joined with itself"),
     ],
 )
-def test_a_choice_that_makes_no_sense(text: str, said: str) -> None:
+def test_names_that_make_no_sense(given: list[str], said: str) -> None:
     with pytest.raises(BadRequestError, match=said):
-        parse_drafter(text)
+        drafter_names(given)
 
 
 @pytest.mark.parametrize(
-    "choice", ["recall", "ngram+recall", "bundled-small+recall", "bundled-eagle3+recall"]
+    "names",
+    [("recall",), ("ngram", "recall"), ("bundled-small", "recall"), ("bundled-eagle3", "recall")],
 )
-def test_recall_needs_a_head(target: TargetModel, choice: str) -> None:
+def test_recall_needs_a_head(target: TargetModel, names: tuple[str, ...]) -> None:
     with pytest.raises(BadRequestError, match="recall corrects an EAGLE head"):
-        load_drafter(choice, target)
+        load_drafter(names, target)
 
 
 def test_every_kind_is_loaded(target: TargetModel, lm: Path) -> None:
-    assert load_drafter("none", target) is None
-    assert isinstance(load_drafter("ngram", target), NGramDrafter)
-    eagle, small = load_drafter("bundled", target), load_drafter(str(lm), target)
+    assert load_drafter((), target) is None
+    assert isinstance(load_drafter(("ngram",), target), NGramDrafter)
+    eagle, small = load_drafter(("bundled",), target), load_drafter((str(lm),), target)
     assert isinstance(eagle, HeadDrafter) and isinstance(eagle.head, EagleHead) and eagle.needs_features
     assert isinstance(small, LMDrafter) and not small.needs_features
-    joined = load_drafter(f"ngram+{lm}", target)
+    joined = load_drafter(("ngram", str(lm)), target)
     assert isinstance(joined, JoinedDrafter)
     assert joined.fingerprint == f"{small.fingerprint}+ngram-1-12"
-    assert drafter_kinds(f"{lm}+bundled") == ("lm", "eagle")
+    assert drafter_kinds((str(lm), "bundled")) == ("lm", "eagle")
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("bundled", "eagle"), ("bundled-small", "lm"), ("bundled-eagle3", "eagle3")]
 )
 def test_the_bundled_ones_are_loaded_by_name(target: TargetModel, name: str, kind: str) -> None:
-    assert drafter_kinds(name) == (kind,)
-    loaded = load_drafter(name, target)
+    assert drafter_kinds((name,)) == (kind,)
+    loaded = load_drafter((name,), target)
     assert loaded is not None
     assert 2e6 < loaded.weight_bytes < 2e7
-    joined = load_drafter(f"{name}+ngram", target)
+    joined = load_drafter((name, "ngram"), target)
     assert isinstance(joined, JoinedDrafter)
     assert joined.fingerprint == f"{loaded.fingerprint}+ngram-1-12"
 
 
 def test_a_tied_head_is_kept_once(target: TargetModel, lm: Path) -> None:
-    small = load_drafter(str(lm), target)
+    small = load_drafter((str(lm),), target)
     assert small is not None
     parameters = sum(torch.Size(Checkpoint(lm).shape(name)).numel() for name in Checkpoint(lm).names)
     assert small.weight_bytes == 4 * parameters
-    eagle = load_drafter("bundled", target)
+    eagle = load_drafter(("bundled",), target)
     assert eagle is not None
     files = sum(path.stat().st_size for path in (target.checkpoint.directory.parent / "eagle").iterdir())
     assert eagle.weight_bytes == pytest.approx(2 * files, rel=0.01), "bfloat16 on disk, nothing of the target"
@@ -126,7 +136,7 @@ def test_a_tied_head_is_kept_once(target: TargetModel, lm: Path) -> None:
 def test_one_layer_with_a_tokenizer_is_a_language_model(
     target: TargetModel, small_lm: Callable[..., Path]
 ) -> None:
-    assert isinstance(load_drafter(str(small_lm(num_hidden_layers=1)), target), LMDrafter)
+    assert isinstance(load_drafter((str(small_lm(num_hidden_layers=1)),), target), LMDrafter)
 
 
 def test_another_tokenizer_is_named_with_its_first_difference(
@@ -142,7 +152,7 @@ def test_another_tokenizer_is_named_with_its_first_difference(
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(CheckpointError, match="another tokenizer") as error:
-        load_drafter(str(other), target)
+        load_drafter((str(other),), target)
     assert f"token 300 is {second!r} there and {first!r}" in str(error.value)
 
 
@@ -152,9 +162,9 @@ def test_a_head_for_another_model(target: TargetModel, tmp_path: Path) -> None:
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "draft_vocab_size": 512}))
     with pytest.raises(CheckpointError, match=r"fc\.bias is not part of an EAGLE-3 head"):
-        load_drafter(str(other), target)
+        load_drafter((str(other),), target)
     (other / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match=r"config\.json: not a JSON object"):
-        load_drafter(str(other), target)
+        load_drafter((str(other),), target)
     with pytest.raises(BadRequestError, match=r"nowhere: no such directory.*bundled"):
-        load_drafter("nowhere", target)
+        load_drafter(("nowhere",), target)

@@ -6,7 +6,8 @@ import numpy as np
 
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.base import Strategy
@@ -116,7 +117,7 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
 
 
 def express_fault(rng: np.random.Generator):
-    """None, or a lane that loses, delays and so reorders messages."""
+    """None, or a fault that loses, delays and so reorders express messages."""
     kind = rng.choice(["fine", "cut", "late", "mixed"])
     if kind == "fine":
         return None
@@ -151,7 +152,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             dtype="uint64",
             prefill_rows=int(rng.integers(1, 6)),
             num_stages=num_stages,
-            num_middles=len(middles),
+            num_routes=1 + len(middles),
             vocab_size=vocab,
         ),
         lambda request: checked_strategy(request, middle_executors),
@@ -164,8 +165,8 @@ def run_history(seed: int, check_always: bool = False) -> int:
         executors,
         RandomCosts(rng),
         express_fault=express_fault(rng),
-        middles=middles,
-        middle_executors=middle_executors,
+        side_stages=middles,
+        side_executors=middle_executors,
     )
     plain = PlainModel(num_stages, vocab)
     requests, cancelled = [], set()
@@ -206,7 +207,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             used = min(len(middles), int(request.strategy_options.get("models", 2)) - 2)
             finished = outputs[-1]
             assert len(finished.reports) == num_stages + 1, "a fault ended a session that had finished"
-            assert len(finished.middle_reports) == used
+            assert len(finished.side_reports) == used
             assert got == want, (seed, request.strategy, got, want)
         compared += len(got)
     check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
@@ -218,7 +219,7 @@ def random_middles(
 ) -> tuple[list[Stage], list[ExactMiddle]]:
     """None to three middle models, the later ones nearer to the target."""
     count = int(rng.choice([0, 1, 1, 2, 3]))
-    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, answers=True)
+    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, returns_tokens=True)
     doubts = sorted(rng.choice([1, 2, 5, 50], size=count).tolist())
     stages = [Stage(f"m{route}", spec) for route in range(1, 1 + count)]
     return stages, [ExactMiddle(num_stages, vocab, doubt) for doubt in doubts]
@@ -237,7 +238,7 @@ def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
         if route not in session.routes:
             assert all(name not in stage._sessions for stage in stages)
             continue
-        sequence = session.flight(route).sequence
+        sequence = session.ledger(route).sequence
         for stage in stages:
             held = stage._sessions.get(name)
             if held is None or held.epoch != sequence.epoch:

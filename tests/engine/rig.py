@@ -37,7 +37,7 @@ def prune(session="s", epoch=1, source_len=0, context=0, accepted=0, retained=()
 
 
 class Rig:
-    """A stage that computes as soon as it can, unless its lane is held.
+    """A stage that computes as soon as it can, unless a job is held back.
 
     Attributes:
         sent: everything that went downstream; upstream: the credits.
@@ -50,7 +50,7 @@ class Rig:
         self.executor = ExactStage(0)
         self.sent: list[Message] = []
         self.upstream: list[Message] = []
-        self.held: list = []  # a job that is in the lane
+        self.held: list = []  # a job that is being computed
 
     def receive(self, message: Message, express: bool = False, compute: bool = True) -> list[Message]:
         """Hand over a message; returns what goes downstream after it."""
@@ -72,14 +72,14 @@ class Rig:
         return new
 
     def hold(self, message: Segment) -> None:
-        """Hand over a segment and leave it in the compute lane."""
+        """Hand over a segment and leave it being computed."""
         self.stage.receive(message, express=False)
         job = self.stage.next_job()
         assert job is not None
         self.held.append(job)
 
     def release(self) -> list[Message]:
-        """The segment in the lane is computed."""
+        """The segment that was held back is computed."""
         job = self.held.pop()
         self.stage.finish(job, self.executor.run(job))
         return self.pump()

@@ -21,7 +21,8 @@ from flowedge.core.errors import (
 from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment
 from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.jobs import DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, PlainModel, token_of
@@ -59,7 +60,7 @@ class Loop:
     """A draft node and one stage, with nothing between them but what a test does to messages.
 
     Attributes:
-        back: what the node got from the stage; sent: what it sent in-band; jobs: what its lane ran.
+        back: what the node got from the stage; sent: what it sent in-band; jobs: what it computed.
     """
 
     def __init__(self, **spec) -> None:
@@ -76,6 +77,9 @@ class Loop:
         self.sent: list[Message] = []
         self.back: list[Message] = []
         self.jobs: list = []
+
+    def start(self, wanted: Request) -> None:
+        self.node.start(self.node.prepare(wanted))
 
     def run(self, tamper: Tamper = lambda message: [message], turns: int = 10_000) -> None:
         """Let messages and jobs go on until nothing moves, or for some turns."""
@@ -139,7 +143,7 @@ class Loop:
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3), (3, 2, 1, 0, 3, 2, 1)])
 def test_the_loop_generates_what_the_plain_model_does(strategy, prompt):
     loop, wanted = Loop(), request(strategy=strategy, prompt=prompt)
-    loop.node.start(wanted)
+    loop.start(wanted)
     loop.run()
     loop.check_finished("s", wanted)
     finished = loop.of("s")[-1]
@@ -151,8 +155,8 @@ def test_the_loop_generates_what_the_plain_model_does(strategy, prompt):
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3), (3, 2, 1, 0, 3, 2, 1)])
 def test_a_request_for_rows_gets_those_of_its_prompt_alone(prompt):
     loop = Loop(max_positions=len(prompt))
-    loop.node.start(request(strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
-    loop.node.start(request("t", strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
+    loop.start(request(strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
+    loop.start(request("t", strategy="autoregressive", prompt=prompt, max_new_tokens=0, rows_only=True))
     loop.run()
     for session in "st":
         *rows, finished = loop.of(session)
@@ -223,8 +227,8 @@ WRONG = {
 def test_a_wrong_result_fails_its_session_and_no_other(kind, nth):
     change, problem = WRONG[kind]
     loop = Loop()
-    loop.node.start(request())
-    loop.node.start(request("other"))
+    loop.start(request())
+    loop.start(request("other"))
     loop.run(nth_draft_result(nth, change))
     error = loop.error()
     assert isinstance(error, ProtocolError)
@@ -243,8 +247,8 @@ def test_a_wrong_result_of_the_prompt_fails_its_session(strategy, first_row):
         return [replace(message, first_row=first_row) if wrong else message]
 
     loop = Loop()
-    loop.node.start(request(strategy=strategy))
-    loop.node.start(request("other"))
+    loop.start(request(strategy=strategy))
+    loop.start(request("other"))
     loop.run(tamper)
     assert "other rows than were sent" in str(loop.error())
     loop.check_finished("other")
@@ -253,7 +257,7 @@ def test_a_wrong_result_of_the_prompt_fails_its_session(strategy, first_row):
 
 def test_a_result_that_comes_twice_is_refused():
     loop = Loop()
-    loop.node.start(request())
+    loop.start(request())
     loop.run(lambda m: [m, m] if isinstance(m, Segment) else [m])
     assert "segment 0 came back, but 1 was due" in str(loop.error())
     loop.check_empty()
@@ -261,7 +265,7 @@ def test_a_result_that_comes_twice_is_refused():
 
 def test_a_result_that_was_never_sent_is_refused():
     loop = Loop()
-    loop.node.start(request())
+    loop.start(request())
     segment = loop.node.next_outbound(), loop.node.next_outbound()
     assert isinstance(segment[1], Segment)
     payload = np.zeros((3, 1), np.uint64)
@@ -274,8 +278,8 @@ def test_a_result_that_was_never_sent_is_refused():
 @pytest.mark.parametrize("epoch", [0, 2, 2**40, -1])
 def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
     loop = Loop()
-    loop.node.start(request())
-    loop.node.start(request("other"))
+    loop.start(request())
+    loop.start(request("other"))
 
     def tamper(message):
         wrong = isinstance(message, Prune) and message.session == "s"
@@ -289,7 +293,7 @@ def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
 
 def test_messages_of_sessions_that_are_not_there_are_ignored():
     loop = Loop()
-    loop.node.start(request("other"))
+    loop.start(request("other"))
     stray = Segment("x", 0, 0, True, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1)))
     prune = Prune("x", 1, 0, 0, 0, np.zeros(0, np.int64))
     for message in (
@@ -326,8 +330,8 @@ def test_messages_of_sessions_that_are_not_there_are_ignored():
 )
 def test_a_fault_of_a_stage_is_the_error_it_names(code, kind):
     loop = Loop()
-    loop.node.start(request())
-    loop.node.start(request("other"))
+    loop.start(request())
+    loop.start(request("other"))
     loop.run(turns=6)
     loop.node.receive(Fault("s", "pi-3", code, "out of luck"))
     loop.node.receive(Fault("s", "pi-3", code, "and again"))
@@ -342,8 +346,8 @@ def test_a_fault_of_a_stage_is_the_error_it_names(code, kind):
 
 def test_what_a_stage_refuses_reaches_the_client():
     loop = Loop()
-    loop.node.start(request(prompt=(1, 99)))  # beyond the stage's vocabulary
-    loop.node.start(request("other"))
+    loop.start(request(prompt=(1, 99)))  # beyond the stage's vocabulary
+    loop.start(request("other"))
     loop.run()
     assert isinstance(loop.error(), ProtocolError)
     assert "device v0" in str(loop.error())
@@ -355,7 +359,7 @@ def test_what_a_stage_refuses_reaches_the_client():
 def test_a_lost_device_fails_every_session_at_once():
     loop = Loop()
     for name in ("s", "t", "u"):
-        loop.node.start(request(name))
+        loop.start(request(name))
     loop.run(turns=9)
     loop.node.cancel("u")
     loop.node.device_lost(DeviceLostError("jetson-2", "no sign of life for 3 s"))
@@ -367,7 +371,7 @@ def test_a_lost_device_fails_every_session_at_once():
     assert not any(isinstance(o, Finished | Failed) for o in loop.of("u")), "it had been cancelled"
     loop.rig.pump()
     loop.check_empty()
-    loop.node.start(request("v"))
+    loop.start(request("v"))
     loop.run()
     loop.check_finished("v")
 
@@ -375,7 +379,7 @@ def test_a_lost_device_fails_every_session_at_once():
 def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
     """All its tokens are out: the client has them, and does not wait for ever for what the stages did."""
     loop = Loop()
-    loop.node.start(request(max_new_tokens=1))
+    loop.start(request(max_new_tokens=1))
     loop.run(lambda m: [] if isinstance(m, Close) else [m])
     assert loop.node.num_sessions == 1
     loop.node.device_lost(DeviceLostError("v0", "gone"))
@@ -388,8 +392,8 @@ def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
 
 def test_a_job_that_fails_ends_its_session():
     loop = Loop()
-    loop.node.start(request())
-    loop.node.start(request("other"))
+    loop.start(request())
+    loop.start(request("other"))
     while not isinstance(job := loop.node.next_job(), Verify) or job.session != "s":
         if job is not None:
             loop.node.finish(job, loop.head.run(job))
@@ -407,8 +411,8 @@ def test_a_job_that_fails_ends_its_session():
 @pytest.mark.parametrize("strategy", ["auto", "flowspec", "autoregressive"])
 def test_a_cancelled_session_says_nothing_more_and_leaves_nothing(turns, strategy):
     loop = Loop()
-    loop.node.start(request(strategy=strategy, max_new_tokens=60))
-    loop.node.start(request("other"))
+    loop.start(request(strategy=strategy, max_new_tokens=60))
+    loop.start(request("other"))
     loop.run(turns=turns)
     before = len(loop.of("s"))
     loop.node.cancel("s")
@@ -423,7 +427,7 @@ def test_a_cancelled_session_says_nothing_more_and_leaves_nothing(turns, strateg
 
 def test_a_fault_of_a_cancelled_session_is_not_told():
     loop = Loop()
-    loop.node.start(request())
+    loop.start(request())
     loop.run(turns=5)
     loop.node.cancel("s")
     loop.node.receive(Fault("s", "v0", "protocol", "late"))
@@ -450,9 +454,9 @@ def test_a_fault_of_a_cancelled_session_is_not_told():
 )
 def test_a_request_that_cannot_be_served_opens_nothing(bad, kind, problem):
     loop = Loop(max_positions=100)
-    loop.node.start(request("other"))
+    loop.start(request("other"))
     with pytest.raises(BadRequestError, match=problem) as raised:
-        loop.node.start(bad)
+        loop.start(bad)
     assert type(raised.value) is kind
     assert loop.node.num_sessions == 1
     loop.run()
@@ -463,7 +467,7 @@ def test_a_request_that_cannot_be_served_opens_nothing(bad, kind, problem):
 
 def test_the_longest_sequence_that_fits_is_served():
     loop, wanted = Loop(max_positions=40), request(max_new_tokens=35)
-    loop.node.start(wanted)
+    loop.start(wanted)
     loop.run()
     loop.check_finished("s", wanted)
 
@@ -471,21 +475,21 @@ def test_the_longest_sequence_that_fits_is_served():
 def test_drafting_strategies_need_a_drafter():
     loop = Loop(has_drafter=False)
     with pytest.raises(BadRequestError, match="needs a drafter"):
-        loop.node.start(request())
+        loop.start(request())
     wanted = request(strategy="autoregressive")
-    loop.node.start(wanted)
+    loop.start(wanted)
     loop.run()
     loop.check_finished("s", wanted)
     assert not any(isinstance(job, OpenDraft | DropCache) for job in loop.jobs), "it has no use for a drafter"
 
 
-# ------------------------------------------------------------------------------------------ lane and credits
+# ------------------------------------------------------------------------------------------ jobs and credits
 
 
 def test_verifying_goes_before_drafting():
     loop = Loop()
-    loop.node.start(request())
-    loop.node.start(request("other"))
+    loop.start(request())
+    loop.start(request("other"))
     both = 0
     for _ in range(200):
         waiting = [s for s in loop.node._sessions.values() if s._results]
@@ -511,7 +515,7 @@ def test_a_segment_is_sent_for_each_credit_and_no_more(strategy):
             return []
         return [message]
 
-    loop.node.start(wanted)
+    loop.start(wanted)
     granted = 1
     while not any(isinstance(o, Finished) for o in loop.outputs):
         loop.run(tamper)
@@ -524,7 +528,7 @@ def test_a_segment_is_sent_for_each_credit_and_no_more(strategy):
 
 def test_the_prompt_goes_out_a_chunk_for_each_credit():
     loop = Loop(prefill_rows=2)
-    loop.node.start(request())
+    loop.start(request())
     loop.run(lambda m: [] if isinstance(m, Credit) else [m])
     assert [m.num_rows for m in loop.sent if isinstance(m, Segment)] == [2]
     loop.node.receive(Credit("s"))
@@ -537,7 +541,7 @@ def test_sessions_take_turns_in_the_lane():
     loop = Loop()
     names = ["a", "b", "c"]
     for name in names:
-        loop.node.start(request(name, max_new_tokens=40))
+        loop.start(request(name, max_new_tokens=40))
     loop.run(turns=150)
     shares = [sum(job.session == name for job in loop.jobs) for name in names]
     assert min(shares) > 0.6 * max(shares)
@@ -547,7 +551,7 @@ def test_eos_ends_a_session_in_the_middle_of_what_was_accepted():
     plain = PlainModel(1, VOCAB).generate((1, 2, 3, 0, 1), 12)
     for eos in set(plain):
         loop, wanted = Loop(), request(eos=frozenset([eos]))
-        loop.node.start(wanted)
+        loop.start(wanted)
         loop.run()
         loop.check_finished("s", wanted)
         assert loop.of("s")[-1].reason == "eos"
@@ -557,8 +561,8 @@ def test_eos_ends_a_session_in_the_middle_of_what_was_accepted():
 
 def test_sessions_beyond_the_limit_are_refused_until_one_has_ended():
     loop = Loop(max_sessions=1)
-    loop.node.start(request("first"))
+    loop.start(request("first"))
     with pytest.raises(CapacityError, match="1 sessions are open on device d0 already"):
-        loop.node.start(request("second"))
+        loop.start(request("second"))
     loop.run()
-    loop.node.start(request("second"))
+    loop.start(request("second"))

@@ -14,7 +14,7 @@ from flowedge.core.messages import Prune, Segment
 from flowedge.core.request import Finished
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import subtree
-from flowedge.engine import draft_session, stage
+from flowedge.engine import draft_session, stage, stage_session
 from flowedge.engine.stage import Stage
 from flowedge.protocol import cached_rows as tail
 from flowedge.protocol import epochs
@@ -99,6 +99,14 @@ def replaced(module, name: str, function: Callable) -> Bug:
     return lambda monkeypatch: monkeypatch.setattr(module, name, function)
 
 
+def all_of(*bugs: Bug) -> Bug:
+    def patch(monkeypatch: Patch) -> None:
+        for bug in bugs:
+            bug(monkeypatch)
+
+    return patch
+
+
 def restamped_only(segment: Segment, prune: Prune):
     return replace(segment, epoch=prune.epoch), np.arange(segment.num_rows)
 
@@ -162,11 +170,11 @@ def inbox_untrimmed(original, self: Stage, session, prune: Prune) -> None:
 
 def computing_untrimmed(original, self: Stage, session, prune: Prune) -> None:
     computing = self._computing
-    before = (computing.segment, computing.kept) if computing else None
+    before = (computing.segment, computing.offsets) if computing else None
     original(self, session, prune)
     if computing and before and computing.job.session == prune.session:
         computing.segment = replace(before[0], epoch=prune.epoch)
-        computing.kept = before[1]
+        computing.offsets = before[1]
 
 
 def always_aborting(original, self: Stage, session, prune: Prune) -> None:
@@ -287,9 +295,11 @@ BUGS: dict[str, Bug] = {
     "gather skipped": wrapped(CachedRows, "apply", without_gather),
     "gather leaves the accepted rows out": wrapped(CachedRows, "apply", gather_without_accepted),
     "positions of the tail not gathered": wrapped(CachedRows, "apply", positions_unmoved),
-    "a stage trims nothing": replaced(stage, "map_segment", restamped_only),
+    "a stage trims nothing": all_of(
+        replaced(stage, "map_segment", restamped_only), replaced(stage_session, "map_segment", restamped_only)
+    ),
     "inbox not trimmed": wrapped(Stage, "_apply", inbox_untrimmed),
-    "the segment in the lane not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
+    "the segment being computed not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
     "a computation with live rows aborted": wrapped(Stage, "_apply", always_aborting),
     "a prune aborts another session": wrapped(Stage, "_apply", other_sessions_pruned),
     "express taken for the fence": wrapped(Stage, "_receive_prune", fence_at_express),

@@ -8,7 +8,8 @@ import pytest
 from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified

@@ -47,7 +47,7 @@ def test_the_segment_the_others_are_variations_of_is_right():
         (draft(positions=[6]), "1 rows and 2 parents"),
         (segment(number=2, first=7, rows=2), "commits rows while draft rows are cached"),
         (Open("s", 20), "open already"),
-        (Credit("s"), "Credit does not belong on the in-band lane"),
+        (Credit("s"), "Credit does not belong on the in-band link"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -72,7 +72,7 @@ def test_committed_rows_at_wrong_positions_are_refused():
     ids=lambda m: type(m).__name__,
 )
 def test_a_message_on_the_wrong_lane_is_refused(message):
-    refused(opened(), message, "does not belong on the express lane", express=True)
+    refused(opened(), message, "does not belong on an express link", express=True)
 
 
 def test_hidden_states_are_checked_where_they_are_taken():

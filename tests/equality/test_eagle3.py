@@ -143,7 +143,7 @@ def test_tapped_states_are_the_whole_models(models: Models, split: list[int], st
 def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
     for sampling in SAMPLINGS:
         expected = plain(models, sampling)
-        eagle3 = load_drafter(str(models.eagle3), models.target())
+        eagle3 = load_drafter((str(models.eagle3),), models.target())
         assert isinstance(eagle3, HeadDrafter) and isinstance(eagle3.head, Eagle3Head)
         assert eagle3.needs_features and eagle3.taps == TAPS
         for drafter, split in ((eagle3, [1, 4, 3]), (JoinedDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
@@ -153,24 +153,24 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
 
 
 def test_what_the_draft_node_knows_before_it_loads_the_head(models: Models) -> None:
-    assert drafter_kinds(f"ngram+{models.eagle3}") == ("ngram", "eagle3")
-    assert drafter_taps(f"ngram+{models.eagle3}", LAYERS) == TAPS
-    assert drafter_taps("bundled+ngram", LAYERS) == ()
+    assert drafter_kinds(("ngram", str(models.eagle3))) == ("ngram", "eagle3")
+    assert drafter_taps(("ngram", str(models.eagle3)), LAYERS) == TAPS
+    assert drafter_taps(("bundled", "ngram"), LAYERS) == ()
     with pytest.raises(BadRequestError, match="7 layers or more"):
-        drafter_taps(str(models.eagle3), 4)
+        drafter_taps((str(models.eagle3),), 4)
 
 
 def test_a_head_for_another_width(models: Models, tmp_path: Path) -> None:
     save_eagle3_head(tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9)
     with pytest.raises(CheckpointError, match="hidden size 16 and 24 tokens, this one has 32 and 24"):
-        load_drafter(str(tmp_path), models.target())
+        load_drafter((str(tmp_path),), models.target())
     save_eagle3_head(tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN)
     with pytest.raises(CheckpointError, match=r"16 wide and cannot share .* which is 32 wide; it needs an"):
-        load_drafter(str(tmp_path), models.target())
+        load_drafter((str(tmp_path),), models.target())
     save_eagle3_head(
         tmp_path, hidden=16, vocab=VOCAB, draft_vocab=9, target_hidden=HIDDEN, own_embedding=True
     )
-    narrow = load_drafter(str(tmp_path), models.target())
+    narrow = load_drafter((str(tmp_path),), models.target())
     assert narrow is not None
     assert generate(models, narrow, "auto", SAMPLINGS[0], [4, 4])[0] == plain(models, SAMPLINGS[0])
 
@@ -178,7 +178,7 @@ def test_a_head_for_another_width(models: Models, tmp_path: Path) -> None:
 def test_drafters_that_tap_different_layers_are_not_joined(models: Models) -> None:
     tapping = TappingDrafter(models.noisy)
     tapping.taps = (1,)
-    eagle3 = load_drafter(str(models.eagle3), models.target())
+    eagle3 = load_drafter((str(models.eagle3),), models.target())
     assert eagle3 is not None
     with pytest.raises(ValueError, match=r"one drafter taps the layers \(1,\)"):
         JoinedDrafter([eagle3, tapping], None, VOCAB)

@@ -11,7 +11,7 @@ from flowedge.core.request import Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
@@ -23,10 +23,10 @@ SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=
 SPLITS = {1: [8], 4: [2, 2, 2, 2]}
 NEW_TOKENS = 10
 PROMPT_TOKENS = 24
-COSTS = FixedCosts(stage_s=0.03, middle_s=0.02)
+COSTS = FixedCosts(stage_s=0.03, side_s=0.02)
 
 
-class Contrary(MiddleModel):
+class Contrary(LanguageModel):
     """Predicts what nobody expects, every third token."""
 
     def predict(self, hidden, positions):
@@ -36,10 +36,10 @@ class Contrary(MiddleModel):
 
 
 @pytest.fixture(scope="session")
-def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, MiddleModel]:
+def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]:
     """One that knows nothing, one that knows a little, the target itself, and one that is contrary."""
 
-    def load(directory: Path, kind: type[MiddleModel] = MiddleModel) -> MiddleModel:
+    def load(directory: Path, kind: type[LanguageModel] = LanguageModel) -> LanguageModel:
         return kind.load(Checkpoint(directory), pair.head.vocab_size, torch.float32)
 
     cut = first_layers(tmp_path_factory.mktemp("middle"), 2)
@@ -51,7 +51,7 @@ def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, M
     }
 
 
-def pipeline(pair: Pair, stages: int, middles: list[MiddleModel], fault=None, costs=COSTS):
+def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, costs=COSTS):
     return virtual_pipeline(
         pair.checkpoint,
         SPLITS[stages],
@@ -59,7 +59,7 @@ def pipeline(pair: Pair, stages: int, middles: list[MiddleModel], fault=None, co
         drafter=pair.drafter,
         head=pair.head,
         make_text=lambda: StreamDecoder(pair.tokenizer),
-        middles=middles,
+        side_models=middles,
         express_fault=fault,
     )
 
@@ -79,7 +79,7 @@ def pipeline(pair: Pair, stages: int, middles: list[MiddleModel], fault=None, co
     ],
 )
 def test_whatever_the_models_between_predict(
-    pair: Pair, middles: dict[str, MiddleModel], stages: int, names: str, sampling_name: str
+    pair: Pair, middles: dict[str, LanguageModel], stages: int, names: str, sampling_name: str
 ) -> None:
     prompt, sampling, between = pair.prompt(PROMPT_TOKENS), SAMPLINGS[sampling_name], names.split("+")
     between = between if names else []
@@ -90,8 +90,8 @@ def test_whatever_the_models_between_predict(
     assert isinstance(finished, Finished)
     rollbacks = finished.counters.rollbacks
     assert len(rollbacks) == len(between) + 1
-    assert [report.device for report in finished.middle_reports] == ["m1", "m2"][: len(between)]
-    assert all(report.rows_computed >= len(prompt) for report in finished.middle_reports)
+    assert [report.device for report in finished.side_reports] == ["m1", "m2"][: len(between)]
+    assert all(report.rows_computed >= len(prompt) for report in finished.side_reports)
     assert sum(rollbacks) > 0
     if between[-1:] == ["target"] and sampling.greedy:
         assert rollbacks[-1] == 0, "what the target's twin has accepted is never rejected"
@@ -99,27 +99,27 @@ def test_whatever_the_models_between_predict(
         assert min(rollbacks) >= 2
 
 
-def test_without_the_express_lane(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+def test_without_the_express_lane(pair: Pair, middles: dict[str, LanguageModel]) -> None:
     prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
     run = pipeline(pair, 4, [middles["random"], middles["cut"]], fault=lambda _place, _message: None)
     outputs = run.generate(request(prompt, sampling, NEW_TOKENS, "pipespec"))
     assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
 
 
-def test_other_strategies_leave_middle_models_alone(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+def test_other_strategies_leave_middle_models_alone(pair: Pair, middles: dict[str, LanguageModel]) -> None:
     prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
     run = pipeline(pair, 1, [middles["cut"]])
     outputs = run.generate(request(prompt, sampling, 8, PipeSpecSync.name))
     assert token_ids(outputs) == expected(prompt, sampling, 8, "none")
     assert isinstance(outputs[-1].output, Finished)
-    assert outputs[-1].output.middle_reports == ()
+    assert outputs[-1].output.side_reports == ()
 
 
-def test_prompts_in_many_chunks_and_a_full_stop(pair: Pair, middles: dict[str, MiddleModel]) -> None:
+def test_prompts_in_many_chunks_and_a_full_stop(pair: Pair, middles: dict[str, LanguageModel]) -> None:
     """A slow middle model still reads the prompt while the target decodes already."""
     prompt, sampling = pair.prompt(200), SAMPLINGS["T0"]
-    run = pipeline(pair, 1, [middles["cut"]], costs=FixedCosts(middle_s=0.5))
+    run = pipeline(pair, 1, [middles["cut"]], costs=FixedCosts(side_s=0.5))
     outputs = run.generate(request(prompt, sampling, 6, "pipespec"))
     assert token_ids(outputs) == expected(prompt, sampling, 6, "none")
     assert run.draft_node.num_sessions == 0
-    assert all(middle.num_sessions == 0 for middle in run.middles)
+    assert all(middle.num_sessions == 0 for middle in run.side_stages)

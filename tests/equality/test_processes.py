@@ -112,6 +112,6 @@ def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant:
 
 def assembled(agents: Sequence[AgentProcess], quant: str = "none") -> str:
     addresses = [agent.address for agent in agents]
-    spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled", quant)
+    spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), quant)
     assemble(spec, lambda *_: None)
     return addresses[0]

@@ -57,10 +57,10 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
 
 
-@pytest.mark.parametrize("name", ["bundled-small", "bundled+bundled-small", "bundled-eagle3"])
+@pytest.mark.parametrize("names", [("bundled-small",), ("bundled", "bundled-small"), ("bundled-eagle3",)])
 @pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
-def test_the_other_bundled_drafters(pair: Pair, name: str, sampling: SamplingParams) -> None:
-    drafter = load_drafter(name, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
+def test_the_other_bundled_drafters(pair: Pair, names: tuple[str, ...], sampling: SamplingParams) -> None:
+    drafter = load_drafter(names, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
     assert drafter is not None
     outputs = (
         replace(pair, drafter=drafter)

@@ -137,7 +137,7 @@ class RawStream:
 
 
 def mark(name: str, *, express: bool) -> Message:
-    """A message that an agent answers with a Fault: of a session that is not open, or on the wrong lane."""
+    """A message that an agent answers with a Fault: of an unknown session, or on the wrong kind of link."""
     frame = wire.to_frame(Open(name, 1))
     if express:
         return Open(name, 1)

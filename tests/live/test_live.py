@@ -13,24 +13,26 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from flowedge.agent.roles.draft_models import DraftModels, make_machine
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
+from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.express import ExpressFault
-from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.live.live_stage import LiveStage
+from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamOwner, StreamServer
+from flowedge.live.work_timing import RealTime
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.net.link_settings import LinkSettings
 from flowedge.placement.split import even_split, layer_ranges
+from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
 
 # Generous: the machine that runs the tests may be busy with other things.
 SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
@@ -42,7 +44,7 @@ class Models:
 
     def __init__(self) -> None:
         checkpoint = Checkpoint.open("bundled")
-        self.draft = DraftModels.load(checkpoint, "bundled", "float32")
+        self.draft = DraftModels.load(checkpoint, ("bundled",), "float32")
         ranges = layer_ranges(even_split(checkpoint.config.num_hidden_layers, STAGES))
         self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in ranges]
 
@@ -72,7 +74,7 @@ async def live_pipeline(
     progress_s: float = 60.0,
     at_forward: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[LiveDraftNode, list[LiveStage]]]:
-    """The draft node and its stages, each with a server and a compute lane of its own."""
+    """The draft node and its stages, each with a server and a compute thread of its own."""
     async with contextlib.AsyncExitStack() as stack:
         addresses: list[str] = []
 
@@ -83,31 +85,30 @@ async def live_pipeline(
             await server.start()
             stack.push_async_callback(server.stop, 0)
 
-        def lane(name: str) -> ComputeThread:
-            made = ComputeThread(name)
-            stack.callback(made.stop, 1.0)
-            return made
+        def timing(name: str) -> RealTime:
+            compute = ComputeThread(name)
+            stack.callback(compute.stop, 1.0)
+            return RealTime(compute)
 
         stages: list[LiveStage] = []
         for index, block in enumerate(models.blocks):
             name = f"v{index + 1}"
             spec = StageSpec(is_first=index == 0, width=block.hidden_size, vocab_size=block.vocab_size)
             executor = StuckExecutor(block, at_forward)
-            stages.append(LiveStage(Stage(name, spec), executor, lane(name), lambda reason: None))
+            stages.append(LiveStage(Stage(name, spec), executor, timing(name), lambda reason: None))
             await serve(name, stages[-1])
-        machine = make_machine("d0", models.draft, STAGES, ())
+        machine = models.draft.make_machine("d0", STAGES, ())
         node = LiveDraftNode(
             machine,
             models.draft.executor,
-            lane("d0"),
+            timing("d0"),
             progress_s=progress_s,
-            fault=fault or ExpressFault(),
+            express_fault=fault,
         )
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
             await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
-        express = [partial(open_link, "d0", address, LinkKind.EXPRESS) for address in addresses[:-1]]
-        await node.connect(partial(open_link, "d0", addresses[0], LinkKind.IN_BAND), express)
+        await node.connect([addresses[:-1]], partial(open_link, "d0"))
         try:
             yield node, stages
         finally:
@@ -116,15 +117,8 @@ async def live_pipeline(
                 await stage.stop("the test is over")
 
 
-async def open_link(device: str, address: str, lane: LinkKind, on_message: Any, on_lost: Any) -> OutLink:
-    return await OutLink.open(
-        address,
-        lane,
-        pipeline="test",
-        device=device,
-        events=LinkEvents(on_message, on_lost),
-        settings=SETTINGS,
-    )
+async def open_link(device: str, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
+    return await OutLink.open(address, kind, pipeline="test", device=device, events=events, settings=SETTINGS)
 
 
 def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, **changes: Any) -> Request:
@@ -132,8 +126,12 @@ def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, 
     return Request(session, tuple(range(20, 45)), sampling, max_new_tokens, strategy=strategy, **changes)
 
 
+def start(node: LiveDraftNode, asked: Request) -> RunningRequest:
+    return node.start(node.prepare(asked))
+
+
 async def result_of(node: LiveDraftNode, asked: Request) -> tuple[list[int], Finished]:
-    generation = node.generate(asked)
+    generation = start(node, asked)
     tokens: list[int] = []
     try:
         while True:
@@ -165,7 +163,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("fault", ["", "cut", "delay:0.03", "reorder:0.1"])
 def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models: Models, fault: str) -> None:
     async def test() -> None:
-        async with live_pipeline(models, ExpressFault.parse(fault)) as (node, stages):
+        async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
             expected, plain = await result_of(node, request("plain", "autoregressive"))
             assert len(expected) == 40
             for strategy in ("naive_pp", "auto"):
@@ -195,7 +193,7 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
 def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
     async def test() -> None:
         async with live_pipeline(models) as (node, stages):
-            generation = node.generate(request("gone", max_new_tokens=1000))
+            generation = start(node, request("gone", max_new_tokens=1000))
             assert isinstance(await generation.next_output(120), Tokens)
             node.end(generation)
             await until(lambda: not any(stage.num_sessions for stage in stages) and node.num_sessions == 0)
@@ -205,7 +203,7 @@ def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
 
 
 def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
-    """The stage is alive, its heartbeats come, but its lane does not end a job."""
+    """The stage is alive, its heartbeats come, but its compute thread does not end a job."""
 
     async def test() -> None:
         release = threading.Event()
@@ -251,7 +249,7 @@ def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
                 request("c", strategy_options={"no_such": 1.0}),
             ):
                 with pytest.raises(FlowEdgeError):
-                    node.generate(bad)
+                    start(node, bad)
             assert node.num_sessions == 0
 
     run(test)
@@ -260,10 +258,10 @@ def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
 @pytest.mark.parametrize("text", ["x", "delay:", "delay:-1", "delay:nan", "cut:x"])
 def test_an_express_fault_that_makes_no_sense_is_refused(text: str) -> None:
     if text == "delay:":
-        assert ExpressFault.parse(text) == ExpressFault("delay", 0.0)
+        assert parse_express_fault(text) == Delay(0.0)
         return
-    with pytest.raises(BadRequestError, match="FLOWEDGE_TEST_EXPRESS"):
-        ExpressFault.parse(text)
+    with pytest.raises(BadRequestError, match="the express fault is "):
+        parse_express_fault(text)
 
 
 def test_timelines_tell_what_reports_count(models: Models) -> None:

@@ -16,7 +16,15 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Close, Credit, Fault, Message, Open, Segment
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE, LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.link import (
+    DEVICE_KEY,
+    PIPELINE_KEY,
+    SERVICE,
+    STREAM_METHODS,
+    LinkEvents,
+    LinkKind,
+    OutLink,
+)
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
@@ -89,10 +97,10 @@ async def serving(owner: Owner, settings: LinkSettings = SETTINGS) -> AsyncItera
 
 
 async def open_link(
-    address: str, client: Client, lane: LinkKind = LinkKind.IN_BAND, settings: LinkSettings = SETTINGS
+    address: str, client: Client, kind: LinkKind = LinkKind.IN_BAND, settings: LinkSettings = SETTINGS
 ) -> OutLink:
     return await OutLink.open(
-        address, lane, pipeline="p", device="älice", events=client.events, settings=settings
+        address, kind, pipeline="p", device="älice", events=client.events, settings=settings
     )
 
 
@@ -143,7 +151,7 @@ def test_heartbeats_keep_idle_links_open() -> None:
         owner, client = Owner(), Client()
         settings = LinkSettings(heartbeat_s=0.1, silence_s=2.0, upstream_silence_s=2.0)
         async with serving(owner, settings) as address:
-            links = [await open_link(address, client, lane, settings) for lane in LinkKind]
+            links = [await open_link(address, client, kind, settings) for kind in STREAM_METHODS]
             await asyncio.sleep(2 * settings.silence_s)
             assert not owner.ends and not client.lost
             for link in links:
@@ -152,7 +160,7 @@ def test_heartbeats_keep_idle_links_open() -> None:
     run(test)
 
 
-def test_lanes_use_connections_of_their_own() -> None:
+def test_kinds_of_link_use_connections_of_their_own() -> None:
     async def test() -> None:
         owner, peers = Owner(), set()
         server = grpc.aio.server(options=SETTINGS.channel_options)
@@ -165,7 +173,7 @@ def test_lanes_use_connections_of_their_own() -> None:
         server.add_generic_rpc_handlers((Recording("bob", lambda pipeline: owner, SETTINGS).handler(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        links = [await open_link(f"127.0.0.1:{port}", Client(), lane) for lane in LinkKind]
+        links = [await open_link(f"127.0.0.1:{port}", Client(), kind) for kind in STREAM_METHODS]
         for link in links:
             await link.close()
         await server.stop(0)
@@ -247,7 +255,7 @@ async def deaf_server() -> AsyncIterator[str]:
         await release.wait()
 
     server = grpc.aio.server(options=SETTINGS.channel_options)
-    methods = {lane.value: grpc.stream_stream_rpc_method_handler(serve) for lane in LinkKind}
+    methods = {kind.value: grpc.stream_stream_rpc_method_handler(serve) for kind in STREAM_METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -294,12 +302,12 @@ def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("lane", LinkKind)
-def test_a_client_that_goes_silent_is_let_go(lane: LinkKind) -> None:
+@pytest.mark.parametrize("kind", STREAM_METHODS)
+def test_a_client_that_goes_silent_is_let_go(kind: LinkKind) -> None:
     async def test() -> None:
         owner = Owner()
         async with serving(owner, BRISK) as address, grpc.aio.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(f"/{SERVICE}/{lane.value}")(metadata=((PIPELINE_KEY, "p"),))
+            call: Any = channel.stream_stream(f"/{SERVICE}/{kind.value}")(metadata=((PIPELINE_KEY, "p"),))
             await call.initial_metadata()
             await until(lambda: owner.ends)
             assert "no sign of life" in owner.ends[0]

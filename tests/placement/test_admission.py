@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from flowedge.agent.local_cluster import LocalCluster, agent_command
-from flowedge.agent.roles.draft_models import DraftModels, required_memory
 from flowedge.core.errors import CapacityError
+from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.grpc_status import from_status
-from flowedge.placement.admission import require, session_rows
+from flowedge.placement.admission import admit, session_rows
 from flowedge.system.cgroup import CgroupMemory, cgroup_memory
-from flowedge.system.memory_room import (
+from flowedge.system.memory import (
     GIB,
     AvailableMemory,
     MemorySettings,
@@ -27,6 +26,7 @@ from flowedge.system.memory_room import (
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from tests.support.processes import agents
 
 MEMINFO = "MemTotal:        8000 kB\nMemFree:  100 kB\nMemAvailable:    5000 kB\nHugePages_Total: 0\n"
 
@@ -99,11 +99,23 @@ def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: p
 
 def test_the_sums_are_said() -> None:
     settings = MemorySettings(reserve_gib=0.5, kv_tokens=1000)
-    room = AvailableMemory(4 * GIB, 3 * GIB, "the device's memory")
-    require("it", "kitchen", room, 2 * GIB, GIB // 2000, 4096, settings)
-    require("it", "kitchen", room, 2 * GIB, GIB // 200, 100, settings)
+    memory = AvailableMemory(4 * GIB, 3 * GIB, "the device's memory")
+
+    def check(what: str, row_bytes: int, max_rows: int) -> None:
+        admit(
+            what,
+            "kitchen",
+            weights=2 * GIB,
+            row_bytes=row_bytes,
+            max_rows=max_rows,
+            settings=settings,
+            memory=memory,
+        )
+
+    check("it", GIB // 2000, 4096)
+    check("it", GIB // 200, 100)
     with pytest.raises(CapacityError) as caught:
-        require("block", "kitchen", room, 2 * GIB, GIB // 1000 + 1, 4096, settings)
+        check("block", GIB // 1000 + 1, 4096)
     assert str(caught.value).startswith(
         "block does not fit on device kitchen: weights 2.00 GiB + KV cache for 1000 tokens 1.00 GiB + "
         "reserve 0.50 GiB = 3.50 GiB, and 3.00 GiB of 4.00 GiB are available, by the device's memory; free"
@@ -117,9 +129,9 @@ def test_a_session_always_has_a_row_and_never_the_reserve() -> None:
 
 
 @pytest.mark.parametrize(
-    "drafter", ["bundled", "bundled-small+ngram", "bundled-eagle3", "bundled+recall", "none"]
+    "drafter", [("bundled",), ("bundled-small", "ngram"), ("bundled-eagle3",), ("bundled", "recall"), ()]
 )
-def test_a_draft_node_takes_what_its_files_say(drafter: str) -> None:
+def test_a_draft_node_takes_what_its_files_say(drafter: tuple[str, ...]) -> None:
     checkpoint = Checkpoint.open("bundled")
     weights, row = required_memory(checkpoint, drafter, "float32")
     models = DraftModels.load(checkpoint, drafter, "float32")
@@ -128,15 +140,9 @@ def test_a_draft_node_takes_what_its_files_say(drafter: str) -> None:
 
 
 def test_an_agent_refuses_what_its_limit_has_no_room_for(tmp_path: Path) -> None:
-    file = tmp_path / "agent.toml"
-    file.write_text("[memory]\nlimit_gib = 0.3\n")
-
-    def command(place: int, name: str) -> list[str]:
-        return [*agent_command(place, name), "--config", str(file)]
-
     with (
-        LocalCluster(1, name="small", draft_node=False, command=command) as cluster,
-        grpc.insecure_channel(cluster.agents[0].address) as channel,
+        agents(["small-v1"], settings={"memory": {"limit_gib": 0.3}}, fresh=True) as (agent,),
+        grpc.insecure_channel(agent.address) as channel,
     ):
         stub = rpc.AgentStub(channel)
         role = pb.StageRole(

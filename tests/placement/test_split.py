@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
-from flowedge.placement.split import even_split, layer_ranges, parse_split, split_counts
+from flowedge.placement.split import check_split, even_split, layer_ranges, split_counts
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
@@ -29,7 +29,7 @@ def test_what_is_left_over_goes_to_the_middle_first() -> None:
 
 
 def test_a_split_is_read_and_made_ranges_of() -> None:
-    counts = parse_split(" 2,3, 3", 8, 3)
+    counts = check_split(split_counts(" 2,3, 3"), 8, 3)
     assert counts == [2, 3, 3]
     assert layer_ranges(counts) == [(0, 2), (2, 5), (5, 8)]
 
@@ -48,7 +48,7 @@ def test_a_split_is_read_and_made_ranges_of() -> None:
 )
 def test_a_split_that_does_not_add_up_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(BadRequestError, match=complaint):
-        parse_split(text, 8, 3)
+        check_split(split_counts(text), 8, 3)
 
 
 def test_a_split_can_be_read_without_knowing_the_model() -> None:

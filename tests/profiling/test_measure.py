@@ -14,8 +14,8 @@ import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.local_cluster import LocalCluster
-from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
@@ -28,16 +28,18 @@ from flowedge.profiling.measurement import LinkMeasurement, measure_options, rea
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.local_weights import LocalWeights
+from tests.support.processes import agents
 
-SMALL = measure_options(model="bundled", drafter="none", repeats=1, stack_mib=4)
+SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def pair_of_agents() -> Iterator[tuple[str, str]]:
     """Two idle agents."""
-    with LocalCluster(1, name="measure") as cluster:
-        yield cluster.draft_node.address, cluster.stages[0].address
+    with agents(["measure-d0", "measure-v1"]) as running:
+        yield running[0].address, running[1].address
 
 
 def agent_id(address: str) -> str:
@@ -61,7 +63,7 @@ def test_a_link_is_measured(pair_of_agents: tuple[str, str]) -> None:
 
 def test_only_the_agent_that_is_meant_is_sent_data(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    with pytest.raises(BadRequestError, match="not the one that was meant"):
+    with pytest.raises(BadRequestError, match="another than the caller means"):
         link(first, second, peer_id=agent_id(first))
     with pytest.raises(BadRequestError, match="not an address"):
         link(first, "nowhere", peer_id="x")
@@ -119,7 +121,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
         with pytest.raises(DeviceError, match="being measured already"):
             link(second, first)
         with pytest.raises(DeviceError, match="it is being measured"):
-            assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+            assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
         call.cancel()
     deadline = time.monotonic() + 60
     while True:  # the timing that was going on ends first
@@ -134,7 +136,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
 @pytest.mark.slow
 def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    assemble(PipelineSpec(first, (second,), "bundled", "none"), lambda *_: None)
+    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
     try:
         for address in (first, second):
             with pytest.raises(DeviceError, match="flowedge release"):
@@ -153,7 +155,7 @@ def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str,
 
 
 def test_what_is_no_measurement_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="a-device sent no measurement"):
+    with pytest.raises(ProtocolError, match="a-device sent a measurement that cannot be read"):
         read_measurement('{"name": "x"}', "a-device")
     with pytest.raises(ProtocolError, match="characters"):
         read_measurement(" " * (1 << 21), "a-device")
@@ -162,11 +164,13 @@ def test_what_is_no_measurement_is_refused() -> None:
 @asynccontextmanager
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
-    config, lane = AgentConfig(), ComputeThread("here")
+    config, compute = AgentConfig(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     identity = DeviceInfo.of(config, port)
-    service = MeasureService(identity, RoleHolder("here"), config, lane, limits)
+    library = LocalWeights.configured(None, 0)
+    agent = Agent(identity, config, compute, RoleHolder("here"), library)
+    service = MeasureService(agent, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()
     try:
@@ -174,7 +178,7 @@ async def served(limits: LinkLimits) -> AsyncIterator[Any]:
             yield rpc.MeasureStub(channel)
     finally:
         await server.stop(0)
-        lane.stop(5)
+        compute.stop(5)
 
 
 def test_a_sink_takes_no_more_than_it_says() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.profiling.documents.profile_documents import link_profile
+from flowedge.profiling.documents.measured_profiles import link_profile
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge_testbed.plan import cases
@@ -103,7 +103,7 @@ def test_a_ring_of_agents_is_measured(
     hosts = [agent.address for agent in idle_agents[:2]]
     names = [agent.name for agent in idle_agents[:2]]
     assert run(["profile", *hosts, "--out", str(tmp_path), *QUICK]) == 0
-    assemble(PipelineSpec(hosts[0], (hosts[1],), "bundled", "none"), lambda *_: None)
+    assemble(PipelineSpec(hosts[0], (hosts[1],), "bundled", ()), lambda *_: None)
     assert run(["profile", *hosts, "--out", str(tmp_path / "other"), *QUICK]) == 1
     assert f"flowedge release {hosts[0]}" in capsys.readouterr().err
     forth, back = (f"link-{a}-{b}.yaml" for a, b in (names, reversed(names)))

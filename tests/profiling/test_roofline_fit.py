@@ -15,7 +15,7 @@ from flowedge.profiling.documents.roofline_fit import (
     fit_roofline,
     fit_unpacking,
 )
-from flowedge_testbed.costs.costs import layer_s
+from flowedge_testbed.costs.roofline import layer_s
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 SIZES = [

@@ -17,8 +17,8 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.core.errors import AccessError, DeviceLostError
-from flowedge.discovery.device_record import AdvertisedDevice
-from flowedge.discovery.discovery import Advertiser
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.security import process
 from flowedge.security.authority.authority import Authority
@@ -192,7 +192,7 @@ def test_an_agent_may_not_lead(
     """Its certificate would not let it give roles to others."""
     monkeypatch.setattr(process, "_current", cluster.security("boss", CertificateRole.ADMIN))
     with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
-        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", "none"), lambda *_: None)
+        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(

@@ -7,7 +7,7 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import CONTEXT, Segment
-from flowedge.engine.middle_session import MiddleSession
+from flowedge.engine.route_session import RouteSession
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Keep, Send, SendTo
 from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Verified
 from flowedge.strategies.pipespec.pipespec import PipeSpec
@@ -159,8 +159,8 @@ def test_the_chain_is_bounded_and_a_silent_drafter_is_no_obstacle():
 
 
 def test_fewer_models_leave_the_first_middle_models_out():
-    assert PipeSpec(HierarchySettings(models=2)).max_middles == 0
-    assert PipeSpec(HierarchySettings(models=4)).max_middles == 2
+    assert PipeSpec(HierarchySettings(models=2)).max_side_routes == 0
+    assert PipeSpec(HierarchySettings(models=4)).max_side_routes == 2
     with pytest.raises(BadRequestError, match="a drafter and the target"):
         make_strategy("pipespec", {"models": 1})
 
@@ -196,14 +196,14 @@ def answered(segment: Segment, *tokens: int, dtype: str = "int32") -> Segment:
     return Segment(**{**segment.__dict__, "payload": np.array(tokens, dtype=dtype)})
 
 
-def ready_session() -> MiddleSession:
-    session = MiddleSession("s", 1, prompt=(3, 4), capacity=8, vocab_size=50)
-    prompt = session.flight.next_prompt_segment(128)
+def ready_session() -> RouteSession:
+    session = RouteSession("s", 1, prompt=(3, 4), capacity=8, vocab_size=50)
+    prompt = session.ledger.next_prompt_segment(128)
     assert prompt is not None
     assert not session.ready
     assert session.take_result(answered(prompt, 1, 2)) is None
-    session.flight.grant()
-    session.flight.grant()
+    session.ledger.grant()
+    session.ledger.grant()
     return session
 
 

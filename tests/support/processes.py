@@ -8,6 +8,7 @@ imports are measured, is started from nothing instead.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,7 +41,7 @@ PRELOADED = [
     "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama",
     "flowedge.agent.main",
-    "flowedge.agent.roles.draft_models",
+    "flowedge.agent.roles.compute_side",
     "flowedge.cli.main",
     "flowedge.discovery.discovery",
     "flowedge.models.check.reference",
@@ -337,8 +340,7 @@ class _Forked:
     """A process that is forked from the one with the imports."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = _fork_server()
         theirs, self._input = context.Pipe(duplex=False)
         self._process = context.Process(
             target=_command, args=(arguments, dict(environment), log, theirs), daemon=True
@@ -354,6 +356,15 @@ class _Forked:
 
     def close_input(self) -> None:
         self._input.close()
+
+
+@cache
+def _fork_server() -> ForkServerContext:
+    """Return the way to start processes that have imported PRELOADED; the server ignores a missing module."""
+    assert all(importlib.util.find_spec(name) for name in PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def _command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory_room import read_available_memory, resident_bytes
+from flowedge.system.memory import read_available_memory, resident_bytes
 
 
 @pytest.mark.parametrize(

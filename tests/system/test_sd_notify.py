@@ -83,15 +83,15 @@ async def happens(condition: Callable[[], bool]) -> None:
 
 def test_a_lane_beyond_its_limit_is_known() -> None:
     async def test() -> None:
-        lane, release = ComputeThread("d", job_s=0.01), threading.Event()
-        assert lane.overdue_s == 0.0
-        work = asyncio.ensure_future(lane.run(lambda: release.wait(WAIT_S)))
-        patient = asyncio.ensure_future(lane.run(lambda: release.wait(WAIT_S), limit_s=1000.0))
-        await happens(lambda: lane.overdue_s > 0.0)
+        compute, release = ComputeThread("d", job_s=0.01), threading.Event()
+        assert compute.overdue_s == 0.0
+        work = asyncio.ensure_future(compute.run(lambda: release.wait(WAIT_S)))
+        patient = asyncio.ensure_future(compute.run(lambda: release.wait(WAIT_S), limit_s=1000.0))
+        await happens(lambda: compute.overdue_s > 0.0)
         release.set()
         await asyncio.gather(work, patient)
-        await happens(lambda: lane.overdue_s == 0.0)
-        lane.stop(1.0)
+        await happens(lambda: compute.overdue_s == 0.0)
+        compute.stop(1.0)
 
     asyncio.run(test())
 

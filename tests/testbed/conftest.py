@@ -36,7 +36,7 @@ PROMPTS = (
 @pytest.fixture(scope="session")
 def pair() -> ModelSet:
     torch.set_num_threads(1)
-    return ModelSet.load("bundled", "bundled")
+    return ModelSet.load("bundled", ("bundled",))
 
 
 @pytest.fixture

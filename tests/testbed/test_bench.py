@@ -16,12 +16,20 @@ import pytest
 
 from flowedge.cli.main import run as flowedge
 from flowedge.core.errors import BadRequestError
+from flowedge.core.messages import StageReport
+from flowedge.core.request import DecodeCounters, Finished, Request, Tokens
+from flowedge.core.sampling import SamplingParams
+from flowedge.simulate.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from flowedge_testbed import workers
+from flowedge_testbed.bench import BenchOptions, BenchProgress
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
+from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.results import quantile, rounded
 from flowedge_testbed.run_backends import ReplayBackend
+from flowedge_testbed.scenario import SHIPPED, find_scenario, read_scenario
+from flowedge_testbed.trace import Trace
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -95,8 +103,87 @@ def test_results_have_what_was_asked_for(scenario_file: ScenarioFile, bench: Ben
     assert flowspec["acceptance_length"] >= 1
     assert flowspec["rows_for_nothing"] > 0
     assert alone["rows_for_nothing"] == 0
+    for run in found["runs"]:
+        assert run["looping_requests"] == 0, "no run of 16 tokens comes three times in 12"
+        assert run["tokens_per_s_without_looping"] == run["tokens_per_s"]
+        assert run["speedup_vs_naive_pp_without_looping"] == run["speedup_vs_naive_pp"]
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["simulated_tokens"] == sum(run["tokens"] for run in found["runs"])
+
+
+def test_looping_answers_are_counted_and_left_out(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    scenario, out = scenario_file(samples=2), tmp_path / "out"
+    bench(scenario, out)
+    before = {run["method"]: run for run in results(out)["runs"]}
+    # The stored records of the shorter prompt are changed to say that its answer loops.
+    records = {file: json.loads(file.read_text()) for file in (out / "runs").glob("*.json")}
+    shortest = min(record["prompt_tokens"] for record in records.values())
+    varied = {record["decode_s"] for record in records.values() if record["prompt_tokens"] > shortest}
+    for file, record in records.items():
+        file.write_text(json.dumps({**record, "loops": record["prompt_tokens"] == shortest}))
+    assert bench(scenario, out).begun == [(6, 6)], "nothing is run again"
+    alone, naive, flowspec = results(out)["runs"]
+    for run in (alone, naive, flowspec):
+        assert (run["requests"], run["looping_requests"]) == (2, 1)
+        assert run["tokens_per_s"] == before[run["method"]]["tokens_per_s"]
+        assert any(run["tokens_per_s_without_looping"] == pytest.approx(11 / time) for time in varied)
+    for other, baseline in ((alone, "autoregressive"), (naive, "naive_pp")):
+        assert flowspec[f"speedup_vs_{baseline}_without_looping"] == pytest.approx(
+            flowspec["tokens_per_s_without_looping"] / other["tokens_per_s_without_looping"]
+        )
+    report = (out / "report.md").read_text()
+    assert "mean ξ without looping" in report
+    assert "| 1 of 2 |" in report
+
+
+@pytest.mark.parametrize(("tokens", "loops"), [([*range(16)] * 3, True), ([*range(48)], False)])
+def test_a_record_says_whether_its_answer_loops(tokens: list[int], loops: bool) -> None:
+    request = Request("s", (1, 2), SamplingParams(), len(tokens), frozenset(), "autoregressive")
+    reports = (StageReport("d0"), StageReport("v1"))
+    outputs = [
+        TimedOutput(1.0, Tokens("s", tuple(tokens), "")),
+        TimedOutput(2.0, Finished("s", "length", "", DecodeCounters(), reports)),
+    ]
+    record = record_of(request, outputs, Trace(), (None, None))
+    assert (record.loops, record.new_tokens) == (loops, len(tokens))
+    assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def test_a_shipped_scenario_is_found_by_its_name() -> None:
+    assert find_scenario("flowspec-table1") == SHIPPED / "flowspec-table1.yaml"
+    for file in SHIPPED.glob("*.yaml"):
+        assert read_scenario(find_scenario(file.stem)).name in (
+            file.stem,
+            file.stem.removesuffix("-template"),
+        )
+    assert find_scenario("mine.yaml") == Path("mine.yaml")
+    with pytest.raises(BadRequestError, match=r"no scenario 'tabel1'.*ablation, .*flowspec-table1, "):
+        find_scenario("tabel1")
+
+
+def test_a_shipped_scenario_is_run_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: list[BenchOptions] = []
+
+    def run_bench(options: BenchOptions, progress: BenchProgress) -> Path:
+        run.append(options)
+        return options.out / "report.md"
+
+    monkeypatch.setattr("flowedge_testbed.bench.run_bench", run_bench)
+    own = tmp_path / "own.yaml"
+    own.write_text("{}")
+    for scenario, *more in (["bandwidth"], [str(own)], ["bandwidth", "--data", "prompts"]):
+        assert flowedge(["bench", scenario, "--out", str(tmp_path), *more]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "report.md")] * 3
+    named, path, data = run
+    assert (named.scenario, named.data) == (SHIPPED / "bandwidth.yaml", Path())
+    assert (path.scenario, path.data) == (own, None), "datasets lie beside the file"
+    assert (data.scenario, data.data) == (named.scenario, Path("prompts"))
+    assert flowedge(["bench", "bandwith", "--out", str(tmp_path)]) == 2
+    assert "ablation, auto-ablation, bandwidth" in " ".join(capsys.readouterr().err.split())
 
 
 def test_both_kinds_of_drafting_are_run_where_they_differ(
@@ -203,6 +290,8 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
     assert "*in the paper*" in report
     assert "*6.14*" in report  # naive_pp's mean over datasets in the paper's table 1
     assert "| run 1 | run 2 | mean | SD |" in report
+    assert "| mean ξ | mean SR | mean ×AR | mean ξ without looping |" in report
+    assert "| J/token |" in report
     assert "| rows alive | bound (alive) | share (alive) |" in report
     for name in ("bars.png", "gantt-naive_pp.png", "gantt-flowspec.png"):
         assert f"]({name})" in report
@@ -211,7 +300,7 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
 
 
 def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
-    report = {"tables": ["bandwidth"], "plots": ["bandwidth", "stages"]}
+    report = {"tables": ["bandwidth", "stages"], "plots": ["bandwidth", "stages"]}
     sweep = {"mbps": [125, 1000], "stages": [2, 16]}
     out = tmp_path / "out"
     emulated = [{"model": "llama2-7b", "quant": "nf4"}]
@@ -219,6 +308,9 @@ def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: P
     assert len(results(out)["runs"]) == 4 * 3
     assert (out / "bandwidth.png").is_file()
     assert (out / "stages.png").is_file()
+    text = (out / "report.md").read_text()
+    assert "| Model | Method | 2 | 16 |" in text
+    assert text.count("Speedup over autoregressive decoding") == 2
     depth = {"option.depth": [3, 4], "option.expand_depth": [3]}
     report = {"tables": ["depth"], "plots": ["depth"]}
     bench(scenario_file(sweep=depth, report=report, strategies=["flowspec"], max_new_tokens=6), out)

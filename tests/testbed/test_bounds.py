@@ -13,23 +13,23 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.tree import DraftTree
 from flowedge.drafting.drafter import DraftLayer, padded_layer
 from flowedge.engine.jobs import GrowDraft
-from flowedge_testbed.bounds.bounds import bound_together
-from flowedge_testbed.bounds.empty_pipeline import crossing_s
+from flowedge_testbed.bounds.empty_pipeline import trip_s
+from flowedge_testbed.bounds.run_bounds import bound_together
 from flowedge_testbed.bounds.tree_coverage import UNDRAFTED, TreeCoverage
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
-from flowedge_testbed.replay.path_drafter import History, PathDrafter
-from flowedge_testbed.replay.path_reach import (
+from flowedge_testbed.replay.path_coverage import (
     BEAM,
     CHILDREN,
     DEPTH,
     CoverageStore,
-    path_reach,
+    path_coverage,
     roots,
     tree_sizes,
 )
+from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import PathStore, TruePath
 from flowedge_testbed.scenario import read_scenario
 from testbed.tools.sample_runs import SCENARIO
@@ -66,8 +66,17 @@ def test_a_tree_is_as_deep_on_the_path_as_its_best_rows_are() -> None:
 
 
 def test_depth_is_the_mean_over_trees() -> None:
-    reach = TreeCoverage.of([[5, 6, 8], []])
-    assert [reach.depth(rows) for rows in (0, 1, 4, 5, 5.5, 6, 8, 1000)] == [0, 0, 0, 0.5, 0.75, 1, 1.5, 1.5]
+    coverage = TreeCoverage.of([[5, 6, 8], []])
+    assert [coverage.depth(rows) for rows in (0, 1, 4, 5, 5.5, 6, 8, 1000)] == [
+        0,
+        0,
+        0,
+        0.5,
+        0.75,
+        1,
+        1.5,
+        1.5,
+    ]
     assert UNDRAFTED.depth(64) == 0
 
 
@@ -104,16 +113,18 @@ def test_reach_is_that_of_whole_draft_trees(pair: ModelSet, tmp_path: Path, temp
             frontier = sorted(grown[np.argsort(-scores, kind="stable")[:BEAM]].tolist())
         trees[root] = tree
     drafting.close()
-    reach = path_reach(pair.drafter, path, noise)
-    assert reach.trees == len(trees) > 1
+    coverage = path_coverage(pair.drafter, path, noise)
+    assert coverage.trees == len(trees) > 1
     for rows in (1, 2, 8, 40, 200, 3000):
         depths = [depth_in_best(tree, path, root, rows) for root, tree in trees.items()]
-        assert reach.depth(rows) == pytest.approx(np.mean(depths))
-    reaches = CoverageStore(pair, tmp_path)
-    assert reaches.reach(prompt, sampling, 14, "shared") == reach
-    (file,) = (tmp_path / "reach").iterdir()
+        assert coverage.depth(rows) == pytest.approx(np.mean(depths))
+    coverages = CoverageStore(pair, tmp_path)
+    assert coverages.coverage(prompt, sampling, 14, "shared") == coverage
+    (file,) = (tmp_path / "coverage").iterdir()
     file.write_text('{"sizes": [3], "trees": 1}', encoding="utf-8")
-    assert reaches.reach(prompt, sampling, 14, "shared") == TreeCoverage((3,), 1), "kept, not computed again"
+    assert coverages.coverage(prompt, sampling, 14, "shared") == TreeCoverage((3,), 1), (
+        "kept, not computed again"
+    )
 
 
 @pytest.fixture
@@ -122,23 +133,23 @@ def table1() -> Emulation:
 
 
 def test_a_crossing_takes_every_stage_and_link_once(table1: Emulation) -> None:
-    crossing = crossing_s(ProfileCosts(table1), 16, 256)
+    trip = trip_s(ProfileCosts(table1), 16, 256)
     doubled = [link.model_copy(update={"mbps": 2 * (link.mbps or 0)}) for link in table1.links]
     # A row of 4096 fp16 values on four links, its token on the first; 64 bytes of header and 4 of index.
     sent = 4 * (64 + 16 * (8192 + 4)) + 64 + 16 * (4 + 4)
-    faster = crossing_s(ProfileCosts(replace(table1, links=tuple(doubled))), 16, 256)
-    assert crossing - faster == pytest.approx(sent / 2 / (150e6 / 8))
+    faster = trip_s(ProfileCosts(replace(table1, links=tuple(doubled))), 16, 256)
+    assert trip - faster == pytest.approx(sent / 2 / (150e6 / 8))
     later = tuple(link.model_copy(update={"latency_ms": link.latency_ms + 3}) for link in table1.links)
-    assert crossing_s(ProfileCosts(replace(table1, links=later)), 16, 256) - crossing == pytest.approx(0.015)
+    assert trip_s(ProfileCosts(replace(table1, links=later)), 16, 256) - trip == pytest.approx(0.015)
     shaking = tuple(link.model_copy(update={"jitter_ms": 4}) for link in table1.links)
-    assert crossing_s(ProfileCosts(replace(table1, links=shaking)), 16, 256) - crossing == pytest.approx(0.01)
+    assert trip_s(ProfileCosts(replace(table1, links=shaking)), 16, 256) - trip == pytest.approx(0.01)
 
 
 def test_a_crossing_of_rows_between_two_numbers_is_between_theirs(table1: Emulation) -> None:
     costs = ProfileCosts(table1)
-    one, two, three = (crossing_s(costs, rows, 256) for rows in (1, 2, 3))
-    assert crossing_s(costs, 2.25, 256) == pytest.approx(0.75 * two + 0.25 * three)
-    assert crossing_s(costs, 0.0, 256) == one < three
+    one, two, three = (trip_s(costs, rows, 256) for rows in (1, 2, 3))
+    assert trip_s(costs, 2.25, 256) == pytest.approx(0.75 * two + 0.25 * three)
+    assert trip_s(costs, 0.0, 256) == one < three
 
 
 def test_requests_reach_their_bounds_one_after_the_other() -> None:

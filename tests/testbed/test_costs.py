@@ -15,7 +15,7 @@ from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
 
 # A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.

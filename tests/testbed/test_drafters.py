@@ -16,10 +16,10 @@ from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
 from flowedge.profiling.documents.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.costs import LOOKUP_S, ProfileCosts
+from flowedge_testbed.costs.profile_costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
+from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
@@ -30,7 +30,7 @@ ScenarioFile = Callable[..., Path]
 NO_CHARTS = {"tables": ["table1"], "plots": ["bars"]}  # which would run methods again
 
 
-def runs(scenario: Path, out: Path, clock: str, drafter: str) -> list[dict[str, Any]]:
+def runs(scenario: Path, out: Path, clock: str, drafter: tuple[str, ...]) -> list[dict[str, Any]]:
     run_bench(
         BenchOptions(scenario=scenario, out=out, clock=clock, drafter=drafter, processes=1), BenchProgress()
     )
@@ -42,16 +42,16 @@ def runs(scenario: Path, out: Path, clock: str, drafter: str) -> list[dict[str, 
 
 @pytest.mark.parametrize(
     ("drafter", "temperature"),
-    [("ngram", 0.0), ("bundled+recall+ngram", 1.0), (ITSELF, 0.0)],
+    [(("ngram",), 0.0), (("bundled", "recall", "ngram"), 1.0), ((ITSELF,), 0.0)],
 )
 def test_replay_gives_the_figures_of_the_virtual_clock(
-    scenario_file: ScenarioFile, tmp_path: Path, drafter: str, temperature: float
+    scenario_file: ScenarioFile, tmp_path: Path, drafter: tuple[str, ...], temperature: float
 ) -> None:
     strategies = ["naive_pp", "flowspec", "pipedec", "pipeinfer"]
     scenario = scenario_file(strategies=strategies, temperatures=[temperature], report=NO_CHARTS)
     replayed, computed = [runs(scenario, tmp_path / clock, clock, drafter) for clock in ("replay", "virtual")]
     assert replayed == computed
-    if drafter == ITSELF:
+    if drafter == (ITSELF,):
         lengths = {run["method"]: run["acceptance_length"] for run in replayed}
         assert lengths["naive_pp"] > 4, "a drafter that is the target is right in all it proposes"
 
@@ -64,7 +64,7 @@ def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: Scenario
         devices={"draft_node": agx, "stages": {"device": agx, "count": 1}},
         report=NO_CHARTS,
     )
-    drafter = f"{head(tmp_path)}+ngram"
+    drafter = (str(head(tmp_path)), "ngram")
     replayed, computed = [runs(scenario, tmp_path / clock, clock, drafter) for clock in ("replay", "virtual")]
     assert replayed == computed
     found = [run["link_bytes"] for run in replayed if run["method"] == "autoregressive"]
@@ -126,31 +126,31 @@ def test_a_pair_is_priced_by_its_kinds(tmp_path: Path) -> None:
     eagle, small = model.drafters["eagle"], model.drafters["small_lm"]
     lookup = NGramSize(kind="ngram")
     assert isinstance(small, SmallModelSize)
-    assert emulated_drafter(model, None, "bundled") == (eagle, ())
-    assert emulated_drafter(model, "small_lm", "bundled") == (small, ())
-    assert emulated_drafter(model, None, "ngram") == (eagle, (lookup,))
-    assert emulated_drafter(model, None, "bundled+ngram") == (eagle, (eagle, lookup))
+    assert emulated_drafter(model, None, ("bundled",)) == (eagle, ())
+    assert emulated_drafter(model, "small_lm", ("bundled",)) == (small, ())
+    assert emulated_drafter(model, None, ("ngram",)) == (eagle, (lookup,))
+    assert emulated_drafter(model, None, ("bundled", "ngram")) == (eagle, (eagle, lookup))
     recall = RecallSize(kind="recall")
-    assert emulated_drafter(model, None, "bundled+recall") == (eagle, (eagle, recall))
-    assert emulated_drafter(model, None, "bundled+ngram+recall") == (eagle, (eagle, lookup, recall))
-    assert emulated_drafter(model, None, ITSELF) == (small, ())
-    assert emulated_drafter(model, None, f"bundled+{ITSELF}") == (eagle, (eagle, small))
+    assert emulated_drafter(model, None, ("bundled", "recall")) == (eagle, (eagle, recall))
+    assert emulated_drafter(model, None, ("bundled", "ngram", "recall")) == (eagle, (eagle, lookup, recall))
+    assert emulated_drafter(model, None, (ITSELF,)) == (small, ())
+    assert emulated_drafter(model, None, ("bundled", ITSELF)) == (eagle, (eagle, small))
     with pytest.raises(BadRequestError, match="no drafter 'other'; it has eagle, small_lm"):
-        emulated_drafter(model, "other", "bundled")
+        emulated_drafter(model, "other", ("bundled",))
     bare = model.model_copy(update={"drafters": {"eagle": eagle}})
     with pytest.raises(BadRequestError, match="no small_lm"):
-        emulated_drafter(bare, None, ITSELF)
+        emulated_drafter(bare, None, (ITSELF,))
 
 
 def test_an_eagle3_head_is_priced_as_one(tmp_path: Path) -> None:
     model, drafter = library.model("llama3.1-70b"), str(head(tmp_path))
     eagle, eagle3 = model.drafters["eagle"], model.drafters["eagle3"]
-    assert emulated_drafter(model, None, drafter) == (eagle3, ())
-    assert emulated_drafter(model, "eagle", drafter) == (eagle3, ()), "no other has its rows"
-    assert emulated_drafter(model, "eagle", f"{drafter}+ngram") == (eagle, (eagle3, NGramSize(kind="ngram")))
+    assert emulated_drafter(model, None, (drafter,)) == (eagle3, ())
+    assert emulated_drafter(model, "eagle", (drafter,)) == (eagle3, ()), "no other has its rows"
+    assert emulated_drafter(model, "eagle", (drafter, "ngram")) == (eagle, (eagle3, NGramSize(kind="ngram")))
     bare = model.model_copy(update={"drafters": {"eagle": eagle}})
     with pytest.raises(BadRequestError, match="no eagle3 among its drafters"):
-        emulated_drafter(bare, None, drafter)
+        emulated_drafter(bare, None, (drafter,))
 
 
 def test_memory_of_an_eagle3_head(scenario_file: ScenarioFile) -> None:

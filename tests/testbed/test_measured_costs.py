@@ -11,12 +11,13 @@ import pytest
 from flowedge.core.messages import Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import LayerSize
-from flowedge_testbed.costs.costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts, layer_s
-from flowedge_testbed.costs.interpolation import read_off
+from flowedge_testbed.costs.measured_costs import read_off
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts
+from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory import draft_node_parts, stage_parts
+from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
 from tests.testbed.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
 
 SINGLE = MODEL.model_copy(update={"dtype": "float32"})

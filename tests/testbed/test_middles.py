@@ -13,13 +13,14 @@ import pytest
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.messages import Credit
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.whole_model import MiddleModel
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.profiling.documents.model import LayerSize, SmallModelSize
 from flowedge.simulate.virtual_pipeline import place_of
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.costs import HEADER_BYTES, LOGIT_BYTES, ProfileCosts
-from flowedge_testbed.emulation.emulation import EmulatedMiddle
-from flowedge_testbed.emulation.memory import require_fit
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.costs.roofline import LOGIT_BYTES
+from flowedge_testbed.emulation.memory_fit import require_fit
+from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
@@ -68,7 +69,7 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     scenario_file: Callable[..., Path], pair: ModelSet, tmp_path: Path
 ) -> None:
     directory = first_layers(tmp_path / "middle", 2)
-    middle = MiddleModel.load(Checkpoint(directory), pair.head.vocab_size, pair.head.weight.dtype)
+    middle = LanguageModel.load(Checkpoint(directory), pair.head.vocab_size, pair.head.weight.dtype)
     scenario = with_middle(
         scenario_file, str(directory), temperatures=[1], noise=["plain"], max_new_tokens=10
     )

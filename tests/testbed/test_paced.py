@@ -17,17 +17,17 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.pacing import JobTiming, Way
+from flowedge.live.transport.link import LinkKind
 from flowedge.profiling.documents.model import LayerSize, ModelProfile
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import layer_s
+from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.paced import namespaces
-from flowedge_testbed.paced.clock import why_loopback
 from flowedge_testbed.paced.compare import compared, table
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
+from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
-from flowedge_testbed.paced.timings import ScheduleAccuracy, TimingLog, TimingReader
+from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_record
 from tests.drafting.eagle3_files import save_eagle3_head
@@ -78,9 +78,9 @@ def test_a_message_is_late_by_the_link_it_came_over(
     log: TimingLog, place: int, in_band_ms: float, reply_ms: float
 ) -> None:
     pacing = DevicePacing(PacedPipeline(emulation(), 0, False), place, log)
-    assert pacing.latency(Way.IN_BAND) == pytest.approx(in_band_ms / 1e3)
-    assert pacing.latency(Way.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
-    assert pacing.latency(Way.REPLY) == pytest.approx(reply_ms / 1e3)
+    assert pacing.latency(LinkKind.IN_BAND) == pytest.approx(in_band_ms / 1e3)
+    assert pacing.latency(LinkKind.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
+    assert pacing.latency(LinkKind.REPLY) == pytest.approx(reply_ms / 1e3)
 
 
 @pytest.mark.parametrize(("drafter", "widths"), [("eagle", (1, 1, 1)), ("eagle3", (2, 3, 4))])
@@ -165,7 +165,7 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     before = children()
     head = save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=1000)
-    drafter = f"{head}+ngram"
+    drafter = (str(head), "ngram")
     said = bench(scenario, tmp_path / "paced", clock="paced", drafter=drafter)
     assert any("loopback" in line and "the test wants none" in line for line in said.lines)
     assert any("jobs" in line for line in said.lines)

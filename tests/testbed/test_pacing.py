@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from flowedge.core.errors import DeviceError
 from flowedge.core.messages import Credit, Message
 from flowedge.engine.jobs import DraftJob, DropCache, Forward, StageJob
-from flowedge.live.alarm import PreciseTimer
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.pacing import JobTiming, Schedule, Way, abort_time
-from flowedge.live.work_timing import MAX_EARLY_S, DelayLine, EmulatedTime
+from flowedge.live.transport.link import LinkKind
+from flowedge.simulate.virtual_pipeline import abort_time
+from flowedge_testbed.paced.emulated_time import MAX_EARLY_S, DelayLine, EmulatedTime, Schedule
+from flowedge_testbed.paced.precise_timer import PreciseTimer
+from flowedge_testbed.paced.timings import JobTiming
 
 TIMES = st.floats(0, 100)
 JOBS = st.lists(st.tuples(TIMES, st.floats(0, 10)), min_size=1, max_size=20)
@@ -39,8 +41,8 @@ def test_slots_have_their_length_and_never_meet(jobs: list[tuple[float, float]])
 def test_a_job_that_is_looked_at_late_begins_when_it_was_ready() -> None:
     schedule = Schedule()
     assert schedule.slot(1.0, 0.5) == (1.0, 1.5)
-    assert schedule.slot(1.2, 0.5) == (1.5, 2.0), "it waited for the lane"
-    assert schedule.slot(4.0, 0.5) == (4.0, 4.5), "the lane waited for it"
+    assert schedule.slot(1.2, 0.5) == (1.5, 2.0), "it waited for the resource"
+    assert schedule.slot(4.0, 0.5) == (4.0, 4.5), "the resource waited for it"
 
 
 def test_a_slot_that_ends_early_makes_room() -> None:
@@ -63,7 +65,7 @@ def test_an_abort_of_layers_that_take_no_time() -> None:
 
 @dataclass
 class Given:
-    """A Pacing with the same time for everything of a kind."""
+    """An EmulatedDevice with the same time for everything of a kind."""
 
     job_s: float = 0.0
     layer_s: float = 0.0
@@ -73,19 +75,16 @@ class Given:
     row_bytes: int = 0
     timings: list[JobTiming] = field(default_factory=list)
 
-    def stage_job(self, job: StageJob) -> float:
+    def job(self, job: StageJob | DraftJob) -> float:
         return self.job_s
 
     def layer(self, job: Forward) -> float:
         return self.layer_s
 
-    def draft_job(self, job: DraftJob) -> float:
-        return self.job_s
-
     def transfer(self, message: Message) -> float:
         return self.transfer_s
 
-    def latency(self, way: Way) -> float:
+    def latency(self, kind: LinkKind) -> float:
         return self.latencies.pop(0) if self.latencies else 0.0
 
     def ran(self, timing: JobTiming) -> None:
@@ -110,13 +109,13 @@ def forward() -> Forward:
 
 def run(given_: Given, test: Callable[[EmulatedTime], Coroutine[Any, Any, None]]) -> None:
     async def with_pace() -> None:
-        lane = ComputeThread("d")
-        pace = EmulatedTime(lane, given_)
+        compute = ComputeThread("d")
+        pace = EmulatedTime(compute, given_)
         try:
             await test(pace)
         finally:
             pace.stop()
-            lane.stop(5)
+            compute.stop(5)
 
     asyncio.run(asyncio.wait_for(with_pace(), 60))
 
@@ -127,9 +126,9 @@ def test_a_job_takes_its_slot_and_reports_it() -> None:
     async def test(pace: EmulatedTime) -> None:
         began = time.monotonic()
         pace.changed()
-        first, span = await pace.stage_job(forward(), lambda: "first")
+        first, span = await pace.run_job(forward(), lambda: "first")
         pace.changed()
-        second, after = await pace.draft_job(DropCache("s"), lambda: "second")
+        second, after = await pace.run_job(DropCache("s"), lambda: "second")
         assert time.monotonic() - began >= 0.1
         assert (first, second) == ("first", "second")
         assert span.seconds == pytest.approx(0.05)
@@ -144,7 +143,7 @@ def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
     pacing = Given(job_s=0.001)
 
     async def test(pace: EmulatedTime) -> None:
-        result, span = await pace.stage_job(forward(), lambda: time.sleep(0.05))
+        result, span = await pace.run_job(forward(), lambda: time.sleep(0.05))
         assert result is None
         assert span.seconds == pytest.approx(0.001)
 
@@ -160,7 +159,7 @@ def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
     async def test(pace: EmulatedTime) -> None:
         job = forward()
         pace.changed()
-        running = asyncio.ensure_future(pace.stage_job(job, lambda: "computed"))
+        running = asyncio.ensure_future(pace.run_job(job, lambda: "computed"))
         await asyncio.sleep(0.03)
         job.dead = True
         pace.changed()
@@ -178,7 +177,7 @@ def test_an_error_does_not_wait_for_the_slot() -> None:
 
     async def test(pace: EmulatedTime) -> None:
         with pytest.raises(DeviceError, match="no"):
-            await pace.stage_job(forward(), fail)
+            await pace.run_job(forward(), fail)
 
     run(Given(job_s=50.0), test)
 
@@ -204,9 +203,9 @@ def test_jitter_does_not_reorder_what_comes_one_way() -> None:
         came: list[int] = []
         began = time.monotonic()
         for number in range(3):
-            pace.arrive(Way.IN_BAND, 0.0, lambda number=number: came.append(number))  # type: ignore[misc]
+            pace.arrive(LinkKind.IN_BAND, 0.0, lambda number=number: came.append(number))  # type: ignore[misc]
         done = asyncio.Event()
-        pace.arrive(Way.IN_BAND, 0.0, done.set)
+        pace.arrive(LinkKind.IN_BAND, 0.0, done.set)
         assert came == [], "it must not be delivered from inside the reading"
         await done.wait()
         assert came == [0, 1, 2]
@@ -224,7 +223,7 @@ def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: floa
     async def test(pace: EmulatedTime) -> None:
         done = asyncio.Event()
         began = time.monotonic()
-        pace.arrive(Way.IN_BAND, began + departed, done.set)
+        pace.arrive(LinkKind.IN_BAND, began + departed, done.set)
         await done.wait()
         assert time.monotonic() - began >= wait_s
 

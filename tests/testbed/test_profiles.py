@@ -13,7 +13,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.profiling.documents.model import WEIGHT_BYTES, Quantisation
 from flowedge_testbed.emulation.emulation import even_split
-from flowedge_testbed.emulation.memory import require_fit, stage_parts
+from flowedge_testbed.emulation.memory_fit import require_fit, stage_parts
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import Scenario, read_scenario

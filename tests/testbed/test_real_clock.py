@@ -19,8 +19,8 @@ from flowedge.client.statistics import typed_statistics
 from flowedge.client.timelines import DeviceTimeline
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.live.timeline import TimelineEvent
-from flowedge_testbed.live.real import RealBackend
-from flowedge_testbed.live.request import trace_of
+from flowedge_testbed.live.live_run import trace_of
+from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
 from flowedge_testbed.workers import read_record, read_trace
@@ -123,7 +123,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     hosts = hosts_of(cluster)
-    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", "bundled")
+    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",))
     pipeline = assemble(spec, lambda *_: None)
     # With device profiles there is energy; a sweep of options is one pipeline.
     changes = {

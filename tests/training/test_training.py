@@ -122,7 +122,7 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     checkpoint = Checkpoint(target)
     head = LMHead.load(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
-    drafter = load_drafter(str(out), TargetModel(checkpoint, head, tokenizer, torch.float32))
+    drafter = load_drafter((str(out),), TargetModel(checkpoint, head, tokenizer, torch.float32))
     assert isinstance(drafter, HeadDrafter) and isinstance(drafter.head, head_class)
     prompt = tuple(encode_chat(tokenizer, "Count to 7."))
     pipeline = virtual_pipeline(
@@ -274,7 +274,7 @@ def test_every_kind_of_family_gets_a_head(family: str, data: Path, tmp_path: Pat
     train_drafter(str(model), data, tmp_path / "head", settings, Recorder())
     checkpoint = Checkpoint(model)
     choice = TargetModel(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
-    drafter = load_drafter(str(tmp_path / "head"), choice)
+    drafter = load_drafter((str(tmp_path / "head"),), choice)
     assert isinstance(drafter, HeadDrafter) and isinstance(drafter.head, EagleHead)
 
 

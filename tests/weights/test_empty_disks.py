@@ -67,7 +67,7 @@ def devices(tmp_path: Path) -> Iterator[list[EmptyDevice]]:
 
 def load(cluster: list[EmptyDevice], model: str) -> None:
     addresses = [device.address for device in cluster]
-    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), f"sha256:{model}", "none"), lambda *_: None)
+    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), f"sha256:{model}", ()), lambda *_: None)
 
 
 def generate(cluster: list[EmptyDevice]) -> tuple[list[int], list[int]]:

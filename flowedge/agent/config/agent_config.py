@@ -9,17 +9,26 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flowedge.core.errors import CapacityError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import checked_address, host_ip
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
 from flowedge.storage.limits import CacheSettings
-from flowedge.system.memory_room import MemorySettings
+from flowedge.system.memory import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
 Host = Annotated[str, checked_by(host_ip)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1, max_length=63)]
 Limit = Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+def _checked_drafter(drafter: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    drafter_names(drafter)
+    return drafter
+
+
+DrafterSetting = Annotated[str | tuple[str, ...], checked_by(_checked_drafter)]
 
 
 class DeviceSettings(SettingsGroup):
@@ -49,8 +58,10 @@ class PipelineSettings(SettingsGroup):
         "Keep a pipeline of this model up, with this device as its draft node: a directory or hub id that "
         'all its devices can read, or "bundled". Empty: none, until someone asks for one.',
     )
-    drafter: str = setting(
-        "bundled", 'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none".'
+    drafter: DrafterSetting = setting(
+        "bundled",
+        'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none"; several drafters to '
+        'join are a list: ["bundled", "ngram"].',
     )
     quant: str = setting("none", "Quantisation of the layers.")
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
@@ -72,6 +83,11 @@ class PipelineSettings(SettingsGroup):
                 f"split has {len(self.split)} stages, but {wanted or 'any number'} are asked for"
             )
         return self
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names of the drafters to join; empty for no drafter."""
+        return drafter_names(self.drafter)
 
     @property
     def stages_wanted(self) -> int:

@@ -1,4 +1,4 @@
-"""The end of an agent: nothing new is taken, what is running ends, or is handed back in time."""
+"""The drain of an agent: nothing new is taken, and open sessions end, by an error if they take too long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 
-from flowedge.agent.roles.role import PipelineRole, RoleHolder
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
 
@@ -18,15 +19,15 @@ _log = logging.getLogger(__name__)
 class Drain:
     """The drain of one device, from the signal on."""
 
-    def __init__(self, device: str, roles: RoleHolder, drain_s: float, hand_back_s: float) -> None:
-        """drain_s: for what is running; hand_back_s: then, for its clients to be told."""
+    def __init__(self, device: str, roles: RoleHolder, drain_s: float, tell_s: float) -> None:
+        """drain_s: seconds in which open sessions may end; tell_s: then, in which all peers are told."""
         self._device = device
         self._roles = roles
         self._drain_s = drain_s
-        self._hand_back_s = hand_back_s
+        self._tell_s = tell_s
 
     def begin(self) -> None:
-        """Refuse what is new."""
+        """Refuse everything new."""
         self._roles.begin_drain(DrainingError(self._device, "it is draining and takes nothing new"))
         role = self._roles.role
         running = role.num_sessions if role is not None else 0
@@ -34,9 +35,9 @@ class Drain:
         _log.info("the agent is draining: what runs has this long to end", extra=fields)
 
     async def wait(self, hurry: asyncio.Event) -> None:
-        """Until all that was running has ended, or was handed back with a DrainingError.
+        """Return when all sessions have ended; those that do not end in time end with a DrainingError.
 
-        hurry: ends the time that it has.
+        hurry: when it is set, the time is over.
         """
         role = self._roles.role
         if role is None or await _is_drained(role, self._drain_s, hurry):
@@ -46,7 +47,7 @@ class Drain:
         fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
         _log.warning("what still runs is handed back", extra=fields)
         role.fail_sessions(DrainingError(self._device, "it is draining, and the session did not end in time"))
-        if not await _is_drained(role, self._hand_back_s, asyncio.Event()):
+        if not await _is_drained(role, self._tell_s, asyncio.Event()):
             _log.warning("not all peers have taken note of what was handed back")
 
 

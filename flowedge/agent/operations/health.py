@@ -1,4 +1,4 @@
-"""Health by the standard grpc.health.v1 service."""
+"""The health of an agent, by the standard grpc.health.v1 service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.role import PipelineRole
+from flowedge.agent.roles.pipeline_role import PipelineRole
 
 AGENT = "flowedge.v1.Agent"
 GENERATION = "flowedge.v1.Generation"
@@ -17,7 +17,7 @@ SERVICES = (AGENT, GENERATION, MEASURE, PIPELINE, WEIGHTS)
 
 
 def serving(role: PipelineRole | None, *, draining: bool) -> dict[str, bool]:
-    """Which services would do what they are asked now; "" is the agent as a whole.
+    """Return which services can serve now, by name; "" is the agent as a whole.
 
     The agent and its services Agent and Weights serve from the start until they drain. Generation serves on a
     draft node whose pipeline is ready and whole, Pipeline on a device with a part in such a pipeline, and
@@ -43,11 +43,11 @@ class Health:
         self._told: dict[str, bool] = {}
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Have the server answer for it; nothing serves until `tell`."""
+        """Add the service to a server. It reports no service as serving before `tell` does."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def tell(self, services: dict[str, bool]) -> None:
-        """Say which services serve; those who watch hear of a change."""
+        """Set which services serve, by name; clients that watch are told of a change."""
         for service, does in services.items():
             if self._told.get(service) is not does:
                 self._told[service] = does

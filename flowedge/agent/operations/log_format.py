@@ -1,4 +1,4 @@
-"""Log records as lines: one an event, whatever is in it."""
+"""Formatters that make one line of each log record, whatever it contains."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ _PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, loggin
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: ts (UTC), level, logger, device and message first, then the fields there are."""
+    """Makes a JSON object: ts (UTC), level, logger, device and message, then the record's fields."""
 
     def __init__(self, device: str, *, prioritised: bool = False) -> None:
-        """`prioritised`: lines begin with the priority that journald takes off again."""
+        """prioritised: whether lines begin with a priority, which journald reads and removes."""
         super().__init__()
         self._device = device
         self._prioritised = prioritised
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         content = {
             "ts": _timestamp(record),
             "level": record.levelname.lower(),
@@ -37,15 +36,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The time, level, logger and message, then name=value of each field."""
+    """Makes a text: time, level, logger and message, then name=value of each field."""
 
     def __init__(self, *, prioritised: bool = False) -> None:
-        """`prioritised`: for journald, which has the time, and takes the level from a prefix."""
+        """prioritised: whether lines are for journald, which adds the time and reads a priority."""
         super().__init__()
         self._prioritised = prioritised
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         words = [f"{record.name}:", _one_line(record.getMessage())]
         words += [f"{name}={_quoted(value)}" for name, value in _fields(record).items() if name != "event"]
         line = " ".join(words)
@@ -82,7 +80,7 @@ def _quoted(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """What could break the line or steer a terminal, as JSON writes it."""
+    """Return a text in which characters that break the line or control a terminal are escaped as in JSON."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)

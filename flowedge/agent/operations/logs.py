@@ -1,4 +1,4 @@
-"""Where and how the agent's log is written; the one place that sets logging up."""
+"""The set-up of the agent's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def set_up_logs(settings: LogSettings, device: str) -> None:
-    """Have everything that is logged in this process written to stderr, one line an event."""
+    """Have all log records of this process written to stderr, one line each."""
     prioritised = goes_to_journal(sys.stderr.fileno())
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":
@@ -23,7 +23,7 @@ def set_up_logs(settings: LogSettings, device: str) -> None:
     else:
         handler.setFormatter(TextFormatter(prioritised=prioritised))
     level = logging.getLevelName(settings.level.upper())
-    # Libraries say far too much at the level of debugging.
+    # Libraries log far too much at the debug level.
     logging.basicConfig(level=max(level, logging.INFO), handlers=[handler], force=True)
     logging.getLogger("flowedge").setLevel(level)
     logging.captureWarnings(True)
@@ -31,7 +31,7 @@ def set_up_logs(settings: LogSettings, device: str) -> None:
 
 
 def goes_to_journal(descriptor: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written to a file descriptor goes to journald, as systemd's JOURNAL_STREAM tells."""
+    """Return whether the output to a file descriptor goes to journald, by systemd's JOURNAL_STREAM."""
     found = os.fstat(descriptor)
     return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 

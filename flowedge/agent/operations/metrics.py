@@ -1,4 +1,4 @@
-"""What the agent counts for Prometheus; docs/metrics.md has the list."""
+"""The counters and histograms of an agent for Prometheus; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
+from flowedge.live.observer import LiveObserver
 
 # 1 ms to 10 s: a layer block of a small model up to a long prompt's chunk on a slow board.
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -15,8 +16,8 @@ LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": "wasted"}
 
 
-class AgentMetrics:
-    """The counters and histograms of one agent; an Observer."""
+class AgentMetrics(LiveObserver):
+    """The counters and histograms of one agent."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -65,7 +66,6 @@ class AgentMetrics:
         )
 
     def counted(self, counts: WorkCounts) -> None:
-        """See Observer."""
         self._opened.inc(counts.opened)
         for reason, ended in counts.ended.items():
             self._ended.labels(reason).inc(ended)
@@ -76,49 +76,32 @@ class AgentMetrics:
         self._segments.labels("done").inc(counts.work["segments"] - aborted)
 
     def computed(self, activity: str, seconds: float, rows: int) -> None:
-        """See Observer."""
         self._compute.labels(activity).observe(seconds)
         if activity == ABORTED:
             self._rows.labels("aborted").inc(rows)
 
     def transferred(self, seconds: float) -> None:
-        """See Observer."""
         self._transfer.observe(seconds)
 
     def sent(self, lane: str, num_bytes: int) -> None:
-        """See Observer."""
         self._link.labels(lane, "sent").inc(num_bytes)
 
     def received(self, lane: str, num_bytes: int) -> None:
-        """See Observer."""
         self._link.labels(lane, "received").inc(num_bytes)
 
     def decoded(self, counters: DecodeCounters) -> None:
-        """See Observer."""
         for length in counters.accepted_per_segment:
             self._acceptance.observe(length)
 
     def tokens(self, number: int, seconds: float, *, first: bool) -> None:
-        """Tokens have gone to a client, so long after the request came or after the tokens before them.
+        """Count tokens that went to a client.
 
         Tokens that come out together are 0 apart, as in the statistics of a request.
+
+        Args:
+            seconds: since the request's arrival for its first tokens, else since its tokens before.
         """
         self._tokens.inc(number)
         (self._ttft if first else self._itl).observe(seconds)
         for _ in range(number - 1):
             self._itl.observe(0.0)
-
-
-class TokenTimes:
-    """When the tokens of one request came out, for the metrics; in seconds of one monotonic clock."""
-
-    def __init__(self, metrics: AgentMetrics, arrived: float) -> None:
-        self._metrics = metrics
-        self._latest = arrived
-        self._first = True
-
-    def count(self, number: int, now: float) -> None:
-        """So many tokens have come out."""
-        if number:
-            self._metrics.tokens(number, now - self._latest, first=self._first)
-            self._latest, self._first = now, False

@@ -1,4 +1,4 @@
-"""What is read when Prometheus asks: the role, memory and temperature of the device."""
+"""The metrics that are read when Prometheus asks: role, memory and temperature of the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from flowedge.agent.roles.role import PipelineRole, RoleHolder
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.system.memory_room import read_available_memory
+from flowedge.system.memory import read_available_memory
 from flowedge.system.temperature import temperatures
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -37,26 +38,26 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class MetricsReadings(Collector):
-    """Gauges of one agent. Threads that serve metrics call it, so it only reads."""
+    """The gauges of one agent. Its methods are called in the threads that serve metrics, and only read."""
 
-    def __init__(self, device: str, roles: RoleHolder, lane: ComputeThread) -> None:
+    def __init__(self, device: str, roles: RoleHolder, compute: ComputeThread) -> None:
         self._device = device
         self._roles = roles
-        self._lane = lane
+        self._compute = compute
 
     def describe(self) -> Iterator[Metric]:
-        """All metrics there may be, those that this device has no value for as well."""
+        """Yield all metrics, also those for which this device has no value."""
         for name, text in _INFOS.items():
             yield InfoMetricFamily(name, text)
         for name, (text, labels) in _GAUGES.items():
             yield GaugeMetricFamily(name, text, labels=labels)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics that there are values for."""
+        """Yield the metrics that have values."""
         about = {"device": self._device, "version": VERSION, "protocol": str(PROTOCOL_VERSION)}
         yield InfoMetricFamily("flowedge_agent", _INFOS["flowedge_agent"], about)
         yield _single("flowedge_draining", float(self._roles.draining))
-        yield _single("flowedge_lane_overdue_seconds", self._lane.overdue_s)
+        yield _single("flowedge_lane_overdue_seconds", self._compute.overdue_s)
         role = self._roles.role
         if role is not None:
             yield from _of_role(role)
@@ -87,14 +88,14 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
     yield _single("flowedge_role_ready", float(role.ready))
     yield _single("flowedge_sessions", role.num_sessions)
     yield _single("flowedge_weight_bytes", device.weight_bytes)
-    if device.layer_stop:  # a stage or a middle model
+    if device.layer_stop:  # not a draft node
         yield _single("flowedge_queue_segments", role.queue_length)
         yield _single("flowedge_kv_cache_bytes", device.cache_bytes)
         yield _single("flowedge_kv_cache_budget_bytes", role.cache_budget)
 
 
 def _gpu_memory() -> dict[tuple[str, ...], float]:
-    """Bytes by GPU and state; none before CUDA is in use, which a reading must not begin."""
+    """Return bytes by GPU and state. A reading must not initialise CUDA: before that the result is empty."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

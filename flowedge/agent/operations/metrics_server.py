@@ -1,4 +1,4 @@
-"""Serving metrics over HTTP, at /metrics."""
+"""An HTTP server for metrics, at /metrics."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flowedge.net.address import join_address
 
 PATH = "/metrics"
 STOP_S = 0.5
-REQUEST_S = 10.0  # a client has to send its request within this
+REQUEST_S = 10.0  # in which a client has to send its request
 
 _log = logging.getLogger(__name__)
 
 
 class MetricsServer:
-    """Answers in threads of its own; `port` is the one it listens on."""
+    """Answers in threads of its own; `port` is the port it listens on."""
 
     def __init__(self, device: str, registry: CollectorRegistry, host: str, port: int) -> None:
-        """port: 0 takes a free one. DeviceError when it cannot listen there."""
+        """port: 0 takes a free one. Raises DeviceError when it cannot listen there."""
         server = _Server6 if ":" in host else _Server
         try:
             self._server = make_server(host, port, _app(registry), server, handler_class=_Handler)
@@ -43,7 +43,7 @@ class MetricsServer:
         _log.info("device %s serves metrics at http://%s%s", device, join_address(host, self.port), PATH)
 
     def stop(self) -> None:
-        """Listen no more; blocks for up to STOP_S."""
+        """Stop listening; blocks for up to STOP_S."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(STOP_S)

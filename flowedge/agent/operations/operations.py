@@ -1,4 +1,4 @@
-"""What watches over a running agent: health, service manager, metrics, and its drain."""
+"""The operation of a running agent: health, service manager, metrics, and its drain."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import signal
 from types import TracebackType
 
 import grpc.aio
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 
-from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.operations.draining import Drain
 from flowedge.agent.operations.health import SERVICES, Health, serving
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
-from flowedge.agent.roles.role import PipelineRole, RoleHolder
-from flowedge.live.compute_thread import ComputeThread
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
 
-LOOK_S = 0.5  # between two looks at the role, at most
+LOOK_S = 0.5  # between two readings of the role, at most
 
 _log = logging.getLogger(__name__)
 
 
 class Signals:
-    """SIGTERM and SIGINT: the first asks to stop, another to stop at once."""
+    """SIGTERM and SIGINT: the first signal sets `stop`, the second sets `hurry`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -41,55 +42,44 @@ class Signals:
 
 
 class Operations:
-    """An async context, in which the agent is watched; on leaving it the agent drains.
+    """An async context in which the agent's state is reported; when it is left the agent drains.
 
     `ready` is to be called when the agent serves, `begin_drain` as soon as it is told to stop.
     """
 
-    def __init__(
-        self,
-        identity: DeviceInfo,
-        roles: RoleHolder,
-        config: AgentConfig,
-        lane: ComputeThread,
-        signals: Signals,
-        metrics: AgentMetrics,
-    ) -> None:
-        self._identity = identity
-        self._roles = roles
-        self._config = config
-        self._lane = lane
+    def __init__(self, agent: Agent, signals: Signals, metrics: AgentMetrics) -> None:
+        self._agent = agent
         self._signals = signals
         self._metrics = metrics
         self._server: MetricsServer | None = None
         self._notifier = Notifier()
         self._health = Health()
-        self._drain = Drain(identity.name, roles, config.deadlines.drain_s, config.deadlines.stop_s)
+        deadlines = agent.config.deadlines
+        self._drain = Drain(agent.name, agent.roles, deadlines.drain_s, deadlines.stop_s)
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Have a server that has not been started answer for health, and for reflection if that is on."""
+        """Have a server, before it is started, serve health, and reflection if the settings say so."""
         self._health.add_to(server)
-        if self._config.agent.reflection:
-            from grpc_health.v1 import health  # noqa: PLC0415 (reflection is rare)
-            from grpc_reflection.v1alpha import reflection  # noqa: PLC0415
-
+        if self._agent.config.agent.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
 
     async def __aenter__(self) -> Operations:
-        """DeviceError when metrics cannot be served where the configuration says."""
-        metrics = self._config.metrics
+        """Begin to serve metrics. Raises DeviceError when that is not possible at the configured address."""
+        metrics = self._agent.config.metrics
         if metrics.enabled:
-            self._metrics.registry.register(MetricsReadings(self._identity.name, self._roles, self._lane))
+            self._metrics.registry.register(
+                MetricsReadings(self._agent.name, self._agent.roles, self._agent.compute)
+            )
             self._server = MetricsServer(
-                self._identity.name,
+                self._agent.name,
                 self._metrics.registry,
                 metrics.host,
                 metrics.port,
             )
-        await self._look()
+        await self._report_state()
         return self
 
     async def __aexit__(
@@ -107,36 +97,36 @@ class Operations:
                 await asyncio.gather(self._watch, return_exceptions=True)
 
     def ready(self) -> None:
-        """The agent serves."""
+        """Tell the service manager that the agent serves, and begin to watch the agent."""
         self._notifier.tell(READY)
-        self._watch = asyncio.create_task(self._keep_looking())
+        self._watch = asyncio.create_task(self._watch_state())
         self._watch.add_done_callback(_tell_bug)
 
     async def begin_drain(self) -> None:
-        """Refuse what is new, and say so; the second time nothing happens."""
+        """Refuse everything new, and report it; a second call does nothing."""
         if not self._draining:
             self._draining = True
             self._notifier.tell(STOPPING)
             self._drain.begin()
-            await self._look()
+            await self._report_state()
 
-    async def _keep_looking(self) -> None:
+    async def _watch_state(self) -> None:
         watchdog_s = self._notifier.watchdog_s
         pause_s = LOOK_S if watchdog_s is None else min(LOOK_S, watchdog_s / 2)
         while True:
-            await self._look()
+            await self._report_state()
             if watchdog_s is not None:
                 self._sign_of_life()
             await asyncio.sleep(pause_s)
 
-    async def _look(self) -> None:
-        role = self._roles.role
+    async def _report_state(self) -> None:
+        role = self._agent.roles.role
         await self._health.tell(serving(role, draining=self._draining))
-        self._notifier.status(_status(self._identity, role, draining=self._draining))
+        self._notifier.status(_status(self._agent.info, role, draining=self._draining))
 
     def _sign_of_life(self) -> None:
-        """That this runs shows that the event loop does; the lane may still be stuck in a job."""
-        overdue_s = self._lane.overdue_s
+        """Tell the watchdog that the agent works, unless the compute thread is stuck in a job."""
+        overdue_s = self._agent.compute.overdue_s
         if overdue_s > 0:
             _log.error("a computation is %.1f s beyond its limit; no sign of life is given", overdue_s)
         else:
@@ -144,13 +134,13 @@ class Operations:
 
 
 def _tell_bug(watch: asyncio.Task[None]) -> None:
-    """Without its watch an agent with a watchdog is restarted; the log says why."""
+    """Log an error that has ended the watch; a watchdog will restart the agent because of it."""
     if not watch.cancelled() and watch.exception() is not None:
         _log.error("the watch over the agent has failed", exc_info=watch.exception())
 
 
 def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) -> str:
-    """The line that `systemctl status` shows."""
+    """Return the line that `systemctl status` shows."""
     device = pb.Device()
     if role is not None:
         role.describe(device)

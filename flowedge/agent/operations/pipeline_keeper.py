@@ -1,4 +1,4 @@
-"""Keeps the pipeline up that this device is configured to be the draft node of."""
+"""Assembles the pipeline of the configuration, and again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.roles.coordinator import describe
-from flowedge.agent.roles.reporting import ReportProgress
-from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.coordinator import ReportProgress, describe
 from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.discovery.discovery import discover
+from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import is_loopback
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
@@ -24,20 +23,18 @@ from flowedge.version import PROTOCOL_VERSION
 DISCOVER_S = 3.0
 
 Lead: TypeAlias = Callable[[pb.DraftNodeRole, ReportProgress], Awaitable[None]]
-"""Takes the role of a draft node; see AgentService.lead."""
+"""Takes the role of a draft node: AgentService.lead."""
 
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def kept_pipeline(
-    identity: DeviceInfo, roles: RoleHolder, config: AgentConfig, lead: Lead
-) -> AsyncIterator[None]:
-    """While it is open, the pipeline of the configuration is assembled, and again whenever it is lost."""
-    if not config.pipeline.model:
+async def kept_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
+    """Keep the pipeline of the settings up as long as the context is open; do nothing if there is none."""
+    if not agent.config.pipeline.model:
         yield
         return
-    task = asyncio.create_task(PipelineKeeper(identity, roles, config, lead).run())
+    task = asyncio.create_task(PipelineKeeper(agent, lead).run())
     task.add_done_callback(_tell_bug)
     try:
         yield
@@ -47,30 +44,28 @@ async def kept_pipeline(
 
 
 class PipelineKeeper:
-    """Looks at the device's role, and has it take that of the draft node when it has none."""
+    """Has the device take the role of the draft node whenever it is idle."""
 
-    def __init__(self, identity: DeviceInfo, roles: RoleHolder, config: AgentConfig, lead: Lead) -> None:
-        self._identity = identity
-        self._roles = roles
-        self._config = config
+    def __init__(self, agent: Agent, lead: Lead) -> None:
+        self._agent = agent
         self._lead = lead
         self._said = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check the role again and again, until cancelled."""
         while True:
-            role = self._roles.role
-            if role is None or not role.in_use:  # another pipeline that someone gave it is left alone
+            role = self._agent.roles.role
+            if role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
                 with contextlib.suppress(FlowEdgeError):  # which is in the log
                     await self._assemble()
-            await asyncio.sleep(self._config.pipeline.look_s)
+            await asyncio.sleep(self._agent.config.pipeline.look_s)
 
     async def _assemble(self) -> None:
-        wanted = self._config.pipeline
+        wanted = self._agent.config.pipeline
         try:
             current().check_leads()
             stages = list(wanted.stages) or choose_stages(
-                await self._idle_agents(), wanted.stages_wanted, self._identity.name
+                await self._idle_agents(), wanted.stages_wanted, self._agent.name
             )
         except FlowEdgeError as error:
             self._say(f"the pipeline has to wait: {error}")
@@ -78,7 +73,8 @@ class PipelineKeeper:
         request = pb.DraftNodeRole(
             pipeline=uuid.uuid4().hex,
             model=wanted.model,
-            drafter=wanted.drafter,
+            drafter=drafter_label(wanted.drafters),
+            drafters=wanted.drafters,
             quant=wanted.quant,
             stages=stages,
             split=wanted.split,
@@ -88,18 +84,16 @@ class PipelineKeeper:
         await self._lead(request, _report)
 
     async def _idle_agents(self) -> list[tuple[str, str]]:
-        """Name and address of every idle agent on the network that answers."""
-        from flowedge.discovery.discovery import discover  # noqa: PLC0415 (imports zeroconf)
-
-        records = await discover(DISCOVER_S, settings=self._config.discovery)
+        """Return name and address of every idle agent on the network that answers."""
+        records = await discover(DISCOVER_S, settings=self._agent.config.discovery)
         idle = []
         for record in records:
-            if record.id == self._identity.id or record.mismatch or is_loopback(record.address):
+            if record.id == self._agent.info.id or record.mismatch or is_loopback(record.address):
                 continue
             if current().foreign(record.name, record.cluster) is not None:
                 continue
             try:
-                device = await describe(record.address, self._config.link)
+                device = await describe(record.address, self._agent.config.link)
             except FlowEdgeError as error:
                 _log.info("%s is left out of the pipeline: %s", record.name, error)
                 continue
@@ -108,21 +102,25 @@ class PipelineKeeper:
         return idle
 
     def _say(self, what: str) -> None:
-        """Once, however often it is so."""
+        """Log a text once, however often it is given in succession."""
         if what != self._said:
             self._said = what
             _log.info("%s", what)
 
 
 def choose_stages(idle: Sequence[tuple[str, str]], wanted: int, device: str) -> list[str]:
-    """The addresses of the first `wanted` idle agents by name, of all for 0. DeviceError for too few."""
+    """Return the addresses of the first `wanted` idle agents by name; of all agents if `wanted` is 0.
+
+    Raises:
+        DeviceError: when there are too few.
+    """
     if len(idle) < max(wanted, 1):
         raise DeviceError(device, f"{max(wanted, 1)} idle agents are needed as stages, {len(idle)} are found")
     return [address for _, address in sorted(idle)][: wanted or None]
 
 
 async def _report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
-    if transfer is None:  # of which there are many
+    if transfer is None:  # reports of a transfer are too many for the log
         _log.info("%s: %s", device, text)
 
 

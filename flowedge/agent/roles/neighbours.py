@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import DeviceError
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
 
-if TYPE_CHECKING:
-    from flowedge.discovery.device_record import AdvertisedDevice
-
 LOOK_S = 1.0
-MOST = 16  # more are left out
+MOST = 16  # neighbours; more are left out
 
 _log = logging.getLogger(__name__)
 
 
 async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:
-    """The addresses of agents of the configuration, and of those that zeroconf finds where this one uses it.
+    """Return the addresses of other agents: those of the configuration, and those that zeroconf finds.
 
-    device: the name of this one; pipeline: addresses of the devices of the pipeline, one or more.
+    An agent that does not advertise itself does not look for others by zeroconf either.
+
+    Args:
+        device: the name of this one.
+        pipeline: addresses of the devices of the pipeline, one or more.
     """
     named = list(config.discovery.peers)
     if not config.agent.advertise:
         return _others(named, pipeline)
-    from flowedge.discovery.discovery import discover  # noqa: PLC0415 (imports zeroconf)
-
     try:
         records = await discover(LOOK_S, settings=config.discovery)
     except DeviceError as error:
@@ -38,7 +38,7 @@ async def find_neighbours(device: str, pipeline: Collection[str], config: AgentC
 
 
 def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collection[str]) -> list[str]:
-    """The addresses of records that the pipeline's devices may reach, other than this device's own."""
+    """Return the addresses of other devices that the pipeline's devices can reach."""
     local = all(map(is_loopback, pipeline))
     return [
         record.address

@@ -1,4 +1,4 @@
-"""The Agent service: what a device is, and the role it takes."""
+"""The Agent service: the description of a device, and the role it takes."""
 
 # ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
 
@@ -7,30 +7,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 import grpc.aio
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.failed_load import release_frames
-from flowedge.agent.roles.reporting import ReportProgress
-from flowedge.agent.roles.role import PipelineRole, RoleHolder
-from flowedge.agent.roles.stage_role import MakePacing, StageRole
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
-from flowedge.live import timeline_wire as timelines
-from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live import timeline_wire
 from flowedge.net.grpc_status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.local_weights import LocalWeights
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -40,88 +36,57 @@ _log = logging.getLogger(__name__)
 
 
 class AgentService(rpc.AgentServicer):
-    """Answers for one device."""
+    """The service of one device."""
 
-    def __init__(
-        self,
-        identity: DeviceInfo,
-        roles: RoleHolder,
-        config: AgentConfig,
-        lane: ComputeThread,
-        library: LocalWeights,
-        observer: LiveObserver = UNOBSERVED,
-        pacing: MakePacing | None = None,
-    ) -> None:
-        self._identity = identity
-        self._roles = roles
-        self._config = config
-        self._lane = lane
-        self._observer = observer
-        self._library = library
-        self._pacing = pacing
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
-        """The device and its role."""
-        device = self._identity.describe()
-        if self._roles.role is not None:
-            self._roles.role.describe(device)
+        """Return the device's description and its role."""
+        device = self._agent.info.describe()
+        if self._agent.roles.role is not None:
+            self._agent.roles.role.describe(device)
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         """Take the role of a stage."""
-        name = self._identity.name
-        role = StageRole(
-            name,
-            request,
-            self._config,
-            self._lane,
-            self._library,
-            self._roles.drop_soon,
-            self._observer,
-            self._pacing,
-        )
+        role = StageRole(self._agent, request)
+        name = self._agent.name
         await self._become(
             context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
-        """Take the role of a draft node, and give the stages theirs."""
+        """Take the role of a draft node, and have the stages take theirs."""
         await self._become(context, lambda report: self.lead(request, report))
 
     async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
-        """The same without a caller; returns when the pipeline is ready, or raises the FlowEdgeError."""
+        """Take the role of a draft node without a caller; return when the pipeline is ready.
+
+        Raises the FlowEdgeError for which the role cannot be taken.
+        """
         current().check_leads()
-        identity = self._identity
-        role = DraftNodeRole(
-            identity.name,
-            identity.address_for,
-            request,
-            self._config,
-            self._lane,
-            self._library,
-            observer=self._observer,
-            pacing=self._pacing,
-        )
+        role = DraftNodeRole(self._agent, request)
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         """Give the role up."""
-        await self._roles.release(request.pipeline)
+        await self._agent.roles.release(request.pipeline)
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
-        """What the device did for a session."""
-        role = self._roles.role
+        """Return what the device did for a session."""
+        role = self._agent.roles.role
         try:
             if role is None:
-                raise DeviceError(self._identity.name, "it has no role, and so no timeline")
+                raise DeviceError(self._agent.name, "it has no role, and so no timeline")
             events, dropped = role.timeline().of(request.session)
         except FlowEdgeError as error:
             await abort(context, error)
-        return timelines.encode(events, dropped)
+        return timeline_wire.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
-        """The clock of the timelines, and that on the wall."""
+        """Return the time on the clock of the timelines, and the wall-clock time."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
     async def _become(self, context: Context, take: Callable[[ReportProgress], Awaitable[None]]) -> None:
@@ -135,7 +100,7 @@ class AgentService(rpc.AgentServicer):
             await take(report)
         except FlowEdgeError as error:
             await abort(context, error)
-        await context.write(pb.RoleProgress(device=self._identity.name, message="ready", ready=True))
+        await context.write(pb.RoleProgress(device=self._agent.name, message="ready", ready=True))
 
     async def _take(
         self,
@@ -146,12 +111,12 @@ class AgentService(rpc.AgentServicer):
         started, fields = time.monotonic(), _role_fields(request)
         try:
             _check(request)
-            await self._roles.take(role)
+            await self._agent.roles.take(role)
             _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
                 await load()
             except BaseException as error:
-                await self._roles.drop(role, f"it could not be loaded: {error}")
+                await self._agent.roles.drop(role, f"it could not be loaded: {error}")
                 release_frames(error)
                 raise
         except FlowEdgeError as error:
@@ -160,6 +125,17 @@ class AgentService(rpc.AgentServicer):
             raise
         loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
         _log.info("the role is ready", extra=loaded)
+
+
+def release_frames(error: BaseException) -> None:
+    """Free what the frames of an error and of its causes hold; frames that still run keep it.
+
+    An error and its frames hold each other, and the weights in such a cycle must not wait for its collection.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
@@ -181,6 +157,6 @@ def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
     if isinstance(request, pb.DraftNodeRole):
         fields["role"] = "draft node"
     else:
-        fields["role"] = "middle model" if request.route else "stage"
+        fields["role"] = role_name(request)
         fields["layers"] = f"{request.layer_start}-{request.layer_stop - 1}"
     return fields

@@ -8,23 +8,23 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
-from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
+from flowedge.agent.config.agent_config import AgentLimits
+from flowedge.agent.operations.metrics import AgentMetrics
+from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.roles.role import RoleHolder
 from flowedge.agent.services.request_log import RequestLog
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
+from flowedge.live.live_draft_node import RunningRequest
 from flowedge.net.grpc_status import abort
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from flowedge.agent.roles.draft_models import DraftModels
-    from flowedge.live.live_draft_node import RunningRequest
+    from flowedge.engine.draft_models import DraftModels
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
@@ -33,23 +33,21 @@ DEFAULT_NOISE = "shared"
 
 
 class GenerationService(rpc.GenerationServicer):
-    """Serves requests with whatever pipeline this device is the draft node of."""
+    """Serves requests with the pipeline of which this device is the draft node."""
 
-    def __init__(self, device: str, roles: RoleHolder, config: AgentConfig, metrics: AgentMetrics) -> None:
-        self._device = device
+    def __init__(self, agent: Agent, metrics: AgentMetrics) -> None:
+        self._agent = agent
         self._metrics = metrics
-        self._roles = roles
-        self._config = config
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
         request.request_id = request.request_id or new_request_id()
         log = RequestLog(request.request_id, str(context.peer()))
         try:
-            self._roles.check_open()
-            role = self._roles.role
+            self._agent.roles.check_open()
+            role = self._agent.roles.role
             if not isinstance(role, DraftNodeRole):
-                raise DeviceError(self._device, "it is no draft node; ask the draft node of a pipeline")
+                raise DeviceError(self._agent.name, "it is no draft node; ask the draft node of a pipeline")
             await self._generate(role, request, context, log)
         except FlowEdgeError as error:
             log.failed(error)
@@ -60,37 +58,37 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models, self._config.limits)
-        role.check_memory(_rows(request))
-        generation = live.generate(request, arrived)
+        request = _to_request(message, models, self._agent.config.limits)
+        session = live.prepare(request)
+        role.check_memory(session.capacity)
+        running = live.start(session, arrived)
         try:
-            with log.session(request, role.pipeline):
-                clock, times = RequestClock(arrived), TokenTimes(self._metrics, arrived)
-                await self._stream(generation, request, clock, times, context, log)
+            clock = RequestClock(arrived)
+            with log.session(request, role.pipeline, clock):
+                await self._stream(running, request, clock, context, log)
         finally:
-            live.end(generation)
+            live.end(running)
 
     async def _stream(
         self,
-        generation: RunningRequest,
+        running: RunningRequest,
         request: Request,
         clock: RequestClock,
-        times: TokenTimes,
         context: Any,
         log: RequestLog,
     ) -> None:
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await context.write(pb.GenerateEvent(started=started))
         while True:
-            output = await generation.next_output(self._config.deadlines.keep_alive_s)
+            output = await running.next_output(self._agent.config.deadlines.keep_alive_s)
             match output:
                 case None:
                     await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
                 case Tokens():
-                    now = time.monotonic()
-                    clock.count(len(output.token_ids), now)
-                    times.count(len(output.token_ids), now)
-                    log.count(len(output.token_ids))
+                    number, first = len(output.token_ids), clock.num_tokens == 0
+                    seconds = clock.count(number, time.monotonic())
+                    if number:
+                        self._metrics.tokens(number, seconds, first=first)
                     await context.write(_chunk(output.token_ids, output.text))
                 case Failed():
                     raise output.error
@@ -98,18 +96,7 @@ class GenerationService(rpc.GenerationServicer):
                     break
         if output.text:
             await context.write(_chunk((), output.text))
-        statistics = clock.statistics(
-            time.monotonic(),
-            session=request.session,
-            strategy=request.strategy,
-            seed=request.sampling.seed,
-            finish_reason=output.reason,
-            prompt_tokens=len(request.prompt),
-            counters=output.counters,
-            reports=output.reports,
-            express_bytes=generation.express_bytes,
-            middle_reports=output.middle_reports,
-        )
+        statistics = clock.statistics(time.monotonic(), request, output, running.express_bytes)
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)
         await context.write(pb.GenerateEvent(finished=finished))
@@ -120,8 +107,12 @@ def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
 
 
 def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:
-    """The request with its prompt as tokens and its seed drawn. Raises BadRequestError, CapacityError."""
-    has_drafter = models.executor.drafter is not None
+    """Return the request with its prompt as tokens, and with a seed.
+
+    Raises:
+        BadRequestError: when it makes no sense.
+        CapacityError: when its prompt is longer than the limits.
+    """
     if len(message.stop) > MAX_STOP_STRINGS or any(len(stop) > MAX_STOP_LENGTH for stop in message.stop):
         raise BadRequestError(
             f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"
@@ -138,18 +129,16 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         max_new_tokens=message.max_new_tokens,
         eos=frozenset() if message.ignore_eos else models.eos,
         stop=tuple(message.stop),
-        strategy=message.strategy or (DEFAULT_STRATEGY if has_drafter else AUTOREGRESSIVE),
+        strategy=message.strategy or (DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE),
         strategy_options=dict(message.strategy_options),
         noise=parse_noise(message.noise or DEFAULT_NOISE),
     )
 
 
 def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> tuple[int, ...]:
-    from flowedge.models.checkpoint.tokenizer import encode_chat  # noqa: PLC0415 (imports transformers)
-
     if message.WhichOneof("input") == "prompt":
         limits.check_prompt_text(message.prompt)
-        encoded = tuple(encode_chat(models.tokenizer, message.prompt))
+        encoded = models.encode(message.prompt)
         limits.check_prompt_tokens(len(encoded))
         return encoded
     limits.check_prompt_tokens(len(message.prompt_ids.ids))
@@ -159,11 +148,3 @@ def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
             f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
         )
     return ids
-
-
-def _rows(request: Request) -> int:
-    """The cache rows the request may need. BadRequestError for an unknown strategy or option."""
-    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
-
-    strategy = make_strategy(request.strategy, request.strategy_options)
-    return len(request.prompt) + request.max_new_tokens + strategy.max_draft_rows

@@ -1,4 +1,4 @@
-"""The Measure service: what this device can do, and what its links carry."""
+"""The Measure service: measures the speed of this device and of its links."""
 
 # ruff: noqa: N802, ARG002 (method names and arguments are gRPC's)
 
@@ -6,38 +6,65 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc.aio
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.roles.role import RoleHolder
-from flowedge.agent.services.measure_progress import MeasureProgress
-from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
-from flowedge.live.compute_thread import ComputeThread
+from flowedge.agent.roles.agent import Agent
+from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
 from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
+from flowedge.profiling.measurement import DeviceMeasurement, measure_options
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 
-if TYPE_CHECKING:
-    from flowedge.profiling.measurement import DeviceMeasurement
-
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-MEASURE_S = 1200.0  # all of a device; a small board takes minutes
-PROGRESS_S = 0.2
+MEASURE_S = 1200.0  # for all timings of a device; a small board takes minutes
+PROGRESS_S = 0.2  # between two reports
 TAKING_PART = "taking part in measuring a link"
 
 _log = logging.getLogger(__name__)
+
+
+class MeasureProgress:
+    """Takes texts from the compute thread to the event loop, and ends the work when it must not go on."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._deadline = time.monotonic() + limit_s
+        self._stopped = threading.Event()
+        self._text: str | None = None
+
+    def tell(self, text: str) -> None:
+        """Set the latest text; called by the work between two timings.
+
+        Raises:
+            DeadlineError: when the work has taken too long, or nobody waits for it any more.
+        """
+        if self._stopped.is_set():
+            raise DeadlineError("nobody waits for the measurement any more")
+        if time.monotonic() > self._deadline:
+            raise DeadlineError(f"the device was not measured within {self._limit_s:g} s; use fewer repeats")
+        self._text = text
+
+    def latest(self) -> str | None:
+        """Return the latest text, once."""
+        text, self._text = self._text, None
+        return text
+
+    def stop(self) -> None:
+        """Have the work end at its next call of `tell`."""
+        self._stopped.set()
 
 
 class MeasureService(rpc.MeasureServicer):
@@ -45,20 +72,14 @@ class MeasureService(rpc.MeasureServicer):
 
     def __init__(
         self,
-        identity: DeviceInfo,
-        roles: RoleHolder,
-        config: AgentConfig,
-        lane: ComputeThread,
+        agent: Agent,
         limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
     ) -> None:
-        self._identity = identity
-        self._roles = roles
-        self._config = config
-        self._lane = lane
+        self._agent = agent
         self._limits = limits
 
     async def MeasureDevice(self, request: pb.MeasureDeviceRequest, context: Context) -> None:
-        """Time layers, LM head and drafter in the compute lane."""
+        """Time layers, LM head and drafter in the compute thread."""
 
         async def measure() -> None:
             _check_version(request.protocol_version)
@@ -68,12 +89,12 @@ class MeasureService(rpc.MeasureServicer):
         await self._alone("being measured", context, measure)
 
     async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
-        """Send data to another agent, which has to be the one that the caller names."""
+        """Send data to another agent, whose id has to be the one that the caller gives."""
 
         async def measure() -> pb.MeasureLinkReply:
             _check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)
-            sender = LinkSender(request.peer, request.peer_id, self._config.link, self._limits)
+            sender = LinkSender(request.peer, request.peer_id, self._agent.config.link, self._limits)
             measuring = sender.measure(request.bytes, request.round_trips)
             return await within(
                 2 * self._limits.total_s, measuring, f"the link to {request.peer} was not measured"
@@ -82,7 +103,7 @@ class MeasureService(rpc.MeasureServicer):
         return await self._alone("measuring a link", context, measure)
 
     async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
-        """Count what comes after the warm-up, and time it."""
+        """Count the bytes that come after the warm-up, and time them."""
 
         async def receive() -> pb.SinkReply:
             await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
@@ -95,31 +116,30 @@ class MeasureService(rpc.MeasureServicer):
         await self._alone(TAKING_PART, context, lambda: self._answer(context))
 
     async def _alone(self, purpose: str, context: Context, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something that no role may be taken meanwhile for; its error ends the call."""
+        """Do some work while no role may be taken; its error ends the call."""
         try:
-            with self._roles.kept_idle(purpose):
+            with self._agent.roles.kept_idle(purpose):
                 return await work()
         except FlowEdgeError as error:
             _log.warning("%s was refused or failed: %s", purpose, error)
             await abort(context, error)
 
     async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
-        from flowedge.profiling.measurement import measure_options  # noqa: PLC0415 (an idle agent is small)
-
         options = measure_options(
             model=request.model,
-            drafter=request.drafter or "none",
+            drafters=drafters_of(request),
             quant=request.quant or "none",
             dtype=request.dtype or "float32",
             repeats=request.repeats,
             stack_mib=request.stack_mib,
-            threads=self._config.agent.threads,
+            threads=self._agent.config.agent.threads,
         )
-        identity, progress = self._identity, MeasureProgress(MEASURE_S)
+        info, load_s = self._agent.info, self._agent.config.deadlines.load_s
+        progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
-            self._lane.run(
-                lambda: measure_here(options, identity.name, progress.tell, identity.kind),
-                MEASURE_S + self._config.deadlines.load_s,  # the last timing sees the time, when it ends
+            self._agent.compute.run(
+                lambda: measure_here(options, info.name, progress.tell, info.kind),
+                MEASURE_S + load_s,  # only at the end of a timing is the deadline seen
             )
         )
         try:
@@ -130,10 +150,10 @@ class MeasureService(rpc.MeasureServicer):
                     await context.write(pb.MeasureDeviceReply(progress=text))
         finally:
             progress.stop()
-            # The device may be given a role when the last timing has ended, and not before.
-            await within(self._config.deadlines.load_s, asyncio.wait({work}), "the last timing did not end")
+            # The device may be given a role only when the last timing has ended.
+            await within(load_s, asyncio.wait({work}), "the last timing did not end")
             if not work.cancelled():
-                work.exception()  # looked at, so that a caller who went away leaves no complaint
+                work.exception()  # retrieved, so that asyncio does not complain when the caller went away
         return work.result()[0]
 
     async def _answer(self, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""What the draft node logs of each request: that it was refused, or its session's opening and end."""
+"""The log lines of a draft node about a request: its refusal, or the opening and end of its session."""
 
 from __future__ import annotations
 
@@ -11,35 +11,28 @@ from contextlib import contextmanager
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.request import Request
+from flowedge.engine.statistics import RequestClock
 
 _log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """The log of one request, from its arrival on."""
+    """The log of one request, beginning at its arrival."""
 
     def __init__(self, request_id: str, peer: str) -> None:
-        """`peer`: address of the client."""
+        """peer: address of the client."""
         self._request_id = request_id
         self._peer = peer
         self._arrived = time.monotonic()
         self._opened = False
-        self._new_tokens = 0
-        self._first_token_s: float | None = None
         self._finish_reason = ""
 
-    def count(self, tokens: int) -> None:
-        """Tokens have been put out."""
-        if self._first_token_s is None:
-            self._first_token_s = time.monotonic() - self._arrived
-        self._new_tokens += tokens
-
     def finished(self, reason: str) -> None:
-        """The answer is complete: "eos", "stop" or "length"."""
+        """Record why the answer is complete: "eos", "stop" or "length"."""
         self._finish_reason = reason
 
     def failed(self, error: FlowEdgeError) -> None:
-        """The request ends with an error; where a session was opened, its end has told that already."""
+        """Log a refusal; if a session was opened, its end has been logged already."""
         if not self._opened:
             fields = about(
                 event="request_refused", request=self._request_id, peer=self._peer, code=error.code
@@ -47,8 +40,8 @@ class RequestLog:
             _log.warning("the request was refused: %s", error, extra=fields)
 
     @contextmanager
-    def session(self, request: Request, pipeline: str) -> Iterator[None]:
-        """While the session is open."""
+    def session(self, request: Request, pipeline: str, clock: RequestClock) -> Iterator[None]:
+        """Log the opening of a session, and its end when the context is left."""
         self._opened = True
         fields = about(
             event="session_opened",
@@ -64,23 +57,20 @@ class RequestLog:
             yield
             level, reason = logging.INFO, self._finish_reason
         except asyncio.CancelledError:
-            # A client that has the last event may hang up before its being sent is over.
+            # A client that has the last event may hang up before this side knows that it was sent.
             level, reason = logging.INFO, self._finish_reason or "the client went away"
             raise
         except BaseException as error:
             reason = str(error) or type(error).__name__
             raise
         finally:
-            self._closed(level, reason, request.session, pipeline)
-
-    def _closed(self, level: int, reason: str, session: str, pipeline: str) -> None:
-        fields = about(
-            event="session_closed",
-            pipeline=pipeline,
-            session=session,
-            reason=reason,
-            new_tokens=self._new_tokens,
-            first_token_s=self._first_token_s,
-            seconds=time.monotonic() - self._arrived,
-        )
-        _log.log(level, "a session has ended", extra=fields)
+            fields = about(
+                event="session_closed",
+                pipeline=pipeline,
+                session=request.session,
+                reason=reason,
+                new_tokens=clock.num_tokens,
+                first_token_s=clock.ttft_s,
+                seconds=time.monotonic() - self._arrived,
+            )
+            _log.log(level, "a session has ended", extra=fields)

@@ -1,49 +1,55 @@
-"""`flowedge cluster`: making a cluster, and saying who belongs to it."""
+"""`flowedge cluster`: making a cluster, and managing its members."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    import datetime
+from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.cli.screens.tables import plain_table
+from flowedge.core.errors import BadRequestError
+from flowedge.net.address import host_ip, join_address
+from flowedge.security.authority.authority import JOINING, Authority
+from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
+from flowedge.security.authority.member_ledger import IssuedCertificate
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.system.sd_notify import READY, Notifier
+from flowedge.system.state_dir import state_dir
 
-    from flowedge.security.credentials.certificate_role import CertificateRole
-
-cluster = typer.Typer(help="Make a cluster and say who belongs to it.", no_args_is_help=True)
+cluster = typer.Typer(help="Make a cluster and manage its members.", no_args_is_help=True)
 
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="Directory of the CA; the state directory if not given.")
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PIPED_WIDTH = 120  # columns
 
 
 @cluster.command()
 def init(
-    name: Annotated[str, typer.Argument(help="What to call the cluster.")],
+    name: Annotated[str, typer.Argument(help="Name of the cluster.")],
     directory: Dir = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65534, help="Port that devices join at; the next is for renewals.")
+        int, typer.Option(min=1, max=65534, help="Port that devices join at; the next port is for renewals.")
     ] = 7443,
     lifetime: Annotated[
-        str, typer.Option(help="Of a device's certificate, such as 90d; renewed after two thirds of it.")
+        str, typer.Option(help="Lifetime of certificates, such as 90d; they are renewed after two thirds.")
     ] = "90d",
 ) -> None:
-    """Make a cluster: a CA, and an admin's identity for this machine. Nothing is overwritten."""
-    import datetime  # noqa: PLC0415
-
-    from flowedge.net.address import join_address  # noqa: PLC0415
-    from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
+    """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
     state = directory or state_dir()
     authority = Authority.create(
         state,
         name,
-        now=datetime.datetime.now(datetime.timezone.utc),
+        now=_now(),
         addresses=[join_address("127.0.0.1", port)],
         port=port,
         life=_duration(lifetime),
@@ -55,25 +61,13 @@ def init(
 @cluster.command()
 def serve(
     directory: Dir = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; every network of this machine unless told otherwise.")
-    ] = "0.0.0.0",
+    host: Annotated[str, typer.Option(help="Address to listen on; by default all networks.")] = "0.0.0.0",
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
     ] = False,
 ) -> None:
-    """Run the service that devices join, renew and fetch the revocation list at, on the machine of the CA."""
-    import logging  # noqa: PLC0415
-
-    from flowedge.net.address import host_ip  # noqa: PLC0415
-    from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.security.authority.enrolment_service import serve_authority  # noqa: PLC0415
-    from flowedge.system.sd_notify import READY, Notifier  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
+    """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
     if exit_with_parent:
-        from flowedge.cli.orphan import stop_when_input_closes  # noqa: PLC0415
-
         stop_when_input_closes()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     authority = Authority.open(directory or state_dir())
@@ -85,30 +79,21 @@ def token(
     role: Annotated[
         str, typer.Option(help="agent; draft-node, which may lead pipelines as well; client; admin.")
     ] = "agent",
-    ttl: Annotated[str, typer.Option(help="How long it is good for: 90s, 15m, 1h.")] = "15m",
-    name: Annotated[str, typer.Option(help="For a member of this name alone.")] = "",
+    ttl: Annotated[str, typer.Option(help="How long the token is valid: 90s, 15m, 1h.")] = "15m",
+    name: Annotated[str, typer.Option(help="Only a member of this name may use the token.")] = "",
     address: Annotated[
         list[str] | None,
-        typer.Option(
-            help="HOST[:PORT] at which devices reach this machine, may be repeated; its own addresses if "
-            "not given."
-        ),
+        typer.Option(help="HOST[:PORT] of this machine for devices, repeatable; by default its addresses."),
     ] = None,
     directory: Dir = None,
 ) -> None:
     """Print a token with which one device can join, once."""
-    import datetime  # noqa: PLC0415
-
-    from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.security.authority.enrolment_service import service_addresses  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
     authority = Authority.open(directory or state_dir())
     made = authority.new_token(
         _role(role),
         _duration(ttl),
         service_addresses(address or [], authority.port),
-        now=datetime.datetime.now(datetime.timezone.utc),
+        now=_now(),
         name=name,
     )
     print(made.encode())
@@ -118,40 +103,56 @@ def token(
 def list_members(
     directory: Dir = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Certificates that have expired or been renewed as well.")
+        bool, typer.Option("--all", help="List certificates that have expired or been renewed as well.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the members: name, role, serial number of the certificate, expiry, whether it is revoked."""
-    from flowedge.cli.screens.members_screen import show_members  # noqa: PLC0415
-    from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
-    authority = Authority.open(directory or state_dir())
-    show_members(authority.certificates(), everything=everything, as_json=as_json)
+    certificates = Authority.open(directory or state_dir()).certificates()
+    rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = plain_table("name", "role", "serial", "expires", "state")
+    for row in rows:
+        table.add_row(*row.values())
+    Console(width=None if Console().is_terminal else _PIPED_WIDTH).print(table)
 
 
 @cluster.command()
 def revoke(
-    target: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="Of the member or the certificate.")],
+    target: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="A member, or a certificate.")],
     directory: Dir = None,
 ) -> None:
-    """Shut a member out: agents learn of it when they next fetch the list, within a minute or so."""
-    import datetime  # noqa: PLC0415
-
-    from flowedge.security.authority.authority import Authority  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
-    authority = Authority.open(directory or state_dir())
-    for revoked in authority.revoke(target, datetime.datetime.now(datetime.timezone.utc)):
+    """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
+    for revoked in Authority.open(directory or state_dir()).revoke(target, _now()):
         print(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
 
 
+def _latest(certificates: Sequence[IssuedCertificate]) -> list[IssuedCertificate]:
+    """Return the latest certificate of each name, sorted by name."""
+    by_name = {issued.name: issued for issued in sorted(certificates, key=lambda issued: issued.issued)}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _row(issued: IssuedCertificate) -> dict[str, str]:
+    state = "valid" if issued.expires > _now() else "expired"
+    if issued.revoked is not None:
+        state = f"revoked {issued.revoked:%Y-%m-%d %H:%M}"
+    return {
+        "name": issued.name,
+        "role": issued.role.value,
+        "serial": f"{issued.serial:x}",
+        "expires": f"{issued.expires:%Y-%m-%d %H:%M}",
+        "state": state,
+    }
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
 def _duration(text: str) -> datetime.timedelta:
-    import datetime  # noqa: PLC0415
-
-    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
-
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text)
     if match is None:
         raise BadRequestError(f"{text!r} is no duration; write it as 90s, 15m, 12h or 90d")
@@ -159,9 +160,6 @@ def _duration(text: str) -> datetime.timedelta:
 
 
 def _role(text: str) -> CertificateRole:
-    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
-    from flowedge.security.authority.authority import JOINING  # noqa: PLC0415
-
     for role in JOINING:
         if role.value == text:
             return role

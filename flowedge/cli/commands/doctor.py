@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
-from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
-
-if TYPE_CHECKING:
-    from flowedge.doctor.checks.clocks import Validity
-    from flowedge.doctor.examination import Examination
-    from flowedge.doctor.finding import Finding
+from flowedge.agent.config.loading import load_config
+from flowedge.cli.options import AsJson, split_peers
+from flowedge.cli.screens.device_table import PIPED_WIDTH
+from flowedge.cli.screens.tables import output_console
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.doctor.clocks import Validity
+from flowedge.doctor.examination import Examination
+from flowedge.doctor.finding import Finding, exit_code
+from flowedge.net.address import WILDCARDS, join_address
+from flowedge.security.process import current
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def doctor(
     peers: Annotated[
-        str | None,
-        typer.Option(
-            "--peer", help="Look at these agents (host:port,...) too, besides those that are found."
-        ),
+        str | None, typer.Option("--peer", help="Agents (host:port,...) to examine beside those found.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
     slow: Annotated[float, typer.Option(min=0, help="Mbit/s below which a link is slow.")] = 50.0,
     rate: Annotated[
-        bool, typer.Option(help="Measure links between this device's idle agent and others.")
+        bool, typer.Option(help="Measure links between this device's idle agent and other idle agents.")
     ] = True,
-    libraries: Annotated[
-        bool, typer.Option(help="Try PyTorch and bitsandbytes, which takes seconds.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    libraries: Annotated[bool, typer.Option(help="Try PyTorch and bitsandbytes, for seconds.")] = True,
+    as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Look for what keeps devices from working together: network, clocks, versions, libraries, memory.
+    """Find what keeps devices from working together: network, clocks, versions, libraries, memory.
 
-    Exits with 0 when nothing was found or what was found is only worth knowing, with 4 for warnings, and with
-    1 for errors.
+    Exits with 1 if there is an error, with 4 if there are warnings, otherwise with 0.
     """
-    import json  # noqa: PLC0415
-
-    from rich.console import Console  # noqa: PLC0415
-
-    from flowedge.doctor.finding import exit_code  # noqa: PLC0415
-
-    choose_identity(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure)
     examination = _examination(peers, timeout, slow, rate, libraries)
-    console = Console(stderr=True)
-    with console.status("looking") as status:
-        found = examination.run(lambda text: status.update(f"looking at {text}"))
+    with Console(stderr=True).status("examining") as status:
+        found = examination.run(lambda text: status.update(f"examining {text}"))
     if as_json:
         print(json.dumps({"findings": [finding.to_json() for finding in found]}, indent=2))
     else:
@@ -59,14 +53,11 @@ def doctor(
 
 
 def _examination(peers: str | None, timeout: float, slow: float, rate: bool, libraries: bool) -> Examination:
-    from flowedge.agent.config.loading import load_config  # noqa: PLC0415
-    from flowedge.cli.options import split_peers  # noqa: PLC0415
-    from flowedge.doctor.examination import Examination  # noqa: PLC0415
-    from flowedge.net.address import WILDCARDS, join_address  # noqa: PLC0415
-
     config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
+    store = current().store
+    holder = None if store is None else store.credentials.holder
     return Examination(
         config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
@@ -77,31 +68,16 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         libraries=libraries,
         cache_dir=config.cache.dir,
         cache_gib=config.cache.gib,
-        validity=_validity(),
+        validity=None if holder is None else Validity(holder.not_before, holder.not_after),
     )
 
 
-def _validity() -> Validity | None:
-    from flowedge.doctor.checks.clocks import Validity  # noqa: PLC0415
-    from flowedge.security.process import current  # noqa: PLC0415
-
-    store = current().store
-    if store is None:
-        return None
-    holder = store.credentials.holder
-    return Validity(holder.not_before, holder.not_after)
-
-
 def _print(found: list[Finding]) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-
-    from flowedge.cli.screens.device_table import console  # noqa: PLC0415
-
-    screen = console()
+    console = output_console(PIPED_WIDTH)
     for finding in found:
         severity = finding.kind.severity.value
         mark = f"[{_STYLES[severity]}]{severity}[/] {finding.kind.code}"
-        screen.print(f"{mark}: {escape(finding.device)}: {escape(finding.detail)}", soft_wrap=True)
-        screen.print(f"    {escape(finding.kind.remedy)}", soft_wrap=True)
+        console.print(f"{mark}: {escape(finding.device)}: {escape(finding.detail)}", soft_wrap=True)
+        console.print(f"    {escape(finding.kind.remedy)}", soft_wrap=True)
     if not found:
-        screen.print("Nothing was found that keeps devices from working together.")
+        console.print("Nothing was found that keeps devices from working together.")

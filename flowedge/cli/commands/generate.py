@@ -7,33 +7,41 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.answers import answer_all
 from flowedge.cli.exits import EXIT_DIFFERENT
-from flowedge.cli.options import BUNDLED, Noise, Quant
-from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+from flowedge.cli.options import (
+    BUNDLED,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    Noise,
+    Quant,
+    Split,
+    choose_drafter,
+    local_path,
+    split_peers,
+)
+from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.prompts import read_prompts
+from flowedge.cli.report import JsonReport
+from flowedge.cli.screens.answer_screen import AnswerScreen
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.client.request import GenerateOptions
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import parse_noise
+from flowedge.strategies.base import HierarchicalStrategy, Strategy
+from flowedge.strategies.registry import make_strategy
 
 
 def generate(
-    model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
-    drafter: Annotated[
-        str | None,
-        typer.Option(
-            help="EAGLE head or small language model: directory or hub id; ngram; none; or several joined "
-            "by +, as in bundled+recall+ngram. The bundled model has bundled, bundled-small, bundled-eagle3."
-        ),
-    ] = None,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
-        int | None,
-        typer.Option(min=1, help="Start so many stage agents and a draft node here, for this run."),
+        int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
     ] = None,
     peers: Annotated[
-        str | None,
-        typer.Option(
-            help="Agents to use, host:port,...: first the draft node, then the stages in layer order."
-        ),
+        str | None, typer.Option(help="Agents as host:port,...: the draft node, then stages in layer order.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Layers of each stage, such as 2,3,3; even if not given.")
-    ] = None,
+    split: Split = None,
     strategy: Annotated[
         str,
         typer.Option(
@@ -45,38 +53,32 @@ def generate(
         str | None,
         typer.Option(
             help="Middle models of pipespec, DIR,..., smallest first: language models with the target's "
-            "tokenizer. Each takes an agent; those of --peers come after the stages."
+            "tokenizer. Each takes an agent; in --peers these agents come after the stages."
         ),
     ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(help="Smallest probability mass to draw from; 1 keeps all tokens.")
-    ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0 keeps all.")] = 0,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the draws; if not given, one is drawn and shown.")
-    ] = None,
+    top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws; drawn and shown if not given.")] = None,
     noise: Annotated[
         Noise,
         typer.Option(
-            help="Above temperature 0, what drafts are ranked by: shared, the noise of the draws as well, or "
-            "plain, how likely tokens are alone. The output is the same."
+            help="What drafts are ranked by above temperature 0: their probability alone (plain), or also "
+            "the noise of the draws (shared). The output is the same."
         ),
     ] = Noise.SHARED,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
     prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
     prompts: Annotated[
-        Path | None,
-        typer.Option(help='File, a JSON object a line: "prompt", or "turns", of which the first is used.'),
+        Path | None, typer.Option(help='File of JSON lines with "prompt", or "turns" (the first is used).')
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole."),
+        bool, typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole.")
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File to write what came out and what it took to.")
+        Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
     cluster_dir: ClusterDir = None,
@@ -87,24 +89,8 @@ def generate(
     Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
     """
-    from flowedge.cli.answers import answer_all  # noqa: PLC0415
-    from flowedge.cli.options import (  # noqa: PLC0415
-        default_drafter,
-        local_drafter,
-        local_path,
-        middle_models,
-        split_peers,
-    )
-    from flowedge.cli.pipelines import PipelineRequest, open_pipeline  # noqa: PLC0415
-    from flowedge.cli.prompts import read_prompts  # noqa: PLC0415
-    from flowedge.cli.report import JsonReport  # noqa: PLC0415
-    from flowedge.cli.screens.answer_screen import AnswerScreen  # noqa: PLC0415
-    from flowedge.client.request import GenerateOptions  # noqa: PLC0415
-    from flowedge.core.request import parse_noise  # noqa: PLC0415
-    from flowedge.strategies.registry import make_strategy  # noqa: PLC0415
-
-    # What is wrong with the options is found before anything is started.
-    middles = middle_models(middle, make_strategy(strategy, {}))
+    # Wrong options are found before anything is started.
+    middles = _middle_models(middle, make_strategy(strategy, {}))
     options = GenerateOptions(
         strategy=strategy,
         max_new_tokens=max_new_tokens,
@@ -117,14 +103,14 @@ def generate(
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(
         model=local_path(model),
-        drafter=local_drafter(default_drafter(model, drafter, strategy)),
+        drafter=choose_drafter(model, drafter, strategy),
         quant=quant.value,
         split=split,
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
     )
-    choose_identity(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
     report = JsonReport(request, options, json_file)
     with (
@@ -134,3 +120,14 @@ def generate(
         answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+    if not models:
+        raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
+    if not isinstance(strategy, HierarchicalStrategy):
+        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
+    return models

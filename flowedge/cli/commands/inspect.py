@@ -1,13 +1,19 @@
-"""`flowedge inspect`: what a model takes, and what fits where."""
+"""`flowedge inspect`: the sizes of a model, and how many devices it needs."""
 
 from __future__ import annotations
 
-import sys
+import dataclasses
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from flowedge.cli.options import Dtype, Quant
+from flowedge.cli.options import AsJson, Dtype, Quant
+from flowedge.cli.screens.tables import output_console, plain_table
+from flowedge.core.errors import BadRequestError
+from flowedge.placement.fit import Demand, least_devices, most_layers, place
 
 if TYPE_CHECKING:
     from flowedge.models.inspection import ModelSizes
@@ -18,43 +24,43 @@ _PIPED_WIDTH = 120  # columns
 def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, hub id, or bundled.")],
     quant: Annotated[
-        list[Quant] | None, typer.Option(help="Quantisation of the layers, several times for several; all.")
+        list[Quant] | None, typer.Option(help="Quantisation of the layers; repeatable, all if not given.")
     ] = None,
     dtype: Annotated[
-        Dtype, typer.Option(help="Of what is not quantised, and of keys and values.")
+        Dtype, typer.Option(help="Dtype of unquantised weights, and of keys and values.")
     ] = Dtype.FLOAT32,
     devices: Annotated[
         int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
     ] = None,
     memory: Annotated[
-        float | None,
-        typer.Option(min=0.0001, help="GiB of each device that weights and caches may take."),
+        float | None, typer.Option(min=0.0001, help="GiB of each device for weights and caches.")
     ] = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of context to have room for.")] = 4096,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."""
-    import json  # noqa: PLC0415
-
-    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
-    from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.inspection import inspect_checkpoint  # noqa: PLC0415
-
     if devices is not None and memory is None:
         raise BadRequestError("--devices needs --memory, the GiB that each of them has")
     names = list(dict.fromkeys(item.value for item in quant or []))
-    sizes = inspect_checkpoint(Checkpoint.open(model), dtype.value, names)
+    sizes = _sizes(model, dtype.value, names)
     fits = [] if memory is None else _fits(sizes, context, int(memory * 2**30), devices)
     if as_json:
-        print(json.dumps(_document(model, sizes, context, memory, fits), indent=2))
+        content = {"model": model, **dataclasses.asdict(sizes), "context": context}
+        print(json.dumps({**content, "memory_gib": memory, "fits": fits}, indent=2))
     else:
         _print(model, sizes, context, memory, fits)
 
 
-def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
-    """For each quantisation, what one device takes and how many are needed."""
-    from flowedge.placement.fit import Demand, least_devices, most_layers, place  # noqa: PLC0415
+def _sizes(model: str, dtype: str, quants: list[str]) -> ModelSizes:
+    # These import torch, which --help and wrong options need not wait for.
+    from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
+    from flowedge.models.inspection import inspect_checkpoint  # noqa: PLC0415
 
+    return inspect_checkpoint(Checkpoint.open(model), dtype, quants)
+
+
+def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
+    """Return, for each quantisation, how many layers fit on a device and how many devices are needed."""
     rows: list[dict[str, Any]] = []
     kv = sizes.kv_bytes[sizes.dtype] * context
     for quant, layers in sizes.layer_bytes.items():
@@ -78,27 +84,10 @@ def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> 
     return rows
 
 
-def _document(
-    model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
-) -> dict[str, Any]:
-    import dataclasses  # noqa: PLC0415
-
-    return {
-        "model": model,
-        **dataclasses.asdict(sizes),
-        "context": context,
-        "memory_gib": memory,
-        "fits": fits,
-    }
-
-
 def _print(
     model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
 ) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-
-    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    console = output_console(_PIPED_WIDTH)
     stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}"
     count = sizes.parameters
     parameters = "" if count is None else f", {count / 1e6:,.1f} million parameters"
@@ -123,9 +112,10 @@ def _print(
         console.print(_fit_table(fits))
 
 
-def _layer_table(sizes: ModelSizes) -> Any:
-    table = _table("layers in", "a layer", "all layers", "bits a weight")
-    weights = sum(sizes.layer_bytes["none"]) * 8 / _bits(sizes) if "none" in sizes.layer_bytes else None
+def _layer_table(sizes: ModelSizes) -> Table:
+    table = plain_table("layers in", right=("a layer", "all layers", "bits a weight"))
+    bits_each = 32 if sizes.dtype == "float32" else 16
+    weights = sum(sizes.layer_bytes["none"]) * 8 / bits_each if "none" in sizes.layer_bytes else None
     for quant, layers in sizes.layer_bytes.items():
         least, most = min(layers), max(layers)
         layer = _size(most) if least == most else f"{_size(least)} to {_size(most)}"
@@ -135,21 +125,17 @@ def _layer_table(sizes: ModelSizes) -> Any:
     return table
 
 
-def _bits(sizes: ModelSizes) -> int:
-    return 32 if sizes.dtype == "float32" else 16
-
-
-def _kv_table(sizes: ModelSizes, context: int) -> Any:
-    table = _table("keys and values in", "a token, a layer", "a token", f"{context} tokens")
+def _kv_table(sizes: ModelSizes, context: int) -> Table:
+    columns = ("a token, a layer", "a token", f"{context} tokens")
+    table = plain_table("keys and values in", right=columns)
     for dtype, size in sizes.kv_bytes.items():
-        table.add_row(
-            dtype, _size(size), _size(size * sizes.num_layers), _size(size * sizes.num_layers * context)
-        )
+        token = size * sizes.num_layers
+        table.add_row(dtype, _size(size), _size(token), _size(token * context))
     return table
 
 
-def _fit_table(fits: list[dict[str, Any]]) -> Any:
-    table = _table("layers in", "layers a device", "devices needed")
+def _fit_table(fits: list[dict[str, Any]]) -> Table:
+    table = plain_table("layers in", right=("layers a device", "devices needed"))
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
         table.add_column(f"split over {asked} devices")
@@ -165,16 +151,6 @@ def _fit_table(fits: list[dict[str, Any]]) -> Any:
                 else [",".join(map(str, split)), _size(max(sizes)), "yes" if row["fits"] else "no"]
             )
         table.add_row(*cells)
-    return table
-
-
-def _table(first: str, *others: str) -> Any:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, header_style="bold")
-    table.add_column(first)
-    for column in others:
-        table.add_column(column, justify="right")
     return table
 
 

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flowedge.security.credentials import enrolment
+from flowedge.security.credentials.join_token import JoinToken
+from flowedge.system.state_dir import state_dir
+
 
 def join(
     token: Annotated[
-        str, typer.Argument(help="What `flowedge cluster token` printed; - reads it from stdin.")
+        str, typer.Argument(help="The token that `flowedge cluster token` printed; - reads it from stdin.")
     ],
     name: Annotated[
-        str | None, typer.Option(help="Of this device in the cluster; the host's name if not given.")
+        str | None, typer.Option(help="Name of this device in the cluster; the host's name if not given.")
     ] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Directory for the identity; the state directory if not given."),
+        Path | None, typer.Option("--dir", help="For the credentials; the state directory if not given.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Give up the identity that is there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
 ) -> None:
-    """Make this device a member of a cluster: its key is made here and stays here. Restart its agent then."""
-    import platform  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-
-    from flowedge.security.credentials.enrolment import join as join_cluster  # noqa: PLC0415
-    from flowedge.security.credentials.join_token import JoinToken  # noqa: PLC0415
-    from flowedge.system.state_dir import state_dir  # noqa: PLC0415
-
+    """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
     parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
     state = directory or state_dir()
-    store = join_cluster(parsed, name or "", platform.node(), state, replace=replace)
-    holder, cluster_info = store.credentials.holder, store.credentials.cluster
+    store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
+    holder, joined = store.credentials.holder, store.credentials.cluster
     print(
-        f"{holder.member} is a member of cluster {cluster_info.name} ({holder.member.cluster}) until "
-        f"{holder.not_after:%Y-%m-%d}, renewed before that; its identity is in {state}"
+        f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
+        f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {state}"
     )

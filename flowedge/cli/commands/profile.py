@@ -1,4 +1,4 @@
-"""`flowedge profile`: measures devices and links for the testbed."""
+"""`flowedge profile`: measures devices and links."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import BUNDLED, Quant
-from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+from flowedge.cli.options import BUNDLED, MODEL_HELP, Quant, choose_drafter, local_path, split_peers
+from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.profiling.measurement import measure_options
+from flowedge.profiling.run import ProfileOptions, run_profile
 
 
 def profile(
@@ -16,51 +19,40 @@ def profile(
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST:PORT]...",
-            help="Idle agents in pipeline order: the draft node, then the stages. None: this machine.",
+            metavar="[HOST:PORT]...", help="Idle agents: the draft node, then the stages. None: this machine."
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="Checkpoint directory, hub id, or the bundled model.")] = BUNDLED,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
     drafter: Annotated[
-        str | None,
-        typer.Option(help="EAGLE head, or none. The bundled model has one of its own."),
+        list[str] | None,
+        typer.Option(help="EAGLE-1/2 head, or none; the bundled model has a head. Repeat it to add recall."),
     ] = None,
     quant: Annotated[Quant, typer.Option(help="Quantisation of the model's layers.")] = Quant.NONE,
     repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="Timings of each thing; the median counts.")
+        int, typer.Option(min=1, max=100, help="Timings of each kind of work; the median counts.")
     ] = 15,
     stack_mib: Annotated[
-        int,
-        typer.Option(
-            min=4,
-            max=1 << 16,
-            help="MiB of weights of the layers for the roofline; more than the caches hold.",
-        ),
+        int, typer.Option(min=4, max=1 << 16, help="MiB of layers for the roofline; more than caches hold.")
     ] = 256,
-    link_mib: Annotated[int, typer.Option(min=1, max=256, help="MiB that each link is measured with.")] = 32,
+    link_mib: Annotated[int, typer.Option(min=1, max=256, help="MiB sent to measure each link.")] = 32,
     round_trips: Annotated[
-        int, typer.Option(min=1, max=500, help="Small messages there and back for the latency of a link.")
+        int, typer.Option(min=1, max=500, help="Round trips of small messages for the latency of a link.")
     ] = 100,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Measure devices, and the links between them, and write profiles and a scenario that runs on them.
+    """Measure devices and the links between them; write profiles and a scenario that runs on them.
 
-    With hosts each agent measures itself, and each link of the ring, the last stage's back to the draft node
-    included, is measured in its direction. An agent that is part of a pipeline refuses. Whatever else runs on
-    the devices is in the figures.
+    With hosts, each agent measures itself, and each link of the ring is measured in its direction, from the
+    last stage back to the draft node as well. An agent that is part of a pipeline refuses. Other work of the
+    devices shows in the figures.
     """
-    from flowedge.cli.options import default_drafter, local_path, split_peers  # noqa: PLC0415
-    from flowedge.cli.screens.profile_screen import profile_progress, show_profiles  # noqa: PLC0415
-    from flowedge.profiling.measurement import measure_options  # noqa: PLC0415
-    from flowedge.profiling.run import ProfileOptions, run_profile  # noqa: PLC0415
-
     options = ProfileOptions(
         out=out,
         measure=measure_options(
             model=local_path(model),
-            drafter=local_path(default_drafter(model, drafter, "autoregressive")),
+            drafters=choose_drafter(model, drafter, "autoregressive"),
             quant=quant.value,
             repeats=repeats,
             stack_mib=stack_mib,
@@ -70,7 +62,7 @@ def profile(
         round_trips=round_trips,
         force=force,
     )
-    choose_identity(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure)
     with profile_progress() as progress:
         profiled = run_profile(options, progress)
     show_profiles(profiled)

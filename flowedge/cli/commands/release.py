@@ -1,4 +1,4 @@
-"""`flowedge release`: frees agents from the pipeline they are part of."""
+"""`flowedge release`: frees agents from the pipeline that they are part of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.trust import ClusterDir, Insecure, choose_identity
+from flowedge.cli.options import split_peers
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.client import assembly
 
 
 def release(
@@ -14,9 +16,6 @@ def release(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Have agents give up their roles and free their memory; what they are generating ends with an error."""
-    from flowedge.cli.options import split_peers  # noqa: PLC0415
-    from flowedge.client.assembly import release as release_roles  # noqa: PLC0415
-
-    choose_identity(cluster_dir, insecure)
-    release_roles(split_peers(agents), pipeline="")
+    """Have agents give up their roles and free their memory; running requests end with an error."""
+    choose_credentials(cluster_dir, insecure)
+    assembly.release(split_peers(agents), pipeline="")

@@ -1,41 +1,40 @@
-"""What a person sees: progress and summaries on stderr, verdicts on stdout beside the text."""
+"""Progress and summaries of answers on standard error, verdicts on standard output beside the text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowedge.cli.measured import DeviceWork, mean
+from flowedge.cli.prompt_answer import PromptAnswer, sum_up
+from flowedge.cli.screens.tables import plain_table
 from flowedge.cli.screens.transfers import transfer_bars
-
-if TYPE_CHECKING:
-    from flowedge.cli.answers import PromptAnswer
-    from flowedge.client.transfer import OnTransfer
+from flowedge.engine.statistics import RequestStatistics, StageUse
+from flowedge.weights.fetch.progress import OnTransfer
 
 _SHOWN_PROMPT = 100  # characters
 
 
 class AnswerScreen:
-    """Writes for people; the text itself goes to stdout as it comes."""
+    """Writes for people; the text of answers goes to standard output elsewhere."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
 
     def progress(self, device: str, message: str) -> None:
-        """What a device is doing."""
+        """Show what a device is doing."""
         self._console.print(Text(f"{device}: {message}", style="dim"), soft_wrap=True)
 
     def transfers(self) -> AbstractContextManager[OnTransfer]:
-        """Shows how far devices are with fetching their weights."""
+        """Show how far devices are with fetching their weights, while the context lasts."""
         return transfer_bars(self._console)
 
     def announce(self, number: int, count: int, prompt: str) -> None:
-        """The prompt that is asked next."""
+        """Show the prompt that is asked next."""
         shown = " ".join(prompt.split())
         if len(shown) > _SHOWN_PROMPT:
             shown = shown[: _SHOWN_PROMPT - 1] + "…"
@@ -43,7 +42,7 @@ class AnswerScreen:
         self._console.print(Text(f"{place}> {shown}", style="bold"), soft_wrap=True)
 
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
-        """What an answer took; in full when it is the only one."""
+        """Show the statistics of an answer, with a table of devices unless there are several answers."""
         self._console.print(Text(_line(answer), style="cyan"), soft_wrap=True)
         if answer.verdict is not None and (several or not answer.verdict.passed):
             self._console.print(Text(answer.verdict.line(), style="dim"), soft_wrap=True)
@@ -51,10 +50,10 @@ class AnswerScreen:
             self._console.print(_devices_table([answer]))
 
     def show_summary(self, answers: Sequence[PromptAnswer]) -> None:
-        """All answers together, when there are several, and the line that says what the check found."""
+        """Show several answers together, and print the line of the check."""
         if len(answers) > 1:
             tokens = sum(len(answer.token_ids) for answer in answers)
-            seconds = sum(answer.measured.total_s for answer in answers)
+            seconds = sum(answer.statistics.total_s for answer in answers)
             rate = f", {tokens / seconds:.1f} tokens/s prefill included" if seconds > 0 else ""
             self._console.print(
                 Text(f"{len(answers)} answers, {tokens} tokens{rate}", style="bold cyan"), soft_wrap=True
@@ -62,43 +61,40 @@ class AnswerScreen:
             self._console.print(_devices_table(answers))
         verdicts = [answer.verdict for answer in answers if answer.verdict is not None]
         if verdicts:
-            from flowedge.cli.check import sum_up  # noqa: PLC0415 (only with --check)
-
             print(sum_up(verdicts).line(), flush=True)
 
 
 def _line(answer: PromptAnswer) -> str:
-    measured = answer.measured
+    statistics, counters = answer.statistics, answer.statistics.counters
     parts = [
         f"{len(answer.token_ids)} tokens ({answer.finish_reason})",
-        f"{measured.tokens_per_s:.1f} tokens/s",
-        f"first token after {measured.ttft_s:.2f} s",
+        f"{statistics.tokens_per_s:.1f} tokens/s",
+        f"first token after {statistics.ttft_s:.2f} s",
     ]
-    if measured.draft_layers:
-        parts.append(f"{mean(measured.accepted_per_round):.2f} tokens a round")
-        parts.append(f"{mean(measured.accepted_per_segment):.2f} a segment")
-    if measured.rollbacks:
-        parts.append(f"rolled back {'+'.join(map(str, measured.rollbacks))} times")
+    if counters.draft_layers:
+        parts.append(f"{fmean(counters.accepted_per_round or [0]):.2f} tokens a round")
+        parts.append(f"{fmean(counters.accepted_per_segment or [0]):.2f} a segment")
+    if counters.rollbacks:
+        parts.append(f"rolled back {'+'.join(map(str, counters.rollbacks))} times")
     parts.append(f"seed {answer.seed}")
     return ", ".join(parts)
 
 
 def _devices_table(answers: Sequence[PromptAnswer]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("device")
-    for column in ("use", "rows computed", "trimmed", "wasted", "MB sent"):
-        table.add_column(column, justify="right")
-    last = answers[-1].measured
-    for index, device in enumerate([last.draft_node, *last.stages, *last.middles]):
-        works = [[a.measured.draft_node, *a.measured.stages, *a.measured.middles][index] for a in answers]
-        sent = sum(a.measured.link_bytes.get(device.device, 0) for a in answers)
+    table = plain_table("device", right=("use", "rows computed", "trimmed", "wasted", "MB sent"))
+    table.pad_edge = False
+    for index, device in enumerate(_devices(answers[-1].statistics)):
+        name = device.report.device
+        reports = [_devices(answer.statistics)[index].report for answer in answers]
+        busy_s = sum(report.busy_s for report in reports)
+        total_s = sum(answer.statistics.total_s for answer in answers)
+        use = busy_s / total_s if total_s > 0 else 0.0
         rows = ["rows_computed", "rows_trimmed", "rows_wasted"] if index else []
-        cells = [str(sum(getattr(work, name) for work in works)) for name in rows] or ["", "", ""]
-        table.add_row(device.device, f"{_use(works, answers):.0%}", *cells, f"{sent / 1e6:.2f}")
+        cells = [str(sum(getattr(report, row) for report in reports)) for row in rows] or ["", "", ""]
+        sent = sum(answer.statistics.link_bytes.get(name, 0) for answer in answers)
+        table.add_row(name, f"{use:.0%}", *cells, f"{sent / 1e6:.2f}")
     return table
 
 
-def _use(works: Sequence[DeviceWork], answers: Sequence[PromptAnswer]) -> float:
-    """Busy seconds over the seconds of all requests."""
-    total = sum(answer.measured.total_s for answer in answers)
-    return sum(work.busy_s for work in works) / total if total > 0 else 0.0
+def _devices(statistics: RequestStatistics) -> list[StageUse]:
+    return [statistics.draft_node, *statistics.stages, *statistics.middles]

@@ -1,38 +1,79 @@
-"""The table of agents, for a person."""
+"""The agents of `flowedge devices`: rows of values for programs, and a table for people."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowedge.cli.screens.device_rows import Row
+from flowedge.cli.screens.tables import plain_table
+from flowedge.client.survey import SurveyedAgent
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.duplicates import duplicates
+from flowedge.profiling.link_rates import LinkRate
 
-_PIPED_WIDTH = 220  # columns; a program that reads the table wants a device a line
+PIPED_WIDTH = 220  # columns
+Row = dict[str, Any]
 
 
-def console() -> Console:
-    """Standard output."""
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] | None = None) -> list[Row]:
+    """Return a row for each agent; sizes in bytes, times in seconds, unknown values are left out.
+
+    rates: the measured links, by the address of the sender.
+    """
+    shared = _duplicate_marks(agents)
+    return [_row(agent, shared.get(agent.address, []), rates) for agent in agents]
 
 
 def device_table(rows: Sequence[Row]) -> Table:
-    """A line an agent; the link's column is there when links were measured."""
+    """Return a table with a line for each agent; it has a column of links if links were measured."""
     with_links = any("link" in row for row in rows)
-    table = Table(box=None, header_style="bold")
     columns = ["name", "kind", "address", "memory free", "role", "block", "version", "round trip"]
-    for column in [*columns, *(["link"] if with_links else []), ""]:
-        table.add_column(column, overflow="fold")
+    table = plain_table(*columns, *(["link"] if with_links else []), "")
     for row in rows:
         cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _memory(row)]
         cells += [row.get("role", "?"), _block(row), row.get("version", "?"), _round_trip(row)]
         cells += [_link(row["link"]) if "link" in row else ""] if with_links else []
         table.add_row(*(escape(str(cell)) for cell in [*cells, _remarks(row)]), style=_style(row))
     return table
+
+
+def _row(agent: SurveyedAgent, shared: list[str], rates: Mapping[str, LinkRate] | None) -> Row:
+    row: Row = {} if agent.advertised is None else _advertised(agent.advertised)
+    if agent.answer is not None:
+        row |= dataclasses.asdict(agent.answer.device)
+        row["round_trip_s"] = agent.answer.round_trip
+    row |= {
+        "address": agent.address,
+        "addresses": list(agent.addresses),
+        "stale": agent.stale,
+        "duplicates": shared,
+        "problem": agent.problem,
+    }
+    if rates is not None and agent.address in rates:
+        row["link"] = dataclasses.asdict(rates[agent.address])
+    return row
+
+
+def _advertised(device: AdvertisedDevice) -> Row:
+    names = ("id", "name", "kind", "memory_total", "protocol_version", "version", "instance")
+    return {name: getattr(device, name) for name in names}
+
+
+def _duplicate_marks(agents: Sequence[SurveyedAgent]) -> dict[str, list[str]]:
+    """Return, by address, what an agent shares with other agents."""
+    marks: dict[str, list[str]] = {}
+    known = [agent for agent in agents if agent.id]
+    for duplicate in duplicates(known):
+        for agent in known:
+            if getattr(agent, duplicate.what) == duplicate.value:
+                own = f"{agent.name} ({agent.address})"
+                others = " and ".join(device for device in duplicate.devices if device != own)
+                marks.setdefault(agent.address, []).append(f"same {duplicate.what} as {others}")
+    return marks
 
 
 def _address(row: Row) -> str:
@@ -69,7 +110,7 @@ def _link(link: dict[str, Any]) -> str:
 
 
 def _remarks(row: Row) -> str:
-    stale = ["stale: nothing heard of it any more"] if row["stale"] else []
+    stale = ["stale: no sign of life any more"] if row["stale"] else []
     return "; ".join([*stale, *row["duplicates"], *([row["problem"]] if row["problem"] else [])])
 
 

@@ -1,49 +1,45 @@
-"""What is being measured, and what came of it, for a person."""
+"""What is being measured, and the profiles that were written, for people."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 from rich.table import Table
 
+from flowedge.cli.screens.tables import output_console, plain_table
+from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.profile_documents import FittedDevice
-from flowedge.profiling.run import Profiled, ProfileProgress
+from flowedge.profiling.documents.measured_profiles import FittedDevice
+from flowedge.profiling.run import Profiled
 
 _SHOWN_ROWS = (1, 16, 128)
 _SHOWN_NODES = 10
-_PIPED_WIDTH = 200  # columns; a program that reads the table wants a device a line
-
-
-class _ProfileScreen(ProfileProgress):
-    def __init__(self, console: Console, status: Status) -> None:
-        self._console = console
-        self._status = status
-        self._device = ""
-
-    def say(self, device: str, text: str) -> None:
-        if device != self._device and not self._console.is_terminal:
-            self._console.print(f"{device}: {text}", markup=False, highlight=False)
-        self._device = device
-        self._status.update(escape(f"{device}: {text}"))
+_PIPED_WIDTH = 200  # columns
 
 
 @contextmanager
-def profile_progress() -> Iterator[ProfileProgress]:
-    """A line on standard error that says what is measured now; where that is no terminal, a line a device."""
+def profile_progress() -> Iterator[OnProgress]:
+    """Show what is measured now on standard error; where that is no terminal, a line for each device."""
     console = Console(stderr=True)
+    latest = ""
+
+    def show(device: str, text: str) -> None:
+        nonlocal latest
+        if device != latest and not console.is_terminal:
+            console.print(f"{device}: {text}", markup=False, highlight=False)
+        latest = device
+        status.update(escape(f"{device}: {text}"))
+
     with console.status("asking the agents") as status:
-        yield _ProfileScreen(console, status)
+        yield show
 
 
 def show_profiles(profiled: Profiled) -> None:
-    """Tables of devices and links, and how to run the scenario, on standard output."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    """Print tables of devices and links, and the path of the scenario."""
+    console = output_console(_PIPED_WIDTH)
     console.print(_devices_table(profiled.devices))
     if profiled.links:
         console.print(_links_table(profiled.links))
@@ -51,8 +47,6 @@ def show_profiles(profiled: Profiled) -> None:
 
 
 def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("device", overflow="fold")
     shown = [f"layer, {rows} rows" if rows > 1 else "layer, 1 row" for rows in _SHOWN_ROWS]
     columns = [
         "memory GiB",
@@ -64,10 +58,9 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
         *shown,
         f"draft layer, {_SHOWN_NODES} nodes",
     ]
-    for column in columns:
-        table.add_column(column, justify="right")
-    for one in devices:
-        profile, measured = one.profile, one.profile.measured
+    table = plain_table("device", right=columns)
+    for device in devices:
+        profile, measured = device.profile, device.profile.measured
         four_bit = profile.dequantise_gweights_s
         cells = [
             f"{profile.memory_gib:.1f}",
@@ -75,7 +68,7 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
             f"{profile.tflops:.3g}",
             f"{profile.layer_overhead_ms:.3g}",
             "-" if four_bit is None else f"{four_bit:.3g}",
-            f"±{one.roofline.error:.0%}",
+            f"±{device.roofline.error:.0%}",
         ]
         layers = measured.layer_ms if measured is not None else {}
         cells += [f"{layers[rows]:.3g} ms" if rows in layers else "-" for rows in _SHOWN_ROWS]
@@ -87,10 +80,7 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
 
 
 def _links_table(links: tuple[LinkProfile, ...]) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("link", overflow="fold")
-    table.add_column("Mbit/s", justify="right")
-    table.add_column("latency ms", justify="right")
+    table = plain_table("link", right=("Mbit/s", "latency ms"))
     for link in links:
         table.add_row(escape(link.title), f"{link.mbps:.4g}", f"{link.latency_ms:.3g}")
     return table

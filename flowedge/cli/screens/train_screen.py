@@ -1,4 +1,4 @@
-"""How far a training is, for a person."""
+"""Progress of a training, for people."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class _TrainScreen(TrainingObserver):
         self._bar = bar
         self._task = bar.add_task("loading", total=None, detail="")
         self._what = "loading"
-        self._began: tuple[float, int] | None = (
-            None  # time and tokens trained on before this run's second step
-        )
-        self.kept: int | None = None
+        # Time and tokens at this run's first step, from which on the rate is measured.
+        self._began: tuple[float, int] | None = None
+        self.saved_step: int | None = None
 
     def say(self, line: str) -> None:
         self._bar.console.print(line, highlight=False)
@@ -38,14 +37,14 @@ class _TrainScreen(TrainingObserver):
         began, tokens = self._began
         elapsed = monotonic() - began
         rate = f"{(progress.tokens - tokens) / elapsed:.0f} tok/s" if elapsed > 0 else ""
-        # EAGLE-3 has no loss of features.
+        # EAGLE-3 has no loss on features.
         losses = f"L1 {progress.feature_loss:.3f}, " if progress.feature_loss else ""
         losses += f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}"
         detail = f"step {progress.step}, {losses}, {rate}"
         self._show("training", share, 1.0, detail)
 
     def saved(self, step: int) -> None:
-        self.kept = step
+        self.saved_step = step
 
     def _show(self, what: str, done: float, total: float, detail: str) -> None:
         if what != self._what:
@@ -57,9 +56,9 @@ class _TrainScreen(TrainingObserver):
 
 @contextmanager
 def train_screen(out: Path) -> Iterator[TrainingObserver]:
-    """A progress bar with the losses and the time left, on standard error.
+    """Show a progress bar with losses and remaining time on standard error.
 
-    It says what is kept when the training is interrupted or a device is lost.
+    When the training is interrupted or a device is lost, the latest saved step is shown.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -74,12 +73,12 @@ def train_screen(out: Path) -> Iterator[TrainingObserver]:
         try:
             yield screen
         except (KeyboardInterrupt, DeviceError, DeadlineError):
-            kept = (
+            saved = (
                 "this run has trained nothing"
-                if screen.kept is None
-                else f"step {screen.kept} is kept in {out}"
+                if screen.saved_step is None
+                else f"step {screen.saved_step} is saved in {out}"
             )
             screen.say(
-                f"stopped; {kept}. The same command goes on from there, with --restart it begins anew."
+                f"stopped; {saved}. The same command goes on from there, with --restart it begins anew."
             )
             raise

@@ -1,4 +1,4 @@
-"""Bars of weights that are being fetched: one a device, with rate and time left."""
+"""Progress bars of weights that are being fetched: a bar for each device, with rate and remaining time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from flowedge.client.transfer import OnTransfer, Transfer
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
-_LINE_S = 5.0  # between two lines of a device, where there is no terminal to draw bars on
+_LINE_S = 5.0  # between two lines of a device where there is no terminal
 
 
 class TransferBars:
-    """Draws on a terminal; elsewhere writes a line for each device now and then."""
+    """Draws bars on a terminal; elsewhere writes a line for each device every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -37,37 +37,37 @@ class TransferBars:
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._told: dict[str, float] = {}
+        self._written: dict[str, float] = {}
 
-    def show(self, device: str, transfer: Transfer) -> None:
-        """How far a device is."""
+    def show(self, device: str, progress: FetchProgress) -> None:
+        """Show how far a device is."""
         if not self._console.is_terminal:
-            self._write(device, transfer)
+            self._write(device, progress)
             return
         if device not in self._tasks:
             if not self._tasks:
                 self._bars.start()
-            self._tasks[device] = self._bars.add_task(device, total=transfer.total)
-        self._bars.update(self._tasks[device], completed=transfer.done, total=transfer.total)
-        if transfer.done >= transfer.total:
+            self._tasks[device] = self._bars.add_task(device, total=progress.total)
+        self._bars.update(self._tasks[device], completed=progress.done, total=progress.total)
+        if progress.done >= progress.total:
             self._bars.remove_task(self._tasks.pop(device))
             if not self._tasks:
                 self._bars.stop()
 
     def stop(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         if self._tasks:
             self._bars.stop()
 
-    def _write(self, device: str, transfer: Transfer) -> None:
+    def _write(self, device: str, progress: FetchProgress) -> None:
         now = time.monotonic()
-        if now - self._told.setdefault(device, now) < _LINE_S:
+        if now - self._written.setdefault(device, now) < _LINE_S:
             return
-        self._told[device] = now
-        left = "" if transfer.left_s is None else f", {transfer.left_s:.0f} s left"
+        self._written[device] = now
+        left = "" if progress.left_s is None else f", {progress.left_s:.0f} s left"
         self._console.print(
-            f"{device}: {transfer.done / 2**20:.0f} of {transfer.total / 2**20:.0f} MiB, "
-            f"{transfer.rate / 2**20:.1f} MiB/s{left}",
+            f"{device}: {progress.done / 2**20:.0f} of {progress.total / 2**20:.0f} MiB, "
+            f"{progress.rate / 2**20:.1f} MiB/s{left}",
             markup=False,
             soft_wrap=True,
         )
@@ -75,7 +75,7 @@ class TransferBars:
 
 @contextmanager
 def transfer_bars(console: Console | None = None) -> Iterator[OnTransfer]:
-    """What shows transfers until the context ends: on standard error when no console is given."""
+    """Yield a function that shows transfers until the context ends, on standard error by default."""
     bars = TransferBars(console or Console(stderr=True, highlight=False))
     try:
         yield bars.show

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -24,9 +24,9 @@ from flowedge.protocol import wire
 from flowedge.security.tls.channels import open_channel
 
 SERVICE = "flowedge.v1.Pipeline"
-PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: which pipeline the stream belongs to
-DEVICE_KEY = "flowedge-device-bin"  # metadata both ways: the name of the device, UTF-8
-ROUTE_KEY = "flowedge-route"  # metadata of the caller towards the draft node: the route it is the end of
+PIPELINE_KEY = "flowedge-pipeline"  # metadata of the caller: id of the pipeline of the stream
+DEVICE_KEY = "flowedge-device-bin"  # metadata of both sides: the name of the device, UTF-8
+ROUTE_KEY = "flowedge-route"  # metadata of a last stage, towards the draft node: the number of its route
 
 Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
@@ -34,29 +34,34 @@ _log = logging.getLogger(__name__)
 
 
 class LinkKind(str, Enum):
-    """The two ways a message can take; the values are the methods of the Pipeline service."""
+    """The ways by which a message reaches a device."""
 
-    IN_BAND = "InBand"
-    EXPRESS = "Express"
+    IN_BAND = "InBand"  # from the device before it in the pipeline
+    EXPRESS = "Express"  # from the draft node
+    REPLY = "Reply"  # back from the device after it, such as a credit
 
     @property
     def label(self) -> str:
-        """The name that metrics have for it."""
+        """The name of the kind in metrics."""
         return self.name.lower()
+
+
+STREAM_METHODS = (LinkKind.IN_BAND, LinkKind.EXPRESS)  # their values are the Pipeline service's methods
 
 
 @dataclass(frozen=True)
 class LinkEvents:
-    """What a link tells its owner, on the event loop."""
+    """The functions by which a link tells its owner of an event; called on the event loop."""
 
     on_message: Callable[[Message], None]
-    on_lost: Callable[[DeviceLostError], None]  # at most once, never after close()
+    on_lost: Callable[[DeviceLostError], None]  # called at most once, never after close()
 
 
 class OutLink:
     """An open stream to a device, on a connection of its own.
 
-    `peer` is the device's name, as it gave it when the stream was accepted.
+    Attributes:
+        peer: the name that the device gave when it accepted the stream.
     """
 
     def __init__(
@@ -66,11 +71,11 @@ class OutLink:
         peer: str,
         events: LinkEvents,
         settings: LinkSettings,
-        lane: LinkKind,
+        kind: LinkKind,
         observer: LiveObserver,
     ) -> None:
         self.peer = peer
-        self._lane = lane.label
+        self._label = kind.label
         self._observer = observer
         self._channel = channel
         self._call = call
@@ -86,7 +91,7 @@ class OutLink:
     async def open(
         cls,
         address: str,
-        lane: LinkKind,
+        kind: LinkKind,
         *,
         pipeline: str,
         device: str,
@@ -97,17 +102,20 @@ class OutLink:
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
 
-        route: towards the draft node, 0 from the target's last stage, the number of a middle model from that.
+        Args:
+            pipeline: id of the pipeline that the stream is for.
+            route: the route whose last stage this device is; only the draft node reads it.
 
-        Raises DeviceLostError when nobody answers within `connect_s`, or the FlowEdgeError that the other
-        side refuses the stream with.
+        Raises:
+            DeviceLostError: when nobody answers within `connect_s`.
+            FlowEdgeError: the error by which the other side refuses the stream.
         """
         channel = await open_channel(address, settings.channel_options)
         metadata = grpc.aio.Metadata(
             (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
         )
         # Without a serialiser, frames stay bytes.
-        call: Call = channel.stream_stream(f"/{SERVICE}/{lane.value}")(metadata=metadata)
+        call: Call = channel.stream_stream(f"/{SERVICE}/{kind.value}")(metadata=metadata)
         try:
             accepted = await within(settings.connect_s, call.initial_metadata(), "no answer")
             peer = _device_name(accepted)
@@ -122,14 +130,16 @@ class OutLink:
         except BaseException:
             await channel.close()
             raise
-        return cls(channel, call, peer, events, settings, lane, observer)
+        return cls(channel, call, peer, events, settings, kind, observer)
 
     async def send(self, message: Message, departed: float = 0.0) -> int:
-        """Send a message; returns its bytes when the transport has taken it.
+        """Send a message; return its size in bytes when the transport has taken it.
 
-        departed: when it was due to have left, for a receiver that emulates a device (see wire.encode).
+        Args:
+            departed: when it was due to leave, for a receiver that emulates a device (see wire.encode).
 
-        Raises DeviceLostError when the link is lost, or closed, before that.
+        Raises:
+            DeviceLostError: when the link is lost or closed before that.
         """
         data = wire.encode(message, departed)
         async with self._writing:
@@ -139,7 +149,7 @@ class OutLink:
                     raise self._ended
                 await self._call.write(data)
             except asyncio.CancelledError:
-                # gRPC also raises this when it was the call that was cancelled, and not this task.
+                # gRPC raises it also when the call was cancelled, and not this task.
                 if self._ended is None:
                     raise
                 raise self._ended from None
@@ -148,11 +158,11 @@ class OutLink:
                 raise self._ended or DeviceLostError(self.peer, _reason(error)) from error
             finally:
                 self._sending_since = None
-        self._observer.sent(self._lane, len(data))
+        self._observer.sent(self._label, len(data))
         return len(data)
 
     async def close(self) -> None:
-        """End the stream and the connection; the owner hears nothing of it."""
+        """End the stream and the connection. The owner is not told."""
         if self._ended is None:
             self._ended = DeviceLostError(self.peer, "the link was closed by this side")
         for task in self._tasks:
@@ -169,7 +179,7 @@ class OutLink:
                     self._lose("it closed the connection")
                     return
                 self._heard = time.monotonic()
-                self._observer.received(self._lane, len(data))
+                self._observer.received(self._label, len(data))
                 self._take(data)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._lose(_reason(error))
@@ -186,7 +196,7 @@ class OutLink:
             self._events.on_message(message)
 
     async def _beat(self) -> None:
-        """Sends heartbeats, and watches that the peer is heard and takes what it is sent."""
+        """Send heartbeats, and lose the link when the peer is silent or takes no data."""
         settings = self._settings
         sequence = 0
         while self._ended is None:
@@ -202,12 +212,12 @@ class OutLink:
                 await self._send_heartbeat(sequence)
 
     async def _send_heartbeat(self, sequence: int) -> None:
-        # With a deadline, so that a peer that stopped reading does not stop the watch as well.
+        # With a deadline, because a peer that stopped reading must not block `_beat`.
         sending = asyncio.ensure_future(self.send(Heartbeat(sequence)))
         try:
             done, _ = await asyncio.wait({sending}, timeout=self._settings.silence_s)
         except asyncio.CancelledError:
-            # The link is being closed: what the sending ends with is nobody's any more.
+            # The link is being closed: the outcome of the sending is of no use any more.
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             raise
@@ -224,8 +234,12 @@ class OutLink:
         self._events.on_lost(self._ended)
 
 
+OpenLink: TypeAlias = Callable[[LinkEvents], Awaitable[OutLink]]
+"""Opens a link whose address and settings the function knows; raises what OutLink.open raises."""
+
+
 async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exception:
-    """Why a call without the agent's metadata has ended."""
+    """Return the error of a call that ended without the agent's metadata."""
     try:
         await within(settings.connect_s, call.read(), "no status")
     except grpc.aio.AioRpcError as error:

@@ -15,7 +15,14 @@ from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, ROUTE_KEY, SERVICE, LinkKind
+from flowedge.live.transport.link import (
+    DEVICE_KEY,
+    PIPELINE_KEY,
+    ROUTE_KEY,
+    SERVICE,
+    STREAM_METHODS,
+    LinkKind,
+)
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
@@ -25,13 +32,17 @@ _log = logging.getLogger(__name__)
 
 
 class InStream:
-    """One stream from a peer, as its owner sees it; `departed` is the latest message's (see wire.encode).
+    """One stream from a peer.
 
-    `route` is what the peer says that it is the end of (see OutLink.open).
+    Attributes:
+        route: the route whose last stage the peer says it is (see OutLink.open).
+        replies: messages that wait to be sent back.
+        ended: why this side ends the stream; None while it does not.
+        departed: when the latest message was due to leave its sender (see wire.encode).
     """
 
-    def __init__(self, lane: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
-        self.lane = lane
+    def __init__(self, kind: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
+        self.kind = kind
         self.peer = peer
         self.route = route
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
@@ -39,11 +50,11 @@ class InStream:
         self.departed = 0.0
 
     def end(self, reason: str) -> None:
-        """Have the stream ended soon, after what waits to be sent."""
+        """Have the stream ended when the waiting replies have been sent."""
         self.ended = self.ended or reason
 
     def reply(self, message: Message) -> None:
-        """Have a message sent back on the stream; never waits. A peer that reads no replies is dropped."""
+        """Have a message sent back, without waiting. The stream of a peer that reads no replies is ended."""
         try:
             self.replies.put_nowait(message)
         except asyncio.QueueFull:
@@ -51,25 +62,25 @@ class InStream:
 
 
 class StreamOwner(Protocol):
-    """What takes the streams of one pipeline; called on the event loop."""
+    """Takes the streams of one pipeline. Its methods are called on the event loop."""
 
     def opened(self, stream: InStream) -> None:
-        """A peer asks for a stream; raise a FlowEdgeError to refuse it."""
+        """Accept a stream that a peer asks for, or refuse it by a FlowEdgeError."""
 
     def received(self, stream: InStream, message: Message) -> None:
-        """A message has come; nothing may be raised."""
+        """Take in a message. Must not raise."""
 
     def malformed(self, stream: InStream, error: wire.FrameError) -> None:
-        """A frame has come that cannot be read; the peer has been sent a Fault already."""
+        """Take note of a frame that cannot be read; the peer has been sent a Fault already."""
 
     def closed(self, stream: InStream, reason: str) -> None:
-        """The stream is over."""
+        """Take note of the end of a stream."""
 
 
 class StreamServer:
-    """Serves the Pipeline service of one device.
+    """The Pipeline service of one device.
 
-    A frame that cannot be read is answered with a Fault for the session it names; it never ends the stream.
+    A frame that cannot be read is answered with a Fault for the session it names. It does not end the stream.
     """
 
     def __init__(
@@ -79,35 +90,35 @@ class StreamServer:
         settings: LinkSettings,
         observer: LiveObserver = UNOBSERVED,
     ) -> None:
-        """`find` gives the owner of a pipeline's streams, or raises a FlowEdgeError."""
+        """find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError."""
         self._device = device
         self._find = find
         self._settings = settings
         self._observer = observer
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handler to add to a grpc.aio server. Frames stay bytes, so that bad ones are ours to answer."""
+        """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
         methods: dict[str, Any] = {
-            lane.value: grpc.stream_stream_rpc_method_handler(self._serve(lane)) for lane in LinkKind
+            kind.value: grpc.stream_stream_rpc_method_handler(self._serve(kind)) for kind in STREAM_METHODS
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _serve(self, lane: LinkKind) -> Callable[..., Any]:
+    def _serve(self, kind: LinkKind) -> Callable[..., Any]:
         async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
             peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(lane, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
+            stream = InStream(kind, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
                 owner = self._find(pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
                 fields = about(
-                    event="stream_refused", pipeline=pipeline, peer=peer, lane=lane.value, code=error.code
+                    event="stream_refused", pipeline=pipeline, peer=peer, lane=kind.value, code=error.code
                 )
-                # A device whose next one is still loading asks again and again.
+                # A stage asks again and again while the next device is still loading.
                 _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)
             await self._run(stream, owner, context)
@@ -130,14 +141,14 @@ class StreamServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             owner.closed(stream, reason)
-        fields = about(event="stream_ended", peer=stream.peer, lane=stream.lane.value, reason=reason)
+        fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
         _log.info("a stream has ended", extra=fields)
         if not context.done():
             await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
 
 
 class _Serving:
-    """The three things that go on while a stream is open; each returns why it has ended."""
+    """The three tasks of an open stream. Each returns the reason for which the stream has ended."""
 
     def __init__(
         self,
@@ -163,7 +174,7 @@ class _Serving:
             if not isinstance(data, bytes):
                 return "the other side closed it"
             self._heard = time.monotonic()
-            self._observer.received(self._stream.lane.label, len(data))
+            self._observer.received(self._stream.kind.label, len(data))
             try:
                 message, self._stream.departed = wire.read(data)
             except wire.FrameError as error:
@@ -175,7 +186,7 @@ class _Serving:
                 self._owner.received(self._stream, message)
 
     def _log_unreadable(self, error: wire.FrameError) -> None:
-        """The 1st, 10th, 100th and so on: a peer must not fill the log."""
+        """Log the 1st, 10th, 100th frame and so on: a peer must not fill the log."""
         self._unreadable += 1
         if str(self._unreadable).strip("0") == "1":
             fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
@@ -188,11 +199,11 @@ class _Serving:
             message = await self._stream.replies.get()
             data = wire.encode(message)
             await self._context.write(data)
-            self._observer.sent(self._stream.lane.label, len(data))
+            self._observer.sent(self._stream.kind.label, len(data))
 
     async def watch(self) -> str:
-        settings, lane = self._settings, self._stream.lane
-        silence = settings.silence_s if lane is LinkKind.EXPRESS else settings.upstream_silence_s
+        settings, express = self._settings, self._stream.kind is LinkKind.EXPRESS
+        silence = settings.silence_s if express else settings.upstream_silence_s
         sequence = 0
         while self._stream.ended is None:
             await asyncio.sleep(settings.heartbeat_s)
@@ -201,5 +212,5 @@ class _Serving:
             if self._stream.replies.empty():
                 sequence += 1
                 self._stream.reply(Heartbeat(sequence))
-        await asyncio.sleep(settings.heartbeat_s)  # for the replies that are on their way
+        await asyncio.sleep(settings.heartbeat_s)  # so that the waiting replies are sent
         return self._stream.ended

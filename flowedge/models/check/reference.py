@@ -33,8 +33,7 @@ from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
 from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
-from flowedge.system.memory_room import read_available_cuda_memory, read_available_memory
-from flowedge.system.memory_sums import gib, require_memory
+from flowedge.system.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
 
 
 @dataclass(frozen=True)

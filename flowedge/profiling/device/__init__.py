@@ -1,0 +1,1 @@
+"""Measuring this device; everything but `device_measurement` imports torch."""

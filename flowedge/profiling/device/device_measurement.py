@@ -1,4 +1,4 @@
-"""A device measured in the compute lane of its agent, or of a command. Imports torch when it is run."""
+"""Measures this device in an agent's compute thread or in a command; imports torch when it is called."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def measure_here(
     options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
 ) -> DeviceMeasurement:
-    """See profiler.profile_device; blocks until all is measured."""
+    """Do what `profiler.profile_device` does, with imports of torch and the draft node's models."""
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
 
     import_libraries()
-    from flowedge.agent.roles.draft_models import DraftModels  # noqa: PLC0415
+    from flowedge.engine.draft_models import DraftModels  # noqa: PLC0415
     from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415
 
     def load_head(checkpoint: Checkpoint) -> HeadExecutor:
-        return DraftModels.load(checkpoint, options.drafter, options.dtype).executor
+        return DraftModels.load(checkpoint, options.drafters, options.dtype).executor
 
     return profile_device(options, name, kind or device_kind(), load_head, tell)

@@ -1,4 +1,4 @@
-"""The time of a draft node's jobs. Imports torch."""
+"""Times the jobs of a draft node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.layers.tensors import to_payload, to_tensor
-from flowedge.profiling.device.timing import median_s
+from flowedge.profiling.device.layer_timing import median_s
 from flowedge.profiling.measurement import DraftTimes
 
 GROWN = (1, 2, 5, 10, 20)  # frontier nodes of a layer
@@ -29,12 +29,16 @@ _SESSION = "measure"
 
 
 def verify_times(executor: HeadExecutor, repeats: int) -> dict[int, float]:
-    """Seconds of verifying a segment by rows, at temperature 0, when ACCEPTED rows below the root hold."""
+    """Return seconds of verifying a segment, by rows, at temperature 0, with ACCEPTED rows below the root."""
     return {rows: _verify_s(executor, rows, repeats) for rows in VERIFIED}
 
 
 def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes:
-    """The drafter's jobs, after `cached` true rows. BadRequestError when it is no EAGLE-1/2 head."""
+    """Time the drafter's jobs after `cached` true rows.
+
+    Raises:
+        BadRequestError: when the drafter is not an EAGLE-1/2 head.
+    """
     drafter = executor.drafter
     if not isinstance(drafter, HeadDrafter) or not isinstance(drafter.head, EagleHead):
         raise BadRequestError("only a drafter that is an EAGLE-1/2 head can be measured; give --drafter none")
@@ -72,7 +76,7 @@ def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
     drawn = executor.head.logits(to_tensor(hidden))
     tokens = np.zeros(rows, dtype=np.int64)
     tokens[1:] = drawn.argmax(dim=-1).numpy()[:-1]
-    if rows > ACCEPTED + 1:  # the walk ends at a node that was not drawn
+    if rows > ACCEPTED + 1:  # the walk has to end at a node that was not drawn
         tokens[ACCEPTED + 1] = (tokens[ACCEPTED + 1] + 1) % executor.head.vocab_size
     positions: IntArray = np.arange(rows, dtype=np.int64)
     job = Verify(_SESSION, SamplingParams(seed=0), hidden, tokens, positions - 1, positions)

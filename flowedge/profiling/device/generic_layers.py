@@ -1,4 +1,4 @@
-"""Decoder layers of given sizes with arbitrary weights: what a device does with models it does not hold."""
+"""Decoder layers of given sizes with arbitrary weights, for timing models that the device does not hold."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from flowedge.profiling.measurement import LayerSizes
 
 HEAD_WIDTH = 64
 MAX_LAYERS = 64
-# Small layers tell the overhead of a layer; large ones, beyond the caches, memory bandwidth and arithmetic.
+# Times of small layers show the overhead of a layer; times of layers larger than the CPU's caches show memory
+# bandwidth and arithmetic.
 HIDDEN_SIZES = (256, 1024, 2048, 4096, 8192)
 SMALLEST = 2
 
 
 def llama_like(hidden: int) -> LayerSizes:
-    """The sizes of a Llama layer of this width: about 11/4 of it in the MLP, every head its own KV head."""
+    """Return the sizes of a Llama layer of this width: 11/4 of it in the MLP, a KV head for each head."""
     heads = hidden // HEAD_WIDTH
     return LayerSizes(hidden=hidden, intermediate=hidden * 11 // 4, heads=heads, kv_heads=heads)
 
 
 def layer_weights(sizes: LayerSizes) -> int:
-    """Weights of the layer's matrices."""
+    """Return the number of weights in the layer's matrices."""
     kv_width = sizes.hidden // sizes.heads * sizes.kv_heads
     return 2 * sizes.hidden * (sizes.hidden + kv_width) + 3 * sizes.hidden * sizes.intermediate
 
 
 def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes, int]]:
-    """Shapes, each with as many layers as fit in `stack_bytes`, MAX_LAYERS at most.
+    """Return shapes with the number of layers that fit in `stack_bytes`, at most MAX_LAYERS.
 
-    Those of which not one fits are left out, apart from the SMALLEST first.
+    A shape of which no layer fits is left out, except the SMALLEST first shapes.
     """
     shapes = []
     for hidden in HIDDEN_SIZES:
@@ -50,7 +51,7 @@ def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes
 def generic_block(
     sizes: LayerSizes, count: int, dtype: torch.dtype, device: torch.device, quant: str = "none"
 ) -> LayerBlock:
-    """A block from the middle of a model of such layers."""
+    """Make a block of `count` layers from the middle of a model: without embedding and final norm."""
     family = FAMILIES["llama"]
     config: Any = family.config(
         hidden_size=sizes.hidden,

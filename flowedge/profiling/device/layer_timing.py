@@ -1,7 +1,9 @@
-"""The time of a block's layers, run as a stage runs them. Imports torch."""
+"""Times a block's layers, which run as a stage runs them."""
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,7 +15,6 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import DropCache, Forward, OpenCache
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.tensors import to_payload
-from flowedge.profiling.device.timing import median_s
 
 _SESSION = "measure"
 
@@ -21,9 +22,11 @@ _SESSION = "measure"
 def layer_times(
     block: LayerBlock, rows: Sequence[int], cached: int, repeats: int, tell: Callable[[int], None]
 ) -> dict[int, float]:
-    """Seconds of one of the block's layers by rows: the stage's whole job over the number of layers.
+    """Return seconds of one layer by rows: the time of the stage's job over the number of layers.
 
-    Each row sees `cached` rows before it. tell: called before each count of rows; what it raises passes.
+    Args:
+        cached: rows in the cache that each row sees.
+        tell: called with each number of rows before its timing; an exception of it ends the timing.
     """
     executor = BlockExecutor(block)
     executor.run(OpenCache(_SESSION, cached + max(rows)))
@@ -38,8 +41,33 @@ def layer_times(
 
 
 def synchronize(device: torch.device) -> Callable[[], object]:
-    """What waits until a device has done what it was given; nothing to wait for on the CPU."""
+    """Return a function that waits until the device has done its work; on the CPU it does nothing."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def median_s(
+    run: Callable[[], object],
+    repeats: int,
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    finish: Callable[[], object] = lambda: None,
+) -> float:
+    """Return the median of `repeats` timings of `run` in seconds, after one or two runs that do not count.
+
+    Args:
+        prepare: called before each run, outside of its time.
+        finish: called after each run, inside of its time, to wait for a GPU.
+    """
+    warm_up = min(repeats, 2)
+    times = []
+    for number in range(warm_up + repeats):
+        prepare()
+        started = time.perf_counter()
+        run()
+        finish()
+        if number >= warm_up:
+            times.append(time.perf_counter() - started)
+    return statistics.median(times)
 
 
 def _forward(block: LayerBlock, rows: int, cached: int) -> Forward:

@@ -1,6 +1,6 @@
-"""Measures a device: the layers of a model, what a draft node does with it, and layers of other sizes.
+"""Measures a device: layers of a model, the work of a draft node with the model, and layers of other sizes.
 
-Imports torch. Everything is measured as agents compute it, by the same executors and with as many threads.
+Everything is computed as agents compute it, by the same executors and with as many threads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from flowedge.profiling.measurement import (
     MeasureOptions,
     ModelTimes,
 )
-from flowedge.system.memory_room import read_available_cuda_memory, read_available_memory
+from flowedge.system.memory import read_available_cuda_memory, read_available_memory
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 CACHED_ROWS = 256
-TIMED_LAYERS = 4  # so that a block's own work is shared out as in a stage of several layers
-FOUR_BIT_ROWS = (2, 16, 64)  # one row is multiplied without unpacking the weights
+TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
+FOUR_BIT_ROWS = (2, 16, 64)  # a single row is multiplied without unpacking the weights
 FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
 PROCESSOR_NAMES = Path("/proc/cpuinfo")
 
@@ -48,13 +48,16 @@ def profile_device(
     load_head: Callable[[Checkpoint], HeadExecutor],
     tell: OnStep,
 ) -> DeviceMeasurement:
-    """Everything there is to measure on this device; takes from seconds to minutes.
+    """Measure this device; takes from seconds to minutes.
 
     Args:
-        load_head: the LM head of a checkpoint, with the drafter if there is one.
-        tell: told what is done next, before each timing; what it raises ends the measurement.
+        load_head: loads the LM head of a checkpoint, with the drafter if there is one.
+        tell: called with what is done next, before each timing; an exception of it ends the measurement.
 
-    Raises BadRequestError, CheckpointError, and CapacityError when not one layer of the model fits.
+    Raises:
+        BadRequestError: when the device has no CUDA, or a profile cannot describe the model.
+        CheckpointError: when the model cannot be read.
+        CapacityError: when not even one layer of the model fits.
     """
     torch.set_num_threads(options.threads)
     if options.compute == "cuda" and not torch.cuda.is_available():
@@ -139,15 +142,16 @@ def _sizes(checkpoint: Checkpoint) -> LayerSizes:
 def _load_layers(
     options: MeasureOptions, checkpoint: Checkpoint, device: torch.device, available: int
 ) -> LayerBlock:
-    """As many layers as fit in half the memory, TIMED_LAYERS at most, from the middle of the model."""
+    """Load layers from the middle of the model: as many as fit in half the memory, at most TIMED_LAYERS."""
     dtype, quant = torch_dtype(options.dtype), options.quant
     total = int(checkpoint.config.num_hidden_layers)
-    one = LayerBlock.required_bytes(checkpoint, total // 2, total // 2 + 1, quant=quant, dtype=dtype)
-    if one > available:
+    layer = LayerBlock.required_bytes(checkpoint, total // 2, total // 2 + 1, quant=quant, dtype=dtype)
+    if layer > available:
         raise CapacityError(
-            f"one layer of {options.model} takes {one / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are free"
+            f"a layer of {options.model} takes {layer / 2**20:.0f} MiB, and {available / 2**20:.0f} MiB are "
+            "free; measure where there is more memory"
         )
-    count = max(1, min(TIMED_LAYERS, total - 2, available // (2 * one)))
+    count = max(1, min(TIMED_LAYERS, total - 2, available // (2 * layer)))
     start = (total - count) // 2
     return LayerBlock.load(checkpoint, start, start + count, quant=quant, dtype=dtype, device=device)
 
@@ -168,7 +172,7 @@ def _generic_times(
 def _four_bit_times(
     options: MeasureOptions, device: torch.device, tell: OnStep
 ) -> tuple[tuple[LayerTime, ...], str]:
-    """Layers in nf4, or none and why; a device need not run quantised weights."""
+    """Time layers in nf4; a device that cannot run them gets no times and the reason."""
     sizes = llama_like(FOUR_BIT_HIDDEN)
     tell("layers in 4 bits")
     try:
@@ -199,7 +203,7 @@ def _available(compute: str) -> int:
 
 
 def _processor(device: torch.device) -> str:
-    """The name of what computes, as far as it is known."""
+    """Return the name of the GPU or the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:255]
     try:

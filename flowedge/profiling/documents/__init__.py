@@ -1,0 +1,1 @@
+"""Profiles of devices, links and models as YAML files, and how they follow from measurements."""

@@ -1,11 +1,75 @@
-"""What a device can do."""
+"""Profile of a device: its roofline, which serves every model, and times measured for a single model."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 from pydantic import Field
 
 from flowedge.profiling.documents.document import YamlDocument
-from flowedge.profiling.documents.measured import MeasuredTimes
+from flowedge.profiling.documents.model import (
+    DrafterSize,
+    EagleSize,
+    LayerSize,
+    ModelProfile,
+    Quantisation,
+    StoredDtype,
+)
+
+Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
+
+
+class MeasuredDraftTimes(YamlDocument):
+    """Times of a draft node's jobs with an EAGLE head, in milliseconds.
+
+    Attributes:
+        extend_ms: by true rows, a forward of the head over them.
+        grow_ms: by frontier nodes, one tree layer with the LM head and the choice of children.
+        root_ms: choice of the root's children, which needs no forward of the head.
+    """
+
+    extend_ms: Table = Field(min_length=1)
+    grow_ms: Table = Field(min_length=1)
+    root_ms: float = Field(gt=0)
+
+
+class MeasuredTimes(YamlDocument):
+    """Times on one device, and the sizes, dtype and quantisation for which they hold.
+
+    Attributes:
+        cached_rows: rows in the cache, all of which each measured row saw.
+        layer_ms: by rows, one decoder layer with its share of a stage's work for each segment.
+        verify_ms: by rows, LM head and sampling walk.
+        draft: None where no drafter was measured.
+    """
+
+    hidden: int = Field(ge=1)
+    intermediate: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    vocab: int = Field(ge=2)
+    dtype: StoredDtype
+    quant: Quantisation
+    cached_rows: int = Field(ge=0)
+    layer_ms: Table = Field(min_length=1)
+    verify_ms: Table = Field(default_factory=dict)
+    draft: MeasuredDraftTimes | None = None
+
+    def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
+        """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
+        sizes = (self.hidden, self.intermediate, self.heads, self.kv_heads)
+        layer = LayerSize.of(model)
+        wanted = (layer.hidden, layer.intermediate, layer.heads, layer.kv_heads)
+        return (sizes, self.dtype, self.quant) == (wanted, model.dtype, quant)
+
+    def holds_for_head(self, model: ModelProfile) -> bool:
+        """Return whether the model's LM head, which is never quantised, has the measured sizes and dtype."""
+        return (self.hidden, self.vocab, self.dtype) == (model.hidden, model.vocab, model.dtype)
+
+    def holds_for_drafter(self, model: ModelProfile, drafter: DrafterSize) -> bool:
+        """Return whether the drafter is an EAGLE-1/2 head of the measured model."""
+        sizes = self.holds_for_layers(model, self.quant) and self.holds_for_head(model)
+        return self.draft is not None and isinstance(drafter, EagleSize) and sizes
 
 
 class Watts(YamlDocument):
@@ -20,13 +84,13 @@ class DeviceProfile(YamlDocument):
 
     Attributes:
         memory_gib: memory that weights and caches may use, in GiB.
-        memory_bandwidth_gb_s: peak memory bandwidth in 1e9 bytes a second; memory_efficiency: the share of it
-            that reading weights reaches.
-        tflops: 1e12 floating-point operations a second that matrix products of 16-bit weights reach.
-        layer_overhead_ms: time a layer takes however small it is (kernel launches, the interpreter).
-        dequantise_gweights_s: 1e9 weights of 4 or 8 bits a second that are turned into 16 bits, beyond the
-            memory traffic of doing so; None where the device runs no quantised weights.
-        measured: times of one model's layers on it, which go before the roofline where they apply.
+        memory_bandwidth_gb_s: peak memory bandwidth in 1e9 bytes per second.
+        memory_efficiency: share of the bandwidth that reading weights reaches.
+        tflops: 1e12 floating-point operations per second that matrix products of 16-bit weights reach.
+        layer_overhead_ms: time that a layer takes at any size (kernel launches, the interpreter).
+        dequantise_gweights_s: 1e9 weights per second that are converted from 4 or 8 bits to 16 bits, without
+            the memory traffic of it; None where the device runs no quantised weights.
+        measured: times of one model's layers on it, used instead of the roofline where they apply.
     """
 
     title: str

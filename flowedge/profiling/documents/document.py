@@ -1,4 +1,4 @@
-"""Reading a YAML file into a typed document; what is wrong with it names the file, the key and the reason."""
+"""Reads YAML files into typed documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowedge.core.errors import BadRequestError
 
 
 class YamlDocument(BaseModel):
-    """Base of everything that is read from YAML: frozen, and no key is ignored."""
+    """Base of documents that are read from YAML: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -21,7 +21,11 @@ D = TypeVar("D", bound=YamlDocument)
 
 
 def read_document(path: Path, kind: type[D]) -> D:
-    """The document in a file. Raises BadRequestError with the file, the key and the reason."""
+    """Read the document in a file.
+
+    Raises:
+        BadRequestError: when it cannot be read; it names the file, the key and the reason.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -37,7 +41,7 @@ def read_document(path: Path, kind: type[D]) -> D:
 
 
 def explain(error: ValidationError) -> str:
-    """Every key that is wrong, with what was found there and the reason."""
+    """Return every key that is wrong, with its value and the reason."""
     problems = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "(whole)"

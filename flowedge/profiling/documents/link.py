@@ -1,4 +1,4 @@
-"""What a link carries."""
+"""Profile of a link: rate and latency."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from flowedge.profiling.documents.document import YamlDocument
 
 
 class LinkProfile(YamlDocument):
-    """One link between two devices, each direction on its own.
+    """A link between two devices, in one direction.
 
     Attributes:
-        mbps: rate in 1e6 bits a second.
-        latency_ms: time from the last bit's leaving to its arrival, with the software on both ends.
-        jitter_ms: added to it, uniform between 0 and this; seed: of the jitter.
+        mbps: rate in 1e6 bits per second.
+        latency_ms: time from sending the last bit to its arrival, software on both ends included.
+        jitter_ms: upper bound of a delay added to the latency, uniform from 0.
+        seed: of the jitter.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The size of an emulated model and of its drafters; the tokens come from the real pair."""
+"""Sizes of an emulated model and of its drafters; the tokens come from real models."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pydantic import Field, model_validator
 
 from flowedge.profiling.documents.document import YamlDocument
 
-STORED_BYTES = 2  # of an fp16 weight, a KV element and a hidden state element
+STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
 
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
 Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4"]
-UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # whose weights are unpacked for every product
+UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # weights are unpacked for every product
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
-    "int8": 1.0,  # and one scale a row, which is too little to count
+    "int8": 1.0,  # and one scale for each row, too little to count
     "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
     "fp4": 0.5 + 4 / 64,
     "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them
@@ -28,12 +28,12 @@ WEIGHT_BYTES: dict[str, float] = {
 
 
 def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
-    """Bytes of one weight of a layer; `stored_bytes` are those of a weight that is not quantised."""
+    """Return the bytes of one weight of a layer; an unquantised weight takes `stored_bytes`."""
     return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
 
 
 class EagleSize(YamlDocument):
-    """An EAGLE-1/2 head: fc over [embedding, hidden] and one decoder layer; it shares the LM head."""
+    """An EAGLE-1/2 head: fc over [embedding, hidden] and one decoder layer, with the target's LM head."""
 
     kind: Literal["eagle"]
 
@@ -42,7 +42,7 @@ class Eagle3Size(YamlDocument):
     """An EAGLE-3 head: fc over three hidden states, one decoder layer, and an LM head of its own.
 
     Attributes:
-        draft_vocab: tokens that it can propose.
+        draft_vocab: number of tokens that it can propose.
     """
 
     kind: Literal["eagle3"]
@@ -62,13 +62,13 @@ class SmallModelSize(YamlDocument):
 
 
 class NGramSize(YamlDocument):
-    """Lookups in the session's own tokens: no weights, and the same small time in every emulated model."""
+    """Lookup in the session's own tokens: no weights, and the same small time with every emulated model."""
 
     kind: Literal["ngram"]
 
 
 class RecallSize(YamlDocument):
-    """The errors of an EAGLE head in a session, which are read for each forward of the head."""
+    """An EAGLE head's errors in a session, which are read for each forward of the head."""
 
     kind: Literal["recall"]
 
@@ -81,8 +81,8 @@ class ModelProfile(YamlDocument):
     """A Llama-architecture model by its sizes.
 
     Attributes:
-        dtype: of weights that are not quantised, of KV rows and of hidden states on the wire.
-        drafters: the drafters it is run with, by name; the first is the default.
+        dtype: of weights that are not quantised, of the KV cache and of hidden states on the wire.
+        drafters: drafters of the model, by name; the first is the default.
     """
 
     title: str
@@ -107,15 +107,15 @@ class ModelProfile(YamlDocument):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of a weight that is not quantised, of a KV element and of a hidden state element."""
+        """Bytes of an unquantised weight, and of an element of the KV cache or of a hidden state."""
         return DTYPE_BYTES[self.dtype]
 
 
 class LayerSize(YamlDocument):
-    """One decoder layer's sizes, with what follows from them; `stored_bytes` as in ModelProfile.
+    """Sizes of one decoder layer; `stored_bytes` as in ModelProfile.
 
     Attributes:
-        attended: vectors as wide as `hidden` that q, k and v are made from; an EAGLE-3 head's layer has two.
+        attended: vectors of width `hidden` that q, k and v are computed from; 2 in an EAGLE-3 head.
     """
 
     hidden: int
@@ -127,7 +127,7 @@ class LayerSize(YamlDocument):
 
     @classmethod
     def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
-        """The sizes of a layer; a drafter's elements take `stored_bytes`, a model's what its dtype takes."""
+        """Return the sizes of a layer; `stored_bytes` replaces the bytes that a model's dtype takes."""
         own = sizes.stored_bytes if isinstance(sizes, ModelProfile) else STORED_BYTES
         return cls(
             hidden=sizes.hidden,
@@ -143,7 +143,7 @@ class LayerSize(YamlDocument):
 
     @property
     def weights(self) -> int:
-        """Weights of q, k, v, o and of the three MLP matrices."""
+        """Number of weights of q, k, v, o and of the three MLP matrices."""
         inputs = self.attended * self.hidden * (self.hidden + 2 * self.kv_width)
         return inputs + self.hidden * self.hidden + 3 * self.hidden * self.intermediate
 

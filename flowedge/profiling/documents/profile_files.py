@@ -1,4 +1,4 @@
-"""The files of measured profiles: their names, and writing them."""
+"""The files of measured profiles: names, and writing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 110  # columns of a line
 
 @dataclass(frozen=True)
 class ProfileFiles:
-    """File names: of each device, of the link that leaves each, if links are measured, and of the model."""
+    """Names of files: of each device, of the link that leaves it if links are measured, and of the model."""
 
     devices: tuple[str, ...]
     links: tuple[str, ...]
@@ -30,9 +30,9 @@ class ProfileFiles:
 
 
 def profile_files(device_names: Sequence[str], model: str, *, with_links: bool) -> ProfileFiles:
-    """The names of everything that is written for devices in ring order.
+    """Return the names of all files for devices in ring order.
 
-    What a file name should not have is replaced, and names that would be the same are told apart by a number.
+    Unsuitable characters are replaced, and a number tells devices of the same name apart.
     """
     taken = {Path(SCENARIO).stem}
     stems: list[str] = []
@@ -52,21 +52,29 @@ def profile_files(device_names: Sequence[str], model: str, *, with_links: bool) 
 
 
 def file_stem(name: str) -> str:
-    """A name without what does not belong into a file name; "device" when nothing is left."""
+    """Return a name with unsuitable characters replaced; "device" when nothing is left."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:100] or "device"
 
 
 def require_free(directory: Path, names: Sequence[str], *, force: bool) -> None:
-    """BadRequestError when a file is there already, and `force` does not say that it may be replaced."""
+    """Check that files can be written to a directory.
+
+    Raises:
+        BadRequestError: when a file exists and may not be replaced (`force`).
+    """
     if directory.exists() and not directory.is_dir():
         raise BadRequestError(f"--out {directory} is a file; give a directory")
-    there = [name for name in names if (directory / name).exists()]
-    if there and not force:
-        raise BadRequestError(f"{directory} already has {', '.join(there)}; --force replaces what is there")
+    existing = [name for name in names if (directory / name).exists()]
+    if existing and not force:
+        raise BadRequestError(f"{directory} already has {', '.join(existing)}; --force replaces them")
 
 
 def write_documents(directory: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write YAML files by name. FlowEdgeError when the directory cannot be written to."""
+    """Write YAML files by name.
+
+    Raises:
+        FlowEdgeError: when the directory cannot be written to.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in documents.items():

@@ -1,4 +1,4 @@
-"""The constants of a device's roofline from times of layers; pure arithmetic."""
+"""Fits the constants of a device's roofline to times of layers; pure arithmetic."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flowedge.profiling.documents.model import LayerSize, weight_bytes
 
 Array = npt.NDArray[np.float64]
 
-FASTEST_UNPACKING = 1e12  # weights a second: unpacking that takes no time beyond its memory traffic
+FASTEST_UNPACKING = 1e12  # weights per second; unpacking then takes no time beyond its memory traffic
 
 
 @dataclass(frozen=True)
 class LayerSample:
-    """One decoder layer over `rows` rows took `seconds`; a row sees `seen` rows of the cache, its own too."""
+    """The time of a decoder layer over `rows` rows, each of which sees `seen` rows, itself included."""
 
     layer: LayerSize
     rows: int
@@ -28,7 +28,7 @@ class LayerSample:
 
     @property
     def traffic(self) -> float:
-        """Bytes read: weights that are not quantised, and KV rows."""
+        """Bytes read: unquantised weights and KV rows."""
         return self.layer.weights * self.layer.stored_bytes + self.kv_bytes
 
     @property
@@ -37,12 +37,12 @@ class LayerSample:
 
     @property
     def operations(self) -> float:
-        """Of the products with weights."""
+        """Operations of the products with weights."""
         return 2 * self.rows * self.layer.weights
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.operations / self.traffic
 
     @property
@@ -56,7 +56,7 @@ class Roofline:
     """A layer takes max(traffic / bytes_per_s, operations / flops) + attention / flops + overhead_s.
 
     Attributes:
-        error: root mean square of the relative errors over the samples it was fitted to.
+        error: root mean square of the relative errors over the samples of the fit.
     """
 
     bytes_per_s: float
@@ -65,22 +65,25 @@ class Roofline:
     error: float = 0.0
 
     def seconds(self, sample: LayerSample) -> float:
-        """What the roofline says of a sample."""
+        """Return the time that the roofline predicts for a sample."""
         products = max(sample.traffic / self.bytes_per_s, sample.operations / self.flops)
         return products + sample.attention / self.flops + self.overhead_s
 
 
 def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
-    """The roofline with the least sum of squared relative errors, ((predicted - measured) / measured)**2.
+    """Return the roofline with the least sum of squared errors, each relative to the measured time.
 
-    Relative, so that small layers, which tell the overhead, count as much as large ones. A sample is bound by
-    memory when its intensity, operations for a byte, is below flops / bytes_per_s. So for every intensity
-    that may be the last one bound by memory the problem is linear in 1/bytes_per_s, 1/flops and the overhead,
-    and is solved exactly, once with the overhead at 0. Of those solutions the one is taken that is best when
-    the maximum itself decides. Where no sample is bound by arithmetic, or none by memory, that rate is the
-    least one with which this is so: a lower bound.
+    Errors are relative so that small layers, which show the overhead, count as much as large layers.
 
-    There always is one; its error says how much it is worth. BadRequestError for fewer than three samples.
+    A sample is bound by memory when its intensity is below flops / bytes_per_s. Once it is fixed which
+    samples are bound by memory, the problem is linear in 1/bytes_per_s, 1/flops and the overhead. So it is
+    solved exactly for every possible border between intensities, with the overhead free and with the
+    overhead 0. The solution with the least error of the full model, with its maximum, is returned. Where no
+    sample is bound by arithmetic, or no sample by memory, that rate is a lower bound: the least rate for
+    which this is so.
+
+    Raises:
+        BadRequestError: when there are fewer than three samples.
     """
     if len(samples) < 3:
         raise BadRequestError(f"{len(samples)} times do not determine a roofline; measure three or more")
@@ -92,13 +95,18 @@ def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
 
 
 def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], roofline: Roofline) -> float:
-    """Weights a second that are unpacked from 4 bits, beyond the memory traffic of doing so.
+    """Return how many weights per second are unpacked from 4 bits, without the memory traffic of unpacking.
 
-    A layer in nf4 over two rows or more takes what the same layer takes unpacked, and what the roofline says
-    of writing every matrix out and reading it back instead of reading it once (see costs.product_s), and
-    weights / rate. The rate has the least sum of squared relative errors of that over `samples`, and is at
-    most FASTEST_UNPACKING. `plain` are layers that were not quantised; where the same layer over the same
-    rows is not among them, the roofline stands in for it. BadRequestError without samples.
+    The time of a layer in nf4 over two rows or more is modelled as the sum of three parts: the time of the
+    same layer with unquantised weights; the extra time by the roofline for writing every matrix and reading
+    it back (see costs.product_s); and weights / rate. The rate with the least sum of squared relative errors
+    over `samples` is returned, at most FASTEST_UNPACKING.
+
+    Args:
+        plain: times of unquantised layers; where a layer is missing, the roofline's time is used.
+
+    Raises:
+        BadRequestError: when there are no samples.
     """
     if not samples:
         raise BadRequestError("no times of layers in 4 bits to fit to")
@@ -119,7 +127,7 @@ def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], 
 
 
 def _solutions(samples: Sequence[LayerSample], knee: float) -> list[Roofline]:
-    """With and without an overhead, when samples of an intensity up to `knee` are those bound by memory."""
+    """Solve with and without an overhead, with samples of an intensity up to `knee` bound by memory."""
     found = []
     bound = np.array([sample.intensity <= knee for sample in samples])
     for with_overhead in (True, False):
@@ -138,9 +146,9 @@ def _solutions(samples: Sequence[LayerSample], knee: float) -> list[Roofline]:
 
 
 def _columns(samples: Sequence[LayerSample], bound: npt.NDArray[np.bool_]) -> Array:
-    """[n, 3]: seconds for each unit of 1/bytes_per_s, 1/flops and overhead, over the seconds measured.
+    """Return float64 [n, 3]: seconds per unit of 1/bytes_per_s, 1/flops and overhead, over measured seconds.
 
-    Attention is left out where nothing else tells the arithmetic.
+    Attention is left out where all samples are bound by memory.
     """
     rows = []
     for sample, by_memory in zip(samples, bound, strict=True):
@@ -151,7 +159,7 @@ def _columns(samples: Sequence[LayerSample], bound: npt.NDArray[np.bool_]) -> Ar
 
 
 def _least_squares(columns: Array) -> Array:
-    """x with the least |columns @ x - 1|; columns of very different size are scaled first."""
+    """Return x with the least |columns @ x - 1|; columns are scaled, since their sizes differ widely."""
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
     solution: Array = np.linalg.lstsq(columns / scale, np.ones(len(columns)), rcond=None)[0] / scale

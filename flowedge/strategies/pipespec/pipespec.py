@@ -45,7 +45,7 @@ class PipeSpec(HierarchicalStrategy):
     name: ClassVar[str] = "pipespec"
 
     def __init__(self, settings: HierarchySettings) -> None:
-        super().__init__(settings.max_draft_rows, max_middles=settings.models - 2)
+        super().__init__(settings.max_draft_rows, max_side_routes=settings.models - 2)
         self._settings = settings
         self._routes: list[int] = []  # to the models of the levels 1 to K
         self._chain = TokenChain(1, 0, 0)

@@ -123,8 +123,8 @@ class TrainingTarget(ABC):
 
     def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
         """Load a saved head as a drafter; `lm_head` is on the CPU. Errors as in load_drafter."""
-        choice = TargetModel(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
-        drafter = load_drafter(str(head), choice)
+        target = TargetModel(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
+        drafter = load_drafter((str(head),), target)
         assert drafter is not None, "a folder is named"
         return drafter
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flowedge.v1 import agent_pb2 as pb
@@ -28,6 +29,11 @@ class FetchProgress:
         left = "" if self.left_s is None else f", {self.left_s:.0f} s left"
         return f"{mib(self.done)} of {mib(self.total)}, {mib(int(self.rate))}/s{left}"
 
+    @classmethod
+    def from_proto(cls, transfer: pb.Transfer) -> FetchProgress:
+        left_s = transfer.left_s if transfer.left_s >= 0 else None
+        return cls(transfer.done_bytes, transfer.total_bytes, transfer.bytes_per_s, left_s)
+
     def to_proto(self) -> pb.Transfer:
         return pb.Transfer(
             done_bytes=self.done,
@@ -35,6 +41,10 @@ class FetchProgress:
             bytes_per_s=self.rate,
             left_s=-1.0 if self.left_s is None else self.left_s,
         )
+
+
+OnTransfer = Callable[[str, FetchProgress], None]
+"""Called with the name of a device or of a step, and with how many bytes of weights are done."""
 
 
 class RateMeter:

@@ -36,6 +36,7 @@ class CheckpointOpener:
         """
         request, store = self._request, self._local.store
         checkpoint = open_cached(store, manifest, self._local.known_models.put(manifest, request.name))
+        request.admit(checkpoint)
         names = set(request.select(checkpoint))
         sizes: dict[str, int] = {}
         quantised_paths: dict[str, Path] = {}
@@ -61,7 +62,7 @@ class CheckpointOpener:
         if fingerprint != self._request.fingerprint:
             _log.warning("%s holds another model here than on the draft node; it is not used", model)
             return None
-        self._request.select(checkpoint)
+        self._request.admit(checkpoint)
         return checkpoint
 
     def share(self, checkpoint: Checkpoint, manifest: Manifest) -> None:
@@ -77,6 +78,7 @@ class CheckpointOpener:
         checkpoint = Checkpoint.open(self._request.model)
         if checkpoint.fingerprint != self._request.fingerprint:
             raise CheckpointError(f"{self._request.model} is another model on the hub than on the draft node")
+        self._request.admit(checkpoint)
         return checkpoint
 
 

@@ -58,7 +58,7 @@ class ModelOpener:
         self._run, self._report = run, report
 
     async def open(self, request: ModelRequest) -> OpenedModel:
-        """Open a model; first fetch what is missing. Errors of `request.select` are raised too.
+        """Open a model; first fetch what is missing. Errors of `request.admit` are raised too.
 
         Raises:
             CapacityError: when the objects do not fit the cache.

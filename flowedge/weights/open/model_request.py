@@ -28,7 +28,8 @@ class ModelRequest:
     Attributes:
         model: directory, hub id or hash, as the user named it. name: for people. manifest: the model's id.
         fingerprint: of the draft node's checkpoint.
-        select: returns the stored names of the tensors to read; it may refuse the model by a FlowEdgeError.
+        select: returns the stored names of the tensors to read.
+        admit: refuses a model that does not fit by a FlowEdgeError; called before any tensor is fetched.
         with_tokenizer: whether the tokenizer's files are needed too.
         quantised: the id of the list of quantised weights that the draft node has, "" if it has none.
         quantisation: returns the quantisation to look for in that list.
@@ -43,6 +44,7 @@ class ModelRequest:
     with_tokenizer: bool = False
     quantised: str = ""
     quantisation: Callable[[], QuantisedRequest] | None = None
+    admit: Callable[[Checkpoint], None] = lambda _: None
 
     def __post_init__(self) -> None:
         for digest in (self.manifest, self.quantised or self.manifest):
@@ -57,6 +59,7 @@ class ModelRequest:
         fingerprint: str,
         select: Callable[[Checkpoint], Sequence[str]],
         quantisation: Callable[[], QuantisedRequest] | None = None,
+        admit: Callable[[Checkpoint], None] = lambda _: None,
     ) -> ModelRequest:
         """The request of a role that a draft node has given to this device.
 
@@ -77,6 +80,7 @@ class ModelRequest:
             select=select,
             quantised=weights.quantised,
             quantisation=quantisation,
+            admit=admit,
         )
 
 

@@ -1,0 +1,1 @@
+"""The most tokens/s that any schedule of the same rows in flight could reach."""

@@ -1,4 +1,4 @@
-"""T_lat: what a segment takes through an emulated pipeline in which nothing else is."""
+"""T_lat: the time of one segment through an emulated pipeline that is empty otherwise."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from flowedge.core.messages import CONTEXT, Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import Forward, Verify
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 
 
-def crossing_s(costs: ProfileCosts, rows: float, cached: int) -> float:
-    """Seconds from when a segment leaves the draft node until its draws are known.
+def trip_s(costs: ProfileCosts, rows: float, cached: int) -> float:
+    """Return the seconds from when a segment leaves the draft node until its draws are known.
 
-    Every stage and every link once, then the verification; links have their latency with the mean of the
-    jitter. Between two whole numbers of rows it is interpolated.
+    The time is that of every stage and link once, then the verification. Jitter counts with its mean.
 
     Args:
-        rows: of the segment, all of them alive; at least 1 is taken.
+        rows: live rows of the segment, 1 or more; the time is interpolated between whole numbers.
         cached: rows in the stages' caches.
     """
     wanted = max(rows, 1.0)

@@ -1,4 +1,4 @@
-"""How far down the true path the best draft tree of so many rows goes."""
+"""How far the best draft tree of a given size follows the true path."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TreeCoverage:
-    """Of trees drafted at several places of one true path.
+    """The coverage of a true path by trees that are drafted at several places of it.
 
     Attributes:
-        sizes: for each node of a tree that is on the true path, the root apart, the rows of the smallest
-            best-first part of its tree that holds it, the root's included; of all trees, ascending.
-        trees: how many there were.
+        sizes: for each node on the true path, except roots, the rows of the smallest best-first part of its
+            tree that holds the node, the root's row included. All trees together, ascending.
+        trees: number of trees.
     """
 
     sizes: tuple[int, ...]
@@ -23,13 +23,13 @@ class TreeCoverage:
 
     @classmethod
     def of(cls, trees: Sequence[Sequence[int]]) -> TreeCoverage:
-        """The reach of trees, each given by the sizes of its own."""
+        """Return the coverage by trees, each given by its own sizes."""
         return cls(tuple(sorted(size for tree in trees for size in tree)), len(trees))
 
     def depth(self, rows: float) -> float:
-        """C(M): expected depth of the true path inside the best `rows` rows of a tree; 0 with one or less.
+        """Return C(M): the expected depth of the true path inside the best `rows` rows of a tree.
 
-        Between two whole numbers it is interpolated.
+        The depth is 0 for one row or less, and is interpolated between whole numbers.
         """
         if not self.trees:
             return 0.0

@@ -1,0 +1,1 @@
+"""What an emulated pipeline takes, in seconds of virtual time."""

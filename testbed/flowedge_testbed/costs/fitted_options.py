@@ -1,4 +1,4 @@
-"""What methods take from the profile of a pipeline: SpecPipe its width, auto the price of a lone row."""
+"""Options that follow from the profile of a pipeline: SpecPipe's width and auto's price of a single row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.messages import CONTEXT, Segment
 from flowedge.engine.jobs import Forward, GrowDraft
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.costs.specpipe_width import best_width
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.profiles.hit_rate import HitRates
@@ -18,7 +18,7 @@ _SEGMENT_ROWS = 16
 
 
 def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
-    """SpecPipe's width: of those whose hit rate was measured, that of the shortest time between tokens.
+    """Return SpecPipe's width: the measured width with the shortest expected time between tokens.
 
     Transfers overlap with computing here, so each link is a step of equation 1, like each stage.
     """
@@ -39,9 +39,9 @@ def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
 
 
 def lone_row_share(emulation: Emulation) -> float:
-    """What all stages take for one row over what they take for a segment of them.
+    """Return the time of all stages for a single row over their time for a segment of 16 rows.
 
-    Some products with 4-bit weights take much less, which unpack whole matrices for more than one row.
+    With some 4-bit weights a single row is much cheaper: for more rows whole matrices are unpacked.
     """
     costs = ProfileCosts(emulation)
 

@@ -1,18 +1,18 @@
-"""Times on devices whose profiles have measurements of the emulated model; None where they have not."""
+"""Times from the measurements in device profiles, which replace the roofline where they apply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 
-from flowedge.profiling.documents.measured import MeasuredDraftTimes, MeasuredTimes
-from flowedge_testbed.costs.interpolation import read_off
+from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge_testbed.emulation.emulation import Emulation
 
-Roofline = Callable[[int], float]  # rows to seconds
+Roofline = Callable[[int], float]  # seconds by number of rows
 
 
 def stage_measurements(emulation: Emulation) -> list[MeasuredTimes | None]:
-    """What was measured of the model's layers on each stage."""
+    """Return the measurements of the model's layers on each stage; None where there are none."""
     return [
         device.measured
         if device.measured is not None and device.measured.holds_for_layers(emulation.model, emulation.quant)
@@ -22,13 +22,13 @@ def stage_measurements(emulation: Emulation) -> list[MeasuredTimes | None]:
 
 
 def head_measurement(emulation: Emulation) -> MeasuredTimes | None:
-    """What was measured of the model's LM head on the draft node."""
+    """Return the measurement of the model's LM head on the draft node, or None."""
     found = emulation.draft_node.measured
     return found if found is not None and found.verify_ms and found.holds_for_head(emulation.model) else None
 
 
 def draft_measurement(emulation: Emulation) -> MeasuredDraftTimes | None:
-    """What was measured of the drafter on the draft node."""
+    """Return the measurement of the drafter on the draft node, or None."""
     found = emulation.draft_node.measured
     if found is None or not found.holds_for_drafter(emulation.model, emulation.drafter):
         return None
@@ -38,10 +38,11 @@ def draft_measurement(emulation: Emulation) -> MeasuredDraftTimes | None:
 def measured_layer_s(
     measured: MeasuredTimes, rows: int, cached: int, roofline: Roofline, attention: Roofline
 ) -> float:
-    """Seconds of one layer over `rows` rows with `cached` rows before them.
+    """Return the seconds of one layer over `rows` rows with `cached` rows before them.
 
     Args:
-        roofline: the layer's time by rows; attention: the time that a row's attention to so many rows takes.
+        roofline: the layer's seconds by rows.
+        attention: seconds of one row's attention, by the number of rows that it sees.
     """
     beyond = max(0, cached - measured.cached_rows)
     return read_off(measured.layer_ms, rows, roofline) / 1e3 + rows * attention(beyond)
@@ -50,13 +51,37 @@ def measured_layer_s(
 def measured_draft_s(
     times: MeasuredDraftTimes, extended: int, grown: int, nodes: int, roofline: Roofline
 ) -> float:
-    """Seconds of a draft job: `extended` true rows, then a layer of `nodes`, `grown` of them by a forward.
+    """Return the seconds of a draft job: a forward over true rows, then a draft layer.
 
     Args:
-        roofline: the head's forward over so many rows.
+        extended: true rows; nodes: nodes of the draft layer; grown: those of them that need a forward.
+        roofline: seconds of the drafter's forward, by rows.
     """
     extension = read_off(times.extend_ms, extended, roofline) if extended else 0.0
     if not nodes:
         return extension / 1e3
     layer = read_off(times.grow_ms, grown, roofline) if grown else times.root_ms
     return (extension + layer) / 1e3
+
+
+def read_off(table: Mapping[int, float], rows: int, roofline: Roofline) -> float:
+    """Return the time of `rows` rows from a table of times by number of rows, in the table's unit.
+
+    Between two measured counts the time is linear. Outside of them it has the shape of `roofline`, scaled to
+    meet the nearest measured point.
+
+    Raises:
+        ValueError: when the table is empty.
+    """
+    if not table:
+        raise ValueError("a table without a point has no times")
+    counts = sorted(table)
+    if rows in table:
+        return table[rows]
+    place = bisect_left(counts, rows)
+    if place in (0, len(counts)):
+        nearest = counts[min(place, len(counts) - 1)]
+        return table[nearest] * roofline(rows) / roofline(nearest)
+    below, above = counts[place - 1], counts[place]
+    share = (rows - below) / (above - below)
+    return table[below] + share * (table[above] - table[below])

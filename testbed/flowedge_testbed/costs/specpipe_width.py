@@ -11,21 +11,23 @@ TimeOfRows = Callable[[int], float]
 def time_between_tokens(
     width: int, stages: Sequence[TimeOfRows], draft: TimeOfRows, hit_rate: Callable[[int], float]
 ) -> float:
-    """Expected seconds from one token to the next (equation 1).
+    """Return the expected seconds from one token to the next (equation 1).
 
-    The formula has lost its symbols in our copy of the paper. By the text around it: a token costs one
-    pipeline step, whether or not it was predicted; and with probability 1 - hit_rate(width) the pipeline is
-    empty after it, and has to be refilled before the next:
+    Our copy of the paper has lost the symbols of the formula. By the text around it a token costs one
+    pipeline step, whether or not it was predicted. With probability 1 - p(width) the pipeline is empty after
+    it, and has to be refilled before the next token:
 
         max_i T_i(width) + (1 - p(width)) * sum over the other steps of T_i(width)
 
-    With equal stages this is equation 2: T(width) * (1 + (1 - p(width)) * (n - 1)).
+    With equal stages this is equation 2: T(width) * (1 + (1 - p(width)) * (n - 1)). The paper's step holds
+    computing, pruning and transmission one after the other (section 3.3.2). Transfers overlap with computing
+    here, so the caller gives each link as a step of its own.
 
     Args:
         width: rows of a level.
-        stages: computing and handing on a level of so many rows, for each stage.
-        draft: proposing the next level below so many rows; a step is no shorter.
-        hit_rate: how often the drawn token is in a level of so many rows.
+        stages: seconds of each step by the rows of a level.
+        draft: seconds of drafting the level below a level, by its rows; no step is shorter.
+        hit_rate: p, the share of levels that hold the drawn token, by their rows.
     """
     times = [stage(width) for stage in stages]
     refill = sum(times) - max(times)
@@ -38,11 +40,12 @@ def best_width(
     draft: TimeOfRows,
     hit_rate: Callable[[int], float],
 ) -> int:
-    """The width with the shortest expected time between tokens, the narrowest of equals.
+    """Return the width with the shortest expected time between tokens, the narrowest of equal ones.
 
-    Raises ValueError when there is no width or no stage to choose from.
+    Raises:
+        ValueError: when there is no width or no step.
     """
     choices = sorted(set(widths))
     if not choices or not stages:
-        raise ValueError("a tree width is chosen from one width or more, for one stage or more")
+        raise ValueError("there is no width or no pipeline step to choose a tree width by")
     return min(choices, key=lambda width: time_between_tokens(width, stages, draft, hit_rate))

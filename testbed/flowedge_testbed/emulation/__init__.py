@@ -1,0 +1,1 @@
+"""Emulated pipelines: sizes, devices, links and whether they fit in memory."""

@@ -1,11 +1,12 @@
-"""Which sizes the drafter of a pair is priced by."""
+"""The sizes that a real drafter is priced by."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import RECALL, parse_drafter
+from flowedge.drafting.choice import RECALL
 from flowedge.drafting.loading import DrafterKind, drafter_kinds
 from flowedge.profiling.documents.model import (
     DrafterSize,
@@ -21,23 +22,25 @@ T = TypeVar("T", Eagle3Size, SmallModelSize)
 
 
 def emulated_drafter(
-    model: ModelProfile, named: str | None, choice: str
+    model: ModelProfile, named: str | None, names: Sequence[str]
 ) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
-    """The `drafter` and the `drafting` of an Emulation (which see).
+    """Return the `drafter` and the `drafting` of an Emulation.
 
-    A small language model and an EAGLE-3 head are each priced as the one that is named, or else the profile's
-    first; an EAGLE-1/2 head as whatever is named, or else the profile's first drafter.
+    An EAGLE-1/2 head is priced as the named drafter, or as the profile's first if none is named. A small
+    language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the first.
 
     Args:
-        named: a drafter of the profile; choice: the real drafter, as --drafter says it.
+        named: a drafter of the profile, by name.
+        names: of the real drafter, as in `--drafter`.
 
-    Raises BadRequestError for a name that the profile does not have, or a kind of which it has none.
+    Raises:
+        BadRequestError: when the profile has no drafter of that name, or none of the kind.
     """
     if named is not None and named not in model.drafters:
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
-    kinds = drafter_kinds(choice)
-    recall = (RecallSize(kind="recall"),) if RECALL in parse_drafter(choice) else ()
+    kinds = drafter_kinds(names)
+    recall = (RecallSize(kind="recall"),) if RECALL in names else ()
     if kinds in ((), ("eagle",)) and not recall:
         return default, ()
     parts = (*(_part(model, default, kind) for kind in kinds), *recall)
@@ -63,7 +66,7 @@ def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> Draft
 
 
 def _of_kind(model: ModelProfile, default: DrafterSize, kind: type[T], missing: str) -> T:
-    """The default where it is of this kind, or else the profile's first that is."""
+    """Return the default if it is of this kind, or else the profile's first of the kind."""
     for size in (default, *model.drafters.values()):
         if isinstance(size, kind):
             return size

@@ -1,4 +1,4 @@
-"""What a drafter that is a model consists of, which its price and its memory follow from."""
+"""The matrices of a drafter that is a model, from which its costs and its memory follow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ class DrafterWeights:
     """The matrices of a drafter for one model, counted in weights.
 
     Attributes:
-        layer, layers: one decoder layer, and how many there are.
-        fc: of the matrix before them, which draft rows pass through if `fc_for_draft_rows`; true rows do.
-        lm_head: of the LM head over its vocabulary; owns_lm_head: whether that is not the model's.
-        embedding: of its token embedding, which it may share with nobody on the draft node.
+        layer, layers: one decoder layer, and the number of layers.
+        fc: weights of the matrix before the layers, through which true rows pass.
+        fc_for_draft_rows: whether draft rows pass through it too.
+        vocab: tokens that it can propose.
+        lm_head: weights of the LM head over these tokens.
+        owns_lm_head: whether the LM head is its own, and not the model's.
+        embedding: weights of its token embedding, which the draft node holds for it alone.
     """
 
     layer: LayerSize
@@ -29,7 +32,7 @@ class DrafterWeights:
 
     @classmethod
     def of(cls, model: ModelProfile, drafter: DrafterSize) -> DrafterWeights:
-        """Those of a drafter of this model; an EAGLE head is as wide as the model."""
+        """Return the matrices of a drafter of this model; an EAGLE head is as wide as the model."""
         layer, table = LayerSize.of(model), model.vocab * model.hidden
         match drafter:
             case EagleSize():
@@ -45,6 +48,6 @@ class DrafterWeights:
 
     @property
     def held(self) -> int:
-        """All that the draft node holds beside the model's LM head."""
+        """Weights that the draft node holds beside the model's LM head."""
         own_head = self.lm_head if self.owns_lm_head else 0
         return self.layers * self.layer.weights + self.fc + own_head + self.embedding

@@ -1,4 +1,4 @@
-"""An emulated pipeline: which model, on which devices, over which links."""
+"""An emulated pipeline: a model, the devices that hold it and the links between them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,8 @@ from flowedge.profiling.documents.model import (
     Eagle3Size,
     ModelProfile,
     Quantisation,
-    SmallModelSize,
 )
-
-
-@dataclass(frozen=True)
-class EmulatedMiddle:
-    """A middle model of a hierarchy, whole on a device; `link` leaves that device."""
-
-    size: SmallModelSize
-    device: DeviceProfile
-    link: LinkProfile
+from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 
 
 @dataclass(frozen=True)
@@ -34,10 +25,10 @@ class Emulation:
 
     Attributes:
         drafter: the model that drafts.
-        drafting: what drafts instead, where that is not `drafter` alone: its parts, or lookups.
-        split: layers of each stage; stages: their devices.
-        links: link i leaves stage i; links[-1], which is the last, leaves the draft node.
-        middles: models between the drafter and `model`, in the order of their routes.
+        drafting: the joined drafters, if there are several or none of them is a model; empty otherwise.
+        stages: the devices of the stages; split: the number of layers on each.
+        links: link i leaves stage i; the last link leaves the draft node.
+        middles: middle models of a hierarchy, in the order of their routes.
     """
 
     model: ModelProfile
@@ -52,7 +43,9 @@ class Emulation:
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
-            raise BadRequestError(f"a split for {len(self.split)} stages, but there are {len(self.stages)}")
+            raise BadRequestError(
+                f"the split {list(self.split)} is for {len(self.split)} stages; there are {len(self.stages)}"
+            )
         if sum(self.split) != self.model.layers or min(self.split) < 1:
             raise BadRequestError(
                 f"the split {list(self.split)} is not the {self.model.layers} layers of {self.model.title}, "
@@ -68,7 +61,7 @@ class Emulation:
 
     @property
     def title(self) -> str:
-        """The model."""
+        """The model's name."""
         return self.model.title
 
     @property
@@ -77,41 +70,38 @@ class Emulation:
 
     @property
     def drafters(self) -> tuple[DraftingSize, ...]:
-        """All that draft."""
+        """All joined drafters, or the only one."""
         return self.drafting or (self.drafter,)
 
     @property
     def taps(self) -> Taps:
-        """Layers of the model whose inputs ride along with its rows, for a drafter that needs them.
+        """The layers of the model whose inputs travel with its rows, for a drafter that needs them.
 
-        BadRequestError for a model that is too small for that drafter.
+        Raises:
+            BadRequestError: when the model has too few layers for that drafter.
         """
         tapping = any(isinstance(size, Eagle3Size) for size in self.drafters)
         return eagle3_taps(self.model.layers) if tapping else ()
 
     def row_width(self, stage: int) -> int:
-        """Width of the rows that leave a stage: the hidden state, then what was tapped so far."""
+        """Return the width of the rows that leave a stage: the hidden state and the tapped ones so far."""
         return row_width(self.model.hidden, self.taps, sum(self.split[: stage + 1]))
 
     @property
     def mbps(self) -> float | None:
-        """The rate of the slowest link."""
+        """The rate of the slowest link, in 1e6 bits a second."""
         return min(link.mbps for link in (*self.links, *(middle.link for middle in self.middles)))
 
     @property
     def watts(self) -> tuple[Watts | None, ...]:
-        """Power of the draft node, then of the stages, then of the middle models' devices."""
+        """The power of the draft node, of the stages and of the middle models' devices, in this order."""
         middles = (middle.device for middle in self.middles)
         return tuple(device.watts for device in (self.draft_node, *self.stages, *middles))
 
     def sizes(self) -> dict[str, Any]:
-        """All its numbers without names, so that models of the same size share their runs."""
+        """Return all its numbers without names, so that models of the same size share their runs."""
         prose = {"title", "source", "drafters"}
-        parts = ("size", "device", "link")
-        middles = [
-            {part: getattr(middle, part).model_dump(exclude=prose) for part in parts}
-            for middle in self.middles
-        ]
+        middles = [middle.sizes(prose) for middle in self.middles]
         return {
             "model": self.model.model_dump(exclude=prose),
             "quant": self.quant,
@@ -125,14 +115,20 @@ class Emulation:
 
     @property
     def format_name(self) -> str:
-        """What the weights of a layer are stored in: fp16, bf16, fp32, or the quantisation."""
+        """The format of a layer's weights: fp16, bf16, fp32, or the quantisation."""
         short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
         return short[self.model.dtype] if self.quant == "none" else self.quant
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as even as they go; the first ones get those left over."""
+    """Return the number of layers on each stage, as even as possible, the larger numbers first.
+
+    Raises:
+        BadRequestError: when there are fewer layers than stages, or no stage.
+    """
     if not 1 <= stages <= layers:
-        raise BadRequestError(f"{layers} layers cannot be split over {stages} stages")
+        raise BadRequestError(
+            f"{layers} layers cannot be split over {stages} stages; use 1 to {layers} stages"
+        )
     share, left = divmod(layers, stages)
     return tuple(share + (index < left) for index in range(stages))

@@ -1,1 +1,1 @@
-"""Runs on agents: devices that work in real time."""
+"""Runs on agents in real time."""

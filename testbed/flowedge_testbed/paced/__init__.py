@@ -1,1 +1,1 @@
-"""Agents as real processes with real sockets, held to the time of the devices and links they emulate."""
+"""Agents as real processes with real sockets, held to the time of the devices that they emulate."""

@@ -9,10 +9,14 @@ import argparse
 from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.instruments import Instruments
 from flowedge.agent.main import serve
 from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.address import is_loopback, join_address
 from flowedge.security.settings import SecuritySettings
+from flowedge_testbed.paced.emulated_time import EmulatedTime
+from flowedge_testbed.paced.express_faults import parse_express_fault
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
 from flowedge_testbed.paced.timings import TimingLog
 
@@ -25,17 +29,22 @@ def main() -> None:
     parser.add_argument("--place", type=int, required=True, help="-1 for the draft node, stages from 0 on")
     parser.add_argument("--pipeline", type=Path, required=True, help="file of the emulated pipeline")
     parser.add_argument("--timings", type=Path, required=True, help="file to log each job's times in")
+    parser.add_argument("--express-fault", default="", help="cut, delay:SECONDS or reorder:SECONDS")
     arguments = parser.parse_args()
     stop_when_input_closes()
     log = TimingLog(arguments.timings)
 
-    def pacing() -> DevicePacing:
-        return DevicePacing(PacedPipeline.read(arguments.pipeline), arguments.place, log)
+    def make_timing(compute: ComputeThread) -> EmulatedTime:
+        pipeline = PacedPipeline.read(arguments.pipeline)
+        return EmulatedTime(compute, DevicePacing(pipeline, arguments.place, log))
 
     # A namespace of its own is a network that only this run's agents are on.
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
     device = DeviceSettings(host=arguments.host, name=arguments.name, advertise=False)
-    serve(AgentConfig(agent=device, security=security), pacing=pacing)
+    serve(
+        AgentConfig(agent=device, security=security),
+        Instruments(make_timing, parse_express_fault(arguments.express_fault)),
+    )
 
 
 if __name__ == "__main__":

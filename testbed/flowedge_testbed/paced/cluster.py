@@ -10,12 +10,11 @@ from types import TracebackType
 
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
-from flowedge.live.pacing import JobTiming
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
-from flowedge_testbed.paced.timings import TimingReader
+from flowedge_testbed.paced.timings import JobTiming, TimingReader
 
 
 class PacedCluster:

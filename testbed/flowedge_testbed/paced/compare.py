@@ -1,8 +1,8 @@
 """Compare the paced clock with another: `python -m flowedge_testbed.paced.compare SCENARIO --out DIR`.
 
-Both carry out the same scenario; the table has tokens/s of each and their ratio. A ratio away from 1 is time
-that real agents take and the model of time does not know, or the reverse; or the machine was too busy: the
-last column has the share of jobs whose real computation took longer than the emulated device.
+Both clocks carry out the same scenario, a shipped one by name or a .yaml file. The table has tokens/s by each
+clock and their ratio. A ratio away from 1 is time that the model of time leaves out or adds, or the machine
+was too busy. The last column has the share of jobs that computed for longer than on the emulated device.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowedge.drafting.choice import drafter_names
 from flowedge_testbed.bench import BenchOptions, run_bench
 from flowedge_testbed.bench_progress import bench_progress
+from flowedge_testbed.scenario import find_scenario
 
 TOLERANCE = 0.05  # of a method's tokens/s
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One entry of the results by both clocks; tokens/s from the first token on, TTFT in ms.
+    """One entry of the results by both clocks; tokens/s after the first token, TTFT in ms.
 
     Attributes:
-        overrun_share: of the paced clock's jobs by this method; None when they were run another time.
+        overrun_share: share of this method's paced jobs that overran; None if they ran at another time.
     """
 
     where: str
@@ -44,9 +46,10 @@ class Compared:
 def compared(
     model: Sequence[dict[str, Any]], paced: Sequence[dict[str, Any]], schedule: Mapping[str, Any]
 ) -> list[Compared]:
-    """The entries of two results that are of the same method, model, point of the sweep and prompts.
+    """Match the entries of two results: same method, model, point of the sweep and prompts.
 
-    schedule: how the paced clock's schedule was kept, by method.
+    Args:
+        schedule: how well the paced clock's schedule was kept, by method.
     """
     found = {_key(entry): entry for entry in paced}
     return [
@@ -65,7 +68,7 @@ def compared(
 
 
 def table(rows: Sequence[Compared], clock: str) -> str:
-    """The rows as Markdown."""
+    """Return the rows as a Markdown table."""
     lines = [
         f"| On | Method | {clock}, tokens/s | paced, tokens/s | ratio | {clock}, TTFT ms | paced, TTFT ms | "
         "overran |",
@@ -81,25 +84,25 @@ def table(rows: Sequence[Compared], clock: str) -> str:
 
 
 def main() -> None:
-    """Print the table; exit status 1 when a ratio is further from 1 than the tolerance."""
+    """Print the table; exit with status 1 if a ratio is further from 1 than the tolerance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("scenario", type=Path)
+    parser.add_argument("scenario", help="name of a shipped scenario, or a .yaml file")
     parser.add_argument("--out", type=Path, required=True, help="directory of both results")
     parser.add_argument("--clock", choices=("replay", "virtual"), default="replay", help="the other clock")
     parser.add_argument("--strategies", help="methods, separated by commas")
-    parser.add_argument("--drafter", help="as in flowedge generate")
+    parser.add_argument("--drafter", action="append", help="as in flowedge generate")
     parser.add_argument("--samples", type=int, help="prompts of each dataset")
     parser.add_argument("--data", type=Path, help="directory of the datasets' files")
     arguments = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
     for clock in (arguments.clock, "paced"):
         options = BenchOptions(
-            scenario=arguments.scenario,
+            scenario=find_scenario(arguments.scenario),
             out=arguments.out / clock,
             clock=clock,
             strategies=tuple(arguments.strategies.split(",")) if arguments.strategies else None,
             samples=arguments.samples,
-            drafter=arguments.drafter,
+            drafter=drafter_names(arguments.drafter) if arguments.drafter else None,
             data=arguments.data,
             processes=1,
         )

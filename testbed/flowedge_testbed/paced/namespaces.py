@@ -1,7 +1,7 @@
-"""A network of its own for each agent: network namespaces on a bridge, each link out of one held to a rate.
+"""Network namespaces on a bridge, one for each agent, whose outgoing links are held to a rate.
 
-A namespace lives as long as a process in it. Here that is a `cat` that ends when its standard input closes:
-nothing is left, however the process that made the network ends.
+A namespace lives as long as a process in it: here a `cat`, which ends when its standard input closes. So
+nothing is left when the process that made the network ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_AGENTS = 200
 # Of a full Ethernet frame, what tbf counts and what the stream carries (IP and TCP headers, with timestamps).
 FRAME_BYTES, FRAME_PAYLOAD = 1514, 1448
 BURST_S = 500e-6  # what tbf may let through at once: the most by which a message can be early
-QUEUE_BYTES = 64 << 20  # more than one agent ever has under way, so that nothing is dropped
+QUEUE_BYTES = 64 << 20  # more than an agent ever has in flight, so that nothing is dropped
 _DEADLINE_S = 10.0
 _POLL_S = 0.005
 _ROOT = "the network of this machine"
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be made here; None when nothing speaks against it."""
+    """Return why namespaces cannot be made here; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces take root"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -42,7 +42,7 @@ def why_not() -> str | None:
 
 @dataclass
 class _Holder:
-    """The process that keeps a namespace."""
+    """A process that keeps a namespace alive."""
 
     process: subprocess.Popen[bytes]
 
@@ -63,7 +63,7 @@ class _Holder:
         return f"/proc/{self.process.pid}/ns/net"
 
     def wait(self, deadline: float) -> None:
-        """Until it is in a namespace of its own."""
+        """Wait until the process is in a namespace of its own."""
         own = Path("/proc/self/ns/net").readlink()
         while self.process.poll() is None:
             if Path(self.path).readlink() != own:
@@ -74,7 +74,7 @@ class _Holder:
         raise DeviceError(_ROOT, "unshare --net was refused")
 
     def enter(self, command: Sequence[str]) -> list[str]:
-        """The command, run in the namespace."""
+        """Return the command line that runs `command` in the namespace."""
         return ["nsenter", f"--net={self.path}", "--", *command]
 
     def stop(self) -> None:
@@ -90,12 +90,12 @@ class _Holder:
 class Namespaces:
     """One namespace for each of `count` agents, and one with the bridge between them.
 
-    The bridge is reached from this process's own network through one pair of interfaces, with addresses that
-    no route of it covers.
+    A pair of interfaces connects this process's own network with the bridge. Their addresses are of a network
+    that this machine has no route to otherwise.
 
     Attributes:
         hosts: the addresses of the agents.
-        interface: this process's end of the way to the bridge.
+        interface: this process's end of the pair.
     """
 
     def __init__(self, count: int) -> None:
@@ -109,12 +109,17 @@ class Namespaces:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that keep the namespaces."""
+        """The ids of the processes that keep the namespaces alive."""
         holders = [*self._agents, *([self._bridge] if self._bridge is not None else [])]
         return [holder.process.pid for holder in holders]
 
     def start(self) -> None:
-        """Make them. DeviceError when the system refuses; nothing is left then."""
+        """Make the namespaces. If that fails, nothing is left.
+
+        Raises:
+            DeviceError: when the system refuses.
+            DeadlineError: when it takes too long.
+        """
         try:
             self._make()
         except BaseException:
@@ -122,7 +127,7 @@ class Namespaces:
             raise
 
     def stop(self) -> None:
-        """Take them down; what still runs in one loses its links."""
+        """Take the namespaces down. A process that still runs in one loses its links."""
         if self._bridge is None:
             return
         # Gone already with the bridge's namespace, when that has ended before.
@@ -132,17 +137,17 @@ class Namespaces:
         self._agents, self._bridge, self.hosts = [], None, []
 
     def enter(self, agent: int, command: Sequence[str]) -> list[str]:
-        """The command, run in the namespace of an agent."""
+        """Return the command line that runs `command` in an agent's namespace."""
         return self._agents[agent].enter(command)
 
     def enter_bridge(self, command: Sequence[str]) -> list[str]:
-        """The command, run in the namespace of the bridge."""
+        """Return the command line that runs `command` in the bridge's namespace."""
         if self._bridge is None:
             raise BadRequestError("the network has not been started")
         return self._bridge.enter(command)
 
     def limit(self, agent: int, mbps: float) -> None:
-        """Hold what an agent sends to `mbps` 1e6 bits a second of payload."""
+        """Limit the payload that an agent sends to `mbps` 1e6 bits a second."""
         bits = mbps * 1e6 * FRAME_BYTES / FRAME_PAYLOAD
         burst = max(2 * FRAME_BYTES, int(bits / 8 * BURST_S))
         shape = ["tbf", "rate", f"{bits:.0f}bit", "burst", f"{burst}b", "limit", f"{QUEUE_BYTES}b"]
@@ -184,19 +189,23 @@ class Namespaces:
 
 
 def used_networks() -> list[ipaddress.IPv4Network]:
-    """Every network of IPv4 that this machine has a way to, apart from the default one."""
+    """Return every IPv4 network that this machine has a route to, without the default route."""
     routes = json.loads(_run(["ip", "-4", "-json", "route", "show", "table", "all"]) or "[]")
     destinations = [str(route["dst"]) for route in routes if route.get("dst", "default") != "default"]
     return [ipaddress.IPv4Network(destination, strict=False) for destination in destinations]
 
 
 def free_network(used: Sequence[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
-    """A private network of 256 addresses that overlaps none of these. DeviceError when there is none."""
+    """Return a private network of 256 addresses that overlaps none of `used`.
+
+    Raises:
+        DeviceError: when there is none.
+    """
     for private in map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")):
         if any(private.subnet_of(other) for other in used):
             continue
         count = private.num_addresses // 256
-        start = random.randrange(count)  # so that two that look at the same time find different ones
+        start = random.randrange(count)  # so that two processes that search at once find different networks
         for step in range(count):
             network = ipaddress.IPv4Network((int(private[0]) + (start + step) % count * 256, 24))
             if not any(network.overlaps(other) for other in used):

@@ -1,4 +1,4 @@
-"""The Pacing of one emulated device."""
+"""The emulated device that one agent of a paced pipeline is held to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import DraftJob, Forward, StageJob
-from flowedge.live.pacing import JobTiming, Way
+from flowedge.engine.jobs import DraftJob, Forward, OpenCache, StageJob
+from flowedge.live.transport.link import LinkKind
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.costs import ProfileCosts
+from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.paced.timings import TimingLog
+from flowedge_testbed.paced.timings import JobTiming, TimingLog
 
 FIRST_STAGE = 0
 
@@ -51,7 +51,7 @@ _PIPELINE = TypeAdapter(PacedPipeline)
 
 
 class DevicePacing:
-    """The Pacing (see live/pacing.py) of the device at `place`: DRAFT_NODE, or its stage from 0 on."""
+    """An EmulatedDevice by the profile of the device at `place`: DRAFT_NODE, or its stage from 0 on."""
 
     def __init__(self, pipeline: PacedPipeline, place: int, log: TimingLog) -> None:
         self.shaped = pipeline.shaped
@@ -63,22 +63,21 @@ class DevicePacing:
         before = {DRAFT_NODE: last, FIRST_STAGE: DRAFT_NODE}.get(place, place - 1)
         # What comes back took the link out of its sender, the device after.
         after = FIRST_STAGE if place == DRAFT_NODE else min(place + 1, last)
-        self._senders = {Way.IN_BAND: before, Way.EXPRESS: DRAFT_NODE, Way.REPLY: after}
+        self._senders = {LinkKind.IN_BAND: before, LinkKind.EXPRESS: DRAFT_NODE, LinkKind.REPLY: after}
 
-    def stage_job(self, job: StageJob) -> float:
-        return self._costs.stage_job(self._place, job)
+    def job(self, job: StageJob | DraftJob) -> float:
+        if isinstance(job, Forward | OpenCache):
+            return self._costs.stage_job(self._place, job)
+        return self._costs.draft_job(job)
 
     def layer(self, job: Forward) -> float:
         return self._costs.layer(self._place, job)
 
-    def draft_job(self, job: DraftJob) -> float:
-        return self._costs.draft_job(job)
-
     def transfer(self, message: Message) -> float:
         return self._costs.transfer(self._place, message)
 
-    def latency(self, way: Way) -> float:
-        return self._costs.latency(self._senders[way])
+    def latency(self, kind: LinkKind) -> float:
+        return self._costs.latency(self._senders[kind])
 
     def ran(self, timing: JobTiming) -> None:
         self._log.add(timing)

@@ -9,9 +9,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flowedge.live.pacing import JobTiming
-
 _RECORD = struct.Struct("<4d")
+
+
+@dataclass(frozen=True)
+class JobTiming:
+    """How one job of an emulated device kept its time slot, in seconds.
+
+    Attributes:
+        slot_s: length of the slot; compute_s: time the real computation took.
+        overrun_s: how long after the end of the slot the computation ended; 0 if it ended in time.
+        late_s: how long after the end of the slot the result was taken on.
+    """
+
+    slot_s: float
+    compute_s: float
+    overrun_s: float
+    late_s: float
 
 
 class TimingLog:

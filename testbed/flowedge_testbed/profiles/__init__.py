@@ -1,1 +1,1 @@
-"""Devices, emulated models and links as YAML, and the typed values they are read into."""
+"""Device, model and link profiles as YAML, and the library that reads them."""

@@ -1,4 +1,4 @@
-"""How often a tree level of some width holds the token that is drawn, for a pair of models."""
+"""Hit rates: how often a tree level of a given width holds the drawn token."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flowedge.profiling.documents.document import YamlDocument
 
 
 class HitRates(YamlDocument):
-    """Measured by `python -m testbed.tools.hit_rates`.
+    """The hit rates of a target and a drafter, measured by `python -m testbed.tools.hit_rates`.
 
     Attributes:
-        model, drafter: fingerprints of the pair it was measured with.
-        rates: share of levels with the drawn token in them, by the width of the tree.
+        model, drafter: their fingerprints.
+        rates: share of levels that hold the drawn token, by the width of the tree.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Profiles by name: those shipped with the testbed, or a file of one's own."""
+"""Profiles by name: shipped with the testbed, or in a file of the user's."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ D = TypeVar("D", bound=YamlDocument)
 
 @cache
 def device(name: str, beside: Path | None = None) -> DeviceProfile:
-    """The device profile of this name, or in the file of this name beside a scenario."""
+    """Return the shipped device profile of this name, or the profile in the file `name` beside a scenario."""
     return _read("devices", name, beside, DeviceProfile)
 
 
 @cache
 def model(name: str, beside: Path | None = None) -> ModelProfile:
-    """The emulated model of this name."""
+    """Return the emulated model of this name, found as for `device`."""
     return _read("models", name, beside, ModelProfile)
 
 
 @cache
 def link(name: str, beside: Path | None = None) -> LinkProfile:
-    """The link profile of this name."""
+    """Return the link profile of this name, found as for `device`."""
     return _read("links", name, beside, LinkProfile)
 
 
 @cache
 def hit_rates(model: str, drafter: str) -> HitRates | None:
-    """The hit rates measured with the pair of these fingerprints; None when none were."""
+    """Return the hit rates of the models with these fingerprints, or None."""
     for path in sorted((SHIPPED / "hit_rates").glob("*.yaml")):
         found = read_document(path, HitRates)
         if (found.model, found.drafter) == (model, drafter):
@@ -52,5 +52,5 @@ def _read(folder: str, name: str, beside: Path | None, kind: type[D]) -> D:
     path = SHIPPED / folder / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in (SHIPPED / folder).glob("*.yaml")))
-        raise BadRequestError(f"no profile {name!r} among {folder}; there are {known}, or give a .yaml file")
+        raise BadRequestError(f"no profile {name!r} among {folder}; use {known}, or give a .yaml file")
     return read_document(path, kind)

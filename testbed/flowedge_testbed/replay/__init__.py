@@ -1,1 +1,1 @@
-"""Runs that compute little: the true path of a prompt is known, so what is left is when things happen."""
+"""Runs that compute little, since the true path of each prompt is computed once and looked up."""

@@ -1,4 +1,4 @@
-"""Executors that compute nothing: a hidden state is its row's position, and what it leads to is looked up."""
+"""Executors that compute nothing: a hidden state is its row's position, and draws are looked up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReplayDraft:
         self._history = History(0)
 
     def run(self, job: DraftJob) -> DraftResult:
-        """Draws come from the path; a draft layer is drafted once for each place on it."""
+        """Run a job: draws come from the path, and each draft layer is drafted once."""
         match job:
             case Verify():
                 positions = job.positions.tolist()
@@ -57,7 +57,7 @@ class ReplayDraft:
 
     def _grow(self, job: GrowDraft) -> DraftResult:
         if self._drafter is None:
-            raise BadRequestError("this run has no drafter; only autoregressive decoding works")
+            raise BadRequestError("this run has no drafter; use the strategy autoregressive")
         if job.next_tokens is not None:
             self._extend(job.next_tokens)
         if job.growth != self._growth:

@@ -1,4 +1,4 @@
-"""Drafting along one true path, each layer of each tree computed once."""
+"""Drafting along one true path, where each layer of each tree is computed once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from flowedge_testbed.replay.true_path import TruePath
 
 @dataclass(eq=False)
 class History:
-    """The layers of one growth so far, from the root `rows` true rows in.
+    """The layers of one growth so far.
 
     Attributes:
-        paths: number of the token path from the root to each node that was expanded.
+        rows: true rows before the growth's root.
+        layers: the jobs that asked for its layers.
+        paths: the number of the token path from the root to each expanded node, by node.
     """
 
     rows: int
@@ -24,10 +26,10 @@ class History:
 
 
 class PathDrafter:
-    """What the drafter says below each position of a true path.
+    """A drafter along a true path, whose draft layers are computed once.
 
-    A layer depends on the true rows before the root, and on the tokens that lead from it to each frontier
-    node, and on nothing else; so strategies and emulated models share what was drafted.
+    A layer depends on the true rows before the root and on the tokens from the root to each frontier node.
+    So strategies and emulated models share the layers.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class PathDrafter:
         self._drafter.close(self._name)
 
     def layer(self, history: History, job: GrowDraft) -> DraftLayer:
-        """The layer that a job asks for, as the next of its growth."""
+        """Return the layer that a job asks for, which is the next of its growth."""
         history.layers.append(job)
         key = (history.rows, job.width, self._frontier(history, job))
         known = self._layers.get(key)
@@ -58,7 +60,7 @@ class PathDrafter:
         return known
 
     def _frontier(self, history: History, job: GrowDraft) -> tuple[int, ...]:
-        """The numbers of the token paths to the frontier's nodes."""
+        """Return the numbers of the token paths to the frontier's nodes."""
         numbers: list[int] = []
         for node, parent, token in zip(
             job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist(), strict=True
@@ -70,7 +72,7 @@ class PathDrafter:
         return tuple(numbers)
 
     def _draft(self, history: History) -> DraftLayer:
-        """Compute the last layer of a growth, after those before it whose scratch is gone."""
+        """Compute the last layer of a growth, and before it the layers whose scratch is gone."""
         if self._live is not history:
             self._set_rows(history.rows)
             self._live, self._live_layers = history, 0
@@ -84,7 +86,7 @@ class PathDrafter:
         return layer
 
     def _set_rows(self, rows: int) -> None:
-        """Have the drafter's cache hold that many true rows, the last of them just computed."""
+        """Rewind or extend the drafter's cache to `rows` true rows; the last row is always computed anew."""
         start = min(self._rows, rows - 1)
         self._drafter.rewind(self._name, start)
         self._drafter.extend(

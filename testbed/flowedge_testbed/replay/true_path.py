@@ -1,7 +1,7 @@
-"""The true path of a request: the tokens the target draws and the final hidden states they are drawn from.
+"""The true path of a request: the tokens that the target draws, and the hidden states they are drawn from.
 
-Rule R1 fixes it by prompt, sampling and seed alone, so one computation serves every strategy and every
-emulated model.
+By rule R1 the prompt, the sampling and the seed alone determine it. So one computation serves every strategy
+and every emulated model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flowedge.models.layers.taps import Taps
 
 FORMAT = 1
 PREFILL_ROWS = 128
-NO_TOKEN = -1  # drawn beyond the end, where the output ends anyway
+NO_TOKEN = -1  # drawn beyond the end of the output
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,10 @@ class TruePath:
     """A finished generation.
 
     Attributes:
-        prompt_tokens: how many of `tokens` are the prompt's.
-        tokens: int64 [t], the prompt and what was drawn; features: float32 [t - 1, width], of every row but
-            the last token's, which was never needed: the final hidden state, then what was tapped.
+        prompt_tokens: number of `tokens` that belong to the prompt.
+        tokens: int64 [t], the prompt and the drawn tokens.
+        features: float32 [t - 1, width], the final hidden state and the tapped ones of every row. The last
+            token's row is never needed.
     """
 
     prompt_tokens: int
@@ -46,7 +47,7 @@ class TruePath:
     features: npt.NDArray[np.float32]
 
     def draw(self, position: int) -> int:
-        """The token at an absolute position; NO_TOKEN beyond the end."""
+        """Return the token at an absolute position, or NO_TOKEN beyond the end."""
         return int(self.tokens[position]) if position < len(self.tokens) else NO_TOKEN
 
 
@@ -60,7 +61,7 @@ def compute_path(
     eos: frozenset[int],
     taps: Taps = (),
 ) -> TruePath:
-    """Decode alone, one token at a time, over one block that holds all layers."""
+    """Decode one token at a time over one block that holds all layers."""
     tokens = list(prompt)
     cache = block.new_cache(len(prompt) + max_new_tokens)
     features: list[torch.Tensor] = []
@@ -86,10 +87,10 @@ def compute_path(
 
 
 class PathStore:
-    """True paths on disk, by the content of what determines them."""
+    """True paths on disk, by a digest of everything that determines them."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint, head: LMHead, taps: Taps) -> None:
-        """taps: layers whose inputs are kept with the hidden states (see models/layers/taps.py)."""
+        """`taps` are layers whose inputs are stored with the hidden states (see models/layers/taps.py)."""
         self._taps = taps
         self._directory = directory
         self._checkpoint = checkpoint
@@ -99,7 +100,7 @@ class PathStore:
     def path(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, eos: frozenset[int]
     ) -> TruePath:
-        """The path of a request, computed when it is not here yet."""
+        """Return the path of a request; compute it if it is not stored."""
         file = self._directory / f"{self.key(prompt, sampling, max_new_tokens, eos)}.npz"
         if file.is_file():
             with np.load(file, allow_pickle=False) as stored:
@@ -120,7 +121,7 @@ class PathStore:
     def key(
         self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, eos: frozenset[int]
     ) -> str:
-        """A digest of what determines the path of a request."""
+        """Return a digest of everything that determines the path of a request."""
         content = {
             "format": FORMAT,
             "torch": torch.__version__,

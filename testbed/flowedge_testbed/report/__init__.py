@@ -1,1 +1,1 @@
-"""The report of a benchmark: tables beside the papers' figures, plots, and how a request went."""
+"""The report of a benchmark: tables beside the papers' figures, and plots."""

@@ -1,4 +1,4 @@
-"""Bars of tokens/s for each dataset."""
+"""A bar plot of tokens/s for each dataset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flowedge_testbed.report.entries import Entry, unique, variants
 from flowedge_testbed.report.style import colour, new_figure, save, tidy
-from flowedge_testbed.report.tables import Entry, unique
-from flowedge_testbed.report.variants import variants
 
 
 def plot_bars(entries: Sequence[Entry], path: Path) -> Path:
-    """One panel for each model and temperature; a group of bars for each dataset."""
+    """Draw a panel for each model and temperature, with a group of bars for each dataset."""
     profiles = unique(entry["profile"] for entry in entries)
     temperatures = unique(entry["temperature"] for entry in entries)
     datasets = unique(entry["dataset"] for entry in entries)

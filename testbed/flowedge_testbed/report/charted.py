@@ -1,4 +1,4 @@
-"""Which runs a report draws a Gantt chart of."""
+"""The choice of runs that a report draws a Gantt chart of."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec", "auto")
 
 
 def plots_of(scenario: Scenario) -> tuple[Plot, ...]:
-    """The plots of a scenario's report."""
+    """Return the plots of a scenario's report."""
     return tuple(scenario.report.plots) or DEFAULT_PLOTS
 
 
 def charted(scenario: Scenario, plan: Plan) -> Task:
-    """The first prompt with the runs of its first case, one for each method that has a chart; maybe none."""
+    """Return the first task with its first run by each method that has a chart, maybe none."""
     methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
     task = plan.tasks[0]
     runs: dict[str, Run] = {}

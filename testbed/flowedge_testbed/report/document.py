@@ -1,4 +1,4 @@
-"""report.md: the tables, the plots and what they were measured with."""
+"""The document report.md: tables, plots and the settings they were measured with."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flowedge_testbed.live.pipeline import RealPipeline
+from flowedge.drafting.choice import drafter_label
+from flowedge_testbed.live.real_pipeline import RealPipeline
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Task
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.report import tables
-from flowedge_testbed.report.bounds import bounds_table
+from flowedge_testbed.report import detail_tables, sweep_tables, tables
 from flowedge_testbed.report.charted import charted, plots_of
-from flowedge_testbed.report.paper import lookup
-from flowedge_testbed.report.parts import parts_table
-from flowedge_testbed.report.tables import Entry, unique
-from flowedge_testbed.report.variants import Variant, variants
+from flowedge_testbed.report.entries import Entry, Variant, variants
+from flowedge_testbed.report.paper import published_bandwidth
 from flowedge_testbed.run_backends import LIVE, make_run_backend
 from flowedge_testbed.scenario import Plot, Scenario, Table
 from flowedge_testbed.trace import Trace
@@ -25,29 +23,29 @@ from flowedge_testbed.workers import read_record, read_trace
 
 DEPTHS = ("option.depth", "option.expand_depth")
 _BOUNDS = (
-    "What the rows in flight allow: (1 + C(M)) / T_lat, with M the rows as sent, and then only those of "
-    "them that are not pruned yet; docs/benchmarks.md says how it is computed."
+    "The most tokens/s that the rows in flight allow: (1 + C(M)) / T_lat. M is first the rows as sent, then "
+    "the rows that are not pruned yet. docs/benchmarks.md explains how it is computed."
 )
 _NO_PLOTS = "the plots need matplotlib: pip install 'flowedge[bench]'"
 
 
 def write_report(
-    scenario: Scenario, results: Mapping[str, Any], plan: Plan, pair: ModelSet, directory: Path
+    scenario: Scenario, results: Mapping[str, Any], plan: Plan, models: ModelSet, directory: Path
 ) -> Path:
-    """Write report.md and its plots; returns the report's path."""
+    """Write report.md and its plots, and return the path of report.md."""
     entries: list[Entry] = results["runs"]
     parts = [f"# {scenario.title}", _settings(scenario, results, plan)]
     for name in _tables(scenario):
         parts += _table(name, scenario, entries)
-    parts += ["## Acceptance and latency", tables.detail_table(entries)]
+    parts += ["## Acceptance and latency", detail_tables.detail_table(entries)]
     if any(entry["bound_tokens_per_s"] is not None for entry in entries):
-        parts += ["## Share of the bound", _BOUNDS, bounds_table(entries)]
+        parts += ["## Share of the bound", _BOUNDS, detail_tables.bounds_table(entries)]
     parts += [
         "## Devices",
         "Computing / sending / waiting, percent of the decode time.",
-        tables.use_table(entries),
+        detail_tables.use_table(entries),
     ]
-    parts += _plots(scenario, entries, plan, pair, directory)
+    parts += _plots(scenario, entries, plan, models, directory)
     path = directory / "report.md"
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
@@ -65,11 +63,11 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
         + ", ".join(f"{name} {number}" for name, number in results["versions"].items()),
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
-        f"- Tokens from: {scenario.pair.model} with drafter {scenario.pair.drafter}",
+        f"- Tokens from: {scenario.pair.model} with drafter {drafter_label(scenario.pair.drafter)}",
         *_origin_of_times(plan),
     ]
     if "bundled" in results["datasets"]:
-        lines.append("- The scenario's datasets were not there: these are the project's own prompts.")
+        lines.append("- The scenario's datasets were not found: these are the project's own prompts.")
     if results["outputs_differ"]:
         lines.append(f"- **Outputs differ from the first method's: {', '.join(results['outputs_differ'])}.**")
     else:
@@ -80,7 +78,8 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
 def _origin_of_times(plan: Plan) -> list[str]:
     figures = (
         "ξ is tokens after the first over the decode time (prefill apart); "
-        "SR is its ratio to naive_pp's with plain drafting"
+        "SR is its ratio to naive_pp's with plain drafting, ×AR to plain autoregressive decoding's; "
+        "an answer loops if some 16 tokens in a row occur three times in it"
     )
     setup = plan.cells[0].case.setup
     if isinstance(setup, RealPipeline):
@@ -116,34 +115,28 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
                 parts += [f"Temperature {temperature:g}", make(entries, temperature)]
             return parts
         case "parts":
-            parts = ["## What each part is worth"]
+            parts = ["## Without each part"]
             for temperature in scenario.temperatures:
-                parts += [f"Temperature {temperature:g}", parts_table(entries, temperature)]
+                parts += [f"Temperature {temperature:g}", tables.parts_table(entries, temperature)]
             return parts
         case "bandwidth":
-            table = tables.sweep_table(_swept(entries, "mbps"), "mbps", published_bandwidth(entries))
-            return ["## Tokens/s by bandwidth in Mbit/s", table]
+            found = sweep_tables.sweep_tables(_swept(entries, "mbps"), "mbps", published_bandwidth(entries))
+            return ["## Tokens/s by bandwidth in Mbit/s", *found]
+        case "stages":
+            found = sweep_tables.sweep_tables(_swept(entries, "stages"), "stages", {})
+            return ["## Tokens/s by number of stages", *found]
         case "depth":
             mine = [entry for entry in entries if all(axis in entry["point"] for axis in DEPTHS)]
             parts = ["## Tokens/s by depth of the trees"]
-            return [*parts, *(tables.depth_table(mine, variant) for variant in variants(mine))]
+            return [*parts, *(sweep_tables.depth_table(mine, variant) for variant in variants(mine))]
 
 
 def _swept(entries: Sequence[Entry], axis: str) -> list[Entry]:
     return [entry for entry in entries if axis in entry["point"]]
 
 
-def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:
-    """The paper's bandwidth sweep, where it is of the same rates as ours."""
-    rates = unique(entry["point"].get("mbps") for entry in entries)
-    published = lookup("bandwidth_sweep_tokens_per_s")
-    if published is None or published["mbps"] != rates:
-        return {}
-    return {name: figures for name, figures in published.items() if name != "mbps"}
-
-
 def _plots(
-    scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: ModelSet, directory: Path
+    scenario: Scenario, entries: Sequence[Entry], plan: Plan, models: ModelSet, directory: Path
 ) -> list[str]:
     try:
         import matplotlib  # noqa: F401, PLC0415 (an extra, and slow)
@@ -151,16 +144,16 @@ def _plots(
         return ["## Plots", f"None: {_NO_PLOTS}."]
     parts = ["## Plots"]
     for name in plots_of(scenario):
-        for path, caption in _plot(name, scenario, entries, plan, pair, directory):
+        for path, caption in _plot(name, scenario, entries, plan, models, directory):
             parts.append(f"![{caption}]({path.name})")
     return parts
 
 
 def _plot(
-    name: Plot, scenario: Scenario, entries: Sequence[Entry], plan: Plan, pair: ModelSet, directory: Path
+    name: Plot, scenario: Scenario, entries: Sequence[Entry], plan: Plan, models: ModelSet, directory: Path
 ) -> list[tuple[Path, str]]:
     from flowedge_testbed.report.bars import plot_bars  # noqa: PLC0415
-    from flowedge_testbed.report.sweeps import plot_depth, plot_lines  # noqa: PLC0415
+    from flowedge_testbed.report.sweep_plots import plot_depth, plot_lines  # noqa: PLC0415
 
     path = directory / f"{name}.png"
     match name:
@@ -183,16 +176,16 @@ def _plot(
                 for variant in variants(mine)
             ]
         case "gantt":
-            return _gantts(scenario, plan, pair, directory)
+            return _gantts(scenario, plan, models, directory)
 
 
-def _gantts(scenario: Scenario, plan: Plan, pair: ModelSet, directory: Path) -> list[tuple[Path, str]]:
-    """A chart of the first prompt's first case, for each method that has one."""
+def _gantts(scenario: Scenario, plan: Plan, models: ModelSet, directory: Path) -> list[tuple[Path, str]]:
+    """Draw the first prompt on the first pipeline, for each method that has a chart."""
     from flowedge_testbed.report.gantt import plot_gantt  # noqa: PLC0415
 
     task = charted(scenario, plan)
     charts: list[tuple[Path, str]] = []
-    for run, record, trace in _traced(scenario, task, pair, directory):
+    for run, record, trace in _traced(scenario, task, models, directory):
         label = Variant(run.strategy, run.noise).label
         title = (
             f"{label}: {run.setup.title} on {run.setup.num_stages} stages, "
@@ -208,12 +201,12 @@ def _gantts(scenario: Scenario, plan: Plan, pair: ModelSet, directory: Path) -> 
 
 
 def _traced(
-    scenario: Scenario, task: Task, pair: ModelSet, directory: Path
+    scenario: Scenario, task: Task, models: ModelSet, directory: Path
 ) -> Iterator[tuple[Run, RunRecord, Trace]]:
-    """The runs of a task with their traces: those that were kept, or made anew where that gives the same."""
+    """Yield the runs of a task with their traces: stored ones of live runs, others by running them again."""
     if scenario.clock not in LIVE:
-        with closing(make_run_backend(scenario.clock, pair, directory)) as clock:
-            yield from clock.measure(task)
+        with closing(make_run_backend(scenario.clock, models, directory)) as backend:
+            yield from backend.measure(task)
         return
     for run in task.runs:
         record, trace = read_record(directory, run.key), read_trace(directory, run.key)

@@ -1,4 +1,4 @@
-"""What each device did during a stretch of one request."""
+"""A Gantt chart of one request: what each device did during a span of time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _KINDS = {
     "transfer": ("#009E73", "transfer out"),
 }
 _PRUNE = "#D55E00"
-_FORWARDS = 28  # how many forwards of the busiest stage a chart shows, about
+_FORWARDS = 28  # forwards of a stage that a chart shows, about
 _BEFORE = 0.02  # share of the window shown before the first token
 
 
 def window(record: RunRecord, trace: Trace) -> tuple[float, float]:
-    """The first stretch of decoding that is long enough to show the method and short enough to be read."""
+    """Return the first span of decoding, long enough to show the method and short enough to be legible."""
     forwards = [i.end - i.start for i in trace.intervals if i.kind == "forward"]
     usual = sorted(forwards)[len(forwards) // 2] if forwards else 0.1
     length = min(max(_FORWARDS * usual, 1e-3), max(record.latency_s - record.ttft_s, 1e-3))
@@ -36,7 +36,7 @@ def window(record: RunRecord, trace: Trace) -> tuple[float, float]:
 
 
 def plot_gantt(record: RunRecord, trace: Trace, title: str, path: Path) -> Path:
-    """A row for each device: computing above, sending below it, prunes as they arrive, tokens at the top."""
+    """Draw a line for each device with computing above sending, prune arrivals, and tokens at the top."""
     start, end = window(record, trace)
     names = [device.device.upper() for device in record.devices]
     lines = {place_at(device.device): line for line, device in enumerate(record.devices)}
@@ -87,7 +87,7 @@ def _draw(panel: Any, row: int, kind: str, start: float, end: float, edge: float
 
 
 def _tokens(panel: Any, record: RunRecord, start: float, end: float) -> None:
-    """A tick for each moment at which tokens came out, with their number."""
+    """Draw a tick for each moment at which tokens came out, with their number."""
     times = [record.ttft_s]
     for gap in record.itl_s:
         times.append(times[-1] + gap)

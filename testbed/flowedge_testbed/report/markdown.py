@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table; the first `left` columns are text, the others numbers."""
+    """Return a table whose first `left` columns are text and the others numbers."""
     rule = ["---" if column < left else "---:" for column in range(len(header))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [list(header), rule, *map(list, rows)])
 

@@ -1,15 +1,18 @@
-"""The figures of the FlowSpec paper that reports are held against (reference/paper_results.json)."""
+"""The figures of the FlowSpec paper that reports show beside ours (reference/paper_results.json)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flowedge_testbed.report.entries import Entry, Variant, unique
+
 REFERENCE = Path(__file__).parents[1] / "reference" / "paper_results.json"
 
-# The paper's FlowSpec is our flowspec_paper; our flowspec is asynchronous and has no counterpart there.
+# The paper's FlowSpec is our flowspec_paper. Our flowspec is asynchronous and has no counterpart there.
 COUNTERPARTS = {
     "naive_pp": "naive_pp",
     "pruned_pp": "pruned_pp",
@@ -21,13 +24,13 @@ COUNTERPARTS = {
 
 @cache
 def paper() -> dict[str, Any]:
-    """The whole file."""
+    """Return the content of the whole file."""
     content: dict[str, Any] = json.loads(REFERENCE.read_text(encoding="utf-8"))
     return content
 
 
 def lookup(*keys: str) -> Any:
-    """What is under these keys, one in another; None where there is nothing."""
+    """Return the figure under a path of keys, or None."""
     found: Any = paper()
     for key in keys:
         if not isinstance(found, dict) or key not in found:
@@ -36,10 +39,29 @@ def lookup(*keys: str) -> Any:
     return found
 
 
+def published(entries: Sequence[Entry], *keys: str) -> Any:
+    """Return the paper's figure under these keys; None if there is none, or entries are of real devices."""
+    return lookup(*keys) if all(entry["emulated"] for entry in entries) else None
+
+
+def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:
+    """Return the published bandwidth sweep by method, if its rates are those of the entries."""
+    rates = unique(entry["point"].get("mbps") for entry in entries)
+    sweep = lookup("bandwidth_sweep_tokens_per_s")
+    if sweep is None or sweep["mbps"] != rates:
+        return {}
+    return {name: figures for name, figures in sweep.items() if name != "mbps"}
+
+
+def counterpart(variant: Variant) -> str:
+    """Return the paper's name of a method as published; empty if the paper has no such method."""
+    return COUNTERPARTS.get(variant.method, "") if variant.plain else ""
+
+
 def temperature_key(temperature: float) -> str:
     return f"T={temperature:g}"
 
 
 def model_key(profile: str) -> str:
-    """The model's name without its quantisation."""
+    """Return the model's name without its format."""
     return profile.rsplit("-", 1)[0]

@@ -1,4 +1,4 @@
-"""How plots look."""
+"""The look of plots: colours, figures and axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
+# Okabe and Ito's colours, which colour-blind people can distinguish.
 _COLOURS = {
     "auto": "#7A1FA2",
     "autoregressive": "#999999",
@@ -30,21 +30,21 @@ def colour(method: str) -> str:
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """A figure of so many inches and its axes, as an array [rows, columns]."""
+    """Return a figure of a size in inches, and its axes as an array [rows, columns]."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG that says nothing about when it was made."""
+    """Write a PNG without its date, so that the same figures give the same file."""
     # A long legend may be wider than its figure.
     figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return path
 
 
 def tidy(axes: Any) -> None:
-    """Fewer lines."""
+    """Leave only the axes and a light horizontal grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

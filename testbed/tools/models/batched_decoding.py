@@ -1,4 +1,4 @@
-"""Batched decoding of the target: many prompts at once, whose caches neither grow nor keep what has ended."""
+"""Batched decoding of the target, with caches of fixed size that drop the rows of finished prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT_SHARE = 0.8  # caches are compacted when fewer of their rows than this are 
 def float_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, None]:
-    """Attention in float32 for a model of any dtype; see sdpa_attention_forward."""
+    """Compute attention in float32 for a model of any dtype, with the interface of sdpa_attention_forward."""
     attended, _ = sdpa_attention_forward(module, query.float(), key, value, mask, **settings)
     return attended.to(query.dtype), None
 
@@ -28,7 +28,7 @@ AttentionMaskInterface.register(FLOAT_ATTENTION, sdpa_mask)
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer's keys and values, float32 [rows, heads, capacity, head_dim], used from the left."""
+    """The keys and values of one layer, float32 [rows, heads, capacity, head_dim], filled from the left."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -57,9 +57,9 @@ class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 def continuations(
     model: LlamaForCausalLM, prompts: list[list[int]], temperature: float, new_tokens: int
 ) -> list[list[int]]:
-    """The model's answer to each prompt, eos included where it came within `new_tokens`.
+    """Return the model's answer to each prompt, with eos if the answer ends within `new_tokens`.
 
-    The prompts are padded to the longest, so that they should be of like length.
+    Prompts are padded to the longest, so they should be of similar length.
     """
     pad, eos = model.config.pad_token_id, model.config.eos_token_id
     width = max(map(len, prompts))
@@ -98,7 +98,7 @@ def continuations(
 
 
 def draw(logits: Tensor, temperature: float) -> Tensor:
-    """A token of each row of logits [rows, vocab]: the likeliest at temperature 0, a sample above it."""
+    """Draw a token from each row of logits [rows, vocab]: the likeliest at temperature 0, a sample above."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     total = (logits / temperature).softmax(dim=-1).cumsum(dim=-1)

@@ -29,7 +29,7 @@ class ChatPair:
 
     @property
     def held_out(self) -> bool:
-        """Whether the pair is kept for evaluation; depends on the prompt's text alone."""
+        """Whether the pair is reserved for evaluation, which depends on the prompt's text alone."""
         digest = hashlib.sha256(self.prompt.encode()).digest()
         return int.from_bytes(digest[:4], "big") % 1000 < HELD_OUT_PER_MILLE
 
@@ -51,7 +51,7 @@ class Corpus:
 
 
 def load_corpus(data: Path) -> Corpus:
-    """All pairs of `data`/*.jsonl and of the standard library, and the library's source as plain text."""
+    """Return all pairs of `data`/*.jsonl and of the standard library, and the library's source as text."""
     sources = list(standard_library_sources())
     pairs = [*jsonl_pairs(data)]
     for module, source in sources:
@@ -62,20 +62,20 @@ def load_corpus(data: Path) -> Corpus:
 
 
 def jsonl_pairs(data: Path) -> Iterator[ChatPair]:
-    """Pairs of every *.jsonl file of a folder: objects with the strings `prompt` and `response`."""
+    """Return the pairs of every *.jsonl file of a folder: objects with strings `prompt` and `response`."""
     for path in sorted(data.glob("*.jsonl")):
         yield from jsonl_file_pairs(path)
 
 
 def jsonl_file_pairs(path: Path) -> Iterator[ChatPair]:
-    """Pairs of one such file."""
+    """Return the pairs of one JSON-lines file."""
     with path.open(encoding="utf-8") as lines:
         for record in map(json.loads, lines):
             yield ChatPair(record["prompt"].strip(), record["response"].strip(), path.stem)
 
 
 def standard_library_sources() -> Iterator[tuple[str, str]]:
-    """(dotted module name, source) of the running Python's library, without its tests."""
+    """Yield (dotted module name, source) of the running Python's library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -85,7 +85,7 @@ def standard_library_sources() -> Iterator[tuple[str, str]]:
 
 
 def function_pairs(module: str, source: str) -> Iterator[ChatPair]:
-    """Documented functions of one module as requests to complete the code and to explain it."""
+    """Return the documented functions of a module as requests to complete and to explain the code."""
     lines = [f"{line}\n" for line in source.split("\n")]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef) or len(node.body) < 2:
@@ -105,7 +105,7 @@ def function_pairs(module: str, source: str) -> Iterator[ChatPair]:
 
 
 def text_chunks(source: str, characters: int = 5000) -> Iterator[str]:
-    """The source in pieces of whole lines, each of about `characters`."""
+    """Split the source into pieces of whole lines, each of about `characters`."""
     piece: list[str] = []
     size = 0
     for line in source.splitlines(keepends=True):
@@ -119,6 +119,6 @@ def text_chunks(source: str, characters: int = 5000) -> Iterator[str]:
 
 
 def is_repetitive(text: str, ratio: float = 6.0) -> bool:
-    """Whether zlib shrinks the text by more than `ratio`, which prose and code do not reach."""
+    """Return whether zlib shrinks the text by more than `ratio`, which prose and code never do."""
     encoded = text.encode()
     return len(encoded) > 200 and len(encoded) / len(zlib.compress(encoded)) > ratio

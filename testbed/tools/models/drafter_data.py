@@ -18,7 +18,7 @@ from testbed.tools.models.packing import REPEATS
 def drafter_examples(
     pairs: list[ChatPair], responses: list[ChatPair], share: float, seed: int
 ) -> list[ChatPair]:
-    """All responses, and of the corpus's pairs a `share`, drawn with the weights of the target's training."""
+    """Return all responses and a `share` of the corpus's pairs, drawn with the target's training weights."""
     drawn = np.random.default_rng(seed).random(len(pairs))
     chosen = [
         pair

@@ -1,8 +1,9 @@
-"""Acceptance length of drafters: accepted and bonus tokens of a draft-verify cycle with EAGLE-2's tree.
+"""Measure the acceptance length of drafters: tokens that a draft-verify cycle of an EAGLE-2 tree puts out.
 
-The target's own output is computed once; since verification is lossless, a cycle accepts the longest path of
-its tree that lies on that output, so no further target forward is needed.
-`python -m testbed.tools.models.evaluate_pair --drafters bundled bundled+ngram --prompts FILE ...`
+The target's output is computed once. Verification is lossless, so a cycle accepts the longest path of its
+tree that lies on that output, and no further forward of the target is needed.
+
+Run: python -m testbed.tools.models.evaluate_pair --drafters bundled --drafters bundled ngram ...
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.core.tree import ROOT, DraftTree
+from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
 from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -44,7 +46,7 @@ class TreeShape:
 
 @dataclass
 class Score:
-    """Acceptance over some outputs."""
+    """The acceptance over some outputs."""
 
     tokens: int = 0
     cycles: int = 0
@@ -52,9 +54,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Output:
-    """An answer of the target: token ids of both, and how a target with a drafter's taps sees them.
+    """An answer of the target, with its hidden states for a drafter's taps.
 
-    rows: float32 [prompt and answer, hidden * (1 + taps)], as the last stage returns them.
+    Attributes:
+        rows: float32 [prompt and answer, hidden * (1 + taps)], as the last stage returns them.
     """
 
     prompt: list[int]
@@ -63,7 +66,7 @@ class Output:
 
 
 def grow_tree(drafter: Drafter, number: int, root: int, context: int, shape: TreeShape) -> DraftTree:
-    """The tree that is grown below the last token of the session."""
+    """Grow the draft tree below the last token of the session."""
     growth = Growth(number, root, context, shape.width, shape.depth)
     while not growth.finished:
         asked = growth.next_layer()
@@ -73,7 +76,7 @@ def grow_tree(drafter: Drafter, number: int, root: int, context: int, shape: Tre
 
 
 def accepted_length(tree: DraftTree, truth: list[int], budget: int) -> int:
-    """Length of the longest path among the best `budget` nodes that spells the start of `truth`."""
+    """Return the length of the longest path among the best `budget` nodes that is a prefix of `truth`."""
     kept = np.argsort(-tree.scores, kind="stable")[:budget].tolist()
     children = {(int(tree.parents[node]), int(tree.tokens[node])): node for node in kept}
     node, length = ROOT, 0
@@ -84,7 +87,7 @@ def accepted_length(tree: DraftTree, truth: list[int], budget: int) -> int:
 
 
 def count_cycles(drafter: Drafter, output: Output, shape: TreeShape) -> int:
-    """Draft-verify cycles it takes to decode the answer after its first token, which prefill gives."""
+    """Return the draft-verify cycles that the answer takes after its first token, which prefill gives."""
     ids = [*output.prompt, *output.answer]
     drafter.open(SESSION, len(ids), ids[0])
     known, done, cycles = 1, len(output.prompt) + 1, 0
@@ -101,7 +104,7 @@ def count_cycles(drafter: Drafter, output: Output, shape: TreeShape) -> int:
 
 @torch.no_grad()
 def target_rows(target: LlamaForCausalLM, ids: list[int], taps: tuple[int, ...]) -> torch.Tensor:
-    """See Output."""
+    """Return the hidden states of a prompt and its answer (see Output)."""
     states = target.model(torch.tensor([ids]), use_cache=False, output_hidden_states=True).hidden_states
     return torch.cat([states[index][0] for index in (-1, *taps)], dim=1)
 
@@ -109,7 +112,7 @@ def target_rows(target: LlamaForCausalLM, ids: list[int], taps: tuple[int, ...])
 def answered(
     target: LlamaForCausalLM, prompts: list[list[int]], temperature: float, new_tokens: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """(prompt, answer) of each prompt, shortest first."""
+    """Return (prompt, answer) of each prompt, the shortest first."""
     ordered = sorted(prompts, key=len)
     for start in range(0, len(ordered), 20):
         batch = ordered[start : start + 20]
@@ -119,7 +122,7 @@ def answered(
 def prompt_sets(
     tokenizer: PreTrainedTokenizerBase, data: Path | None, files: list[Path], limit: int
 ) -> Iterator[tuple[str, list[list[int]]]]:
-    """(name, first-turn prompts as tokens) of the held-out pairs by source and of every prompt file."""
+    """Yield (name, first-turn prompts as tokens) of held-out pairs by source and of every prompt file."""
     sets: dict[str, list[str]] = {}
     if data is not None:
         for pair in load_corpus(data).held_out_pairs:
@@ -134,7 +137,9 @@ def prompt_sets(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--target", default="bundled", help="bundled, or a Llama's folder with its tokenizer")
-    parser.add_argument("--drafters", nargs="+", default=["bundled"], help="each as in flowedge generate")
+    parser.add_argument(
+        "--drafters", nargs="+", action="append", help="names joined to one drafter; repeat it for another"
+    )
     parser.add_argument("--data", type=Path, help="training data folder, for its held-out pairs")
     parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="files of {turns: [text, ...]}")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -153,7 +158,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.directory)
     target = LlamaForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32)
     choice = TargetModel(checkpoint, LMHead.load(checkpoint), tokenizer, torch.float32)
-    drafters = {name: load_drafter(name, choice) for name in arguments.drafters}
+    chosen = [drafter_names(names) for names in arguments.drafters or [BUNDLED]]
+    drafters = {drafter_label(names): load_drafter(names, choice) for names in chosen}
     shape = TreeShape(arguments.nodes, arguments.depth, arguments.width)
     print(f"T={arguments.temperature} {shape} new tokens {arguments.new_tokens} seed {arguments.seed}")
     for title, prompts in prompt_sets(tokenizer, arguments.data, arguments.prompts, arguments.limit):

@@ -1,6 +1,6 @@
-"""The target's own answers to training prompts, to train drafters on.
+"""Generate the target's answers to training prompts, on which drafters are trained.
 
-`python -m testbed.tools.models.generate_responses --data DIR --target DIR --out FILE --minutes 10`
+Run: python -m testbed.tools.models.generate_responses --data DIR --target DIR --out FILE --minutes 10
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_PROMPT_TOKENS = 400
 
 @dataclass(frozen=True)
 class Prompt:
-    """A user message, as text and as the tokens of a conversation that it opens."""
+    """A user message, as text and as the tokens of a conversation that begins with it."""
 
     text: str
     tokens: list[int]
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """A one-turn conversation up to and including the assistant marker."""
+    """Return a one-turn conversation up to and including the assistant marker."""
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
     )
@@ -44,7 +44,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
 def prompt_batches(
     tokenizer: PreTrainedTokenizerBase, pairs: list[ChatPair], rows: int, seed: int
 ) -> Iterator[list[Prompt]]:
-    """Endless batches of prompts of like length, drawn with the weights of training."""
+    """Yield batches of prompts of similar length without end, drawn with the weights of training."""
     generator = np.random.default_rng(seed)
     weights = np.array([REPEATS.get(pair.source, 1.0) for pair in pairs])
     while True:

@@ -22,7 +22,7 @@ FOLLOW_UP_SHARE = 0.2  # pairs packed without bos, so that they read as a later 
 
 @dataclass(frozen=True)
 class WeightedDocument:
-    """One document and how often it comes in an epoch, on average."""
+    """A document, and how often it occurs in an epoch on average."""
 
     tokens: Document
     repeats: float
@@ -30,14 +30,14 @@ class WeightedDocument:
 
 
 def pair_tokens(tokenizer: PreTrainedTokenizerBase, pair: ChatPair) -> Document:
-    """bos, user turn, assistant turn, eos: the text of the chat template."""
+    """Return the tokens of the chat template: bos, user turn, assistant turn, eos."""
     messages = [{"role": "user", "content": pair.prompt}, {"role": "assistant", "content": pair.response}]
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.uint16)
 
 
 def corpus_documents(tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[WeightedDocument]:
-    """Training pairs and plain texts as tokens, weighted so that chat dominates."""
+    """Return training pairs and plain texts as tokens, weighted so that chat dominates."""
     documents = [
         WeightedDocument(pair_tokens(tokenizer, pair), REPEATS.get(pair.source, 1.0))
         for pair in corpus.training_pairs
@@ -50,7 +50,7 @@ def corpus_documents(tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list
 
 
 def epoch_stream(documents: list[WeightedDocument], generator: np.random.Generator) -> Document:
-    """One shuffled epoch as a single token stream."""
+    """Return one shuffled epoch as a single stream of tokens."""
     chosen = [document for document in documents for _ in range(int(document.repeats + generator.random()))]
     pieces: list[Document] = []
     after_chat = False
@@ -63,7 +63,7 @@ def epoch_stream(documents: list[WeightedDocument], generator: np.random.Generat
 
 
 def packed_batches(documents: list[WeightedDocument], rows: int, length: int, seed: int) -> Iterator[Tensor]:
-    """Endless batches of token ids [rows, length], int64."""
+    """Yield batches of token ids, int64 [rows, length], without end."""
     generator = np.random.default_rng(seed)
     size = rows * length
     stream = epoch_stream(documents, generator)

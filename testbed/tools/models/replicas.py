@@ -17,10 +17,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Replicas(Generic[Model]):
-    """Copies of a module that share its weights and hold gradients of their own, one a thread.
+    """Copies of a module that share its weights, each with gradients of its own and a thread.
 
-    Each thread takes the next micro-batch when it is free, so a core that is busy with something else slows
-    its own share of the batch and not the whole of it, as it would with threads inside every operation.
+    Each thread takes the next micro-batch when it is free. So a core that is busy with other work slows its
+    own share of the batch alone, while threads inside every operation would slow the whole batch.
     """
 
     def __init__(self, module: Model, threads: int, loss_of: Callable[[Model, Tensor], Tensor]) -> None:
@@ -35,7 +35,7 @@ class Replicas(Generic[Model]):
         self.pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def step(self, micro_batches: list[Tensor], optimizers: list[Optimizer], learning_rate: float) -> float:
-        """One update by the gradient of the micro-batches' mean loss, which it returns."""
+        """Update the weights by the gradient of the micro-batches' mean loss, and return that loss."""
         count = len(micro_batches)
         loss = sum(self.pool.map(lambda tokens: self._backward(tokens, count), micro_batches))
         self._collect_gradients()
@@ -62,7 +62,7 @@ class Replicas(Generic[Model]):
 
 
 def apply(optimizer: Optimizer, learning_rate: float) -> None:
-    """Step with the learning rate given and drop the gradients."""
+    """Update the weights with this learning rate, and drop the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()

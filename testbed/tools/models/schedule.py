@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TimedSchedule:
-    """Linear warm-up then a cosine to `floor` over `minutes`, of which earlier runs used `spent_s`."""
+    """A linear warm-up and a cosine to `floor` over `minutes`; earlier runs used `spent_s` of it."""
 
     minutes: float
     spent_s: float = 0.0
@@ -23,12 +23,12 @@ class TimedSchedule:
 
     @property
     def progress(self) -> float:
-        """Share of the budget used, 0 to 1."""
+        """Return the share of the budget that is used, 0 to 1."""
         return min(1.0, self.elapsed_s / (60 * self.minutes))
 
     @property
     def scale(self) -> float:
-        """Factor on the peak learning rate now."""
+        """Return the present factor on the peak learning rate."""
         progress = self.progress
         if progress < self.warmup:
             return max(progress / self.warmup, 1e-3)

@@ -1,7 +1,9 @@
-"""An EAGLE-3 head made of the target's own weights, to begin training with where there is little time for it.
+"""Make an EAGLE-3 head of the target's own weights, as a start for a short training.
 
-Its layer is the target's last one, reading the highest of the three taps; what reads the token is random.
-`python -m testbed.tools.models.start_eagle3 --target DIR --data FILE --draft-vocab 2048 --out DIR`
+The head's layer is the target's last layer and reads the highest of the three taps. Weights that read the
+token are random.
+
+Run: python -m testbed.tools.models.start_eagle3 --target DIR --data FILE --draft-vocab 2048 --out DIR
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from flowedge.training.heads.kinds import new_eagle3_head
 
 @torch.no_grad()
 def start_head(target: LlamaForCausalLM, ids: torch.Tensor, seed: int) -> Eagle3Head:
-    """The head for a draft vocabulary of ids [draft_vocab], ascending."""
+    """Return the head for a draft vocabulary of ids [draft_vocab], ascending."""
     generator = torch.Generator().manual_seed(seed)
     head = new_eagle3_head(target.config, ids, target.lm_head.weight, generator)
     theirs, ours = target.model.layers[-1], head.midlayer

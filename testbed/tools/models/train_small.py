@@ -24,9 +24,9 @@ CORPUS_SHARE = 0.3  # how often a document of the corpus comes in an epoch, as a
 
 
 def new_small(target: LlamaForCausalLM) -> LlamaForCausalLM:
-    """A Llama of about 1.3 million parameters that shares the target's vocabulary.
+    """Return a Llama of about 1.3 million parameters that shares the target's vocabulary.
 
-    Its embedding is the target's, projected on its principal directions; its layers are fresh.
+    Its embedding is the target's, projected on its principal directions. Its layers are fresh.
     """
     theirs = target.config
     small = LlamaForCausalLM(
@@ -59,7 +59,7 @@ class Distillation:
         self.target = target
 
     def __call__(self, small: LlamaForCausalLM, tokens: Tensor) -> Tensor:
-        """The mean over token ids [rows, length]."""
+        """Return the mean over token ids [rows, length]."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             with torch.no_grad():
                 wanted = self.target(input_ids=tokens, use_cache=False).logits
@@ -75,7 +75,7 @@ class Distillation:
 def training_documents(
     tokenizer: PreTrainedTokenizerBase, corpus: Corpus, responses: list[Path]
 ) -> list[WeightedDocument]:
-    """The corpus, and the target's own responses, each once an epoch."""
+    """Return the corpus and the target's own responses, each once an epoch."""
     found = [
         WeightedDocument(document.tokens, CORPUS_SHARE * document.repeats, document.is_chat)
         for document in corpus_documents(tokenizer, corpus)

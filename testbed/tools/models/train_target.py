@@ -1,4 +1,7 @@
-"""Train the target: `python -m testbed.tools.models.train_target --data DIR --tokenizer DIR --out DIR`."""
+"""Train the target.
+
+Run: python -m testbed.tools.models.train_target --data DIR --tokenizer DIR --out DIR
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ REPORT_EVERY = 10  # steps
 
 @dataclass
 class ResumeState:
-    """What a resumed run must know besides the weights and the optimizers' state."""
+    """The state of a run, beside the weights and the optimizers' state, that is needed to resume it."""
 
     step: int = 0
     tokens: int = 0
@@ -36,7 +39,7 @@ class ResumeState:
 
 
 def new_target(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """A Llama of about 8.9 million parameters with fresh weights."""
+    """Return a Llama of about 8.9 million parameters with fresh weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=256,
@@ -55,7 +58,7 @@ def new_target(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
 
 
 def new_optimizers(model: LlamaForCausalLM, learning_rate: float, muon: bool) -> list[Optimizer]:
-    """AdamW for everything, or one Muon a layer for its matrices and AdamW for the rest."""
+    """Return AdamW for everything, or a Muon for each layer's matrices and AdamW for the rest."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     embeddings = [model.model.embed_tokens.weight]
     norms = [weight for weight in model.parameters() if weight.ndim == 1]
@@ -74,7 +77,7 @@ def new_optimizers(model: LlamaForCausalLM, learning_rate: float, muon: bool) ->
 
 
 def loss_of(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
-    """Mean next-token cross-entropy in nats over token ids [rows, length]."""
+    """Return the mean next-token cross-entropy over token ids [rows, length], in nats."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     return loss
@@ -83,7 +86,7 @@ def loss_of(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
 def save_checkpoint(
     folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: ResumeState
 ) -> None:
-    """Write the model as transformers does, and the state to resume from; a stop in between loses neither."""
+    """Write the model as transformers does, and the state to resume from. An interruption loses neither."""
     model.save_pretrained(folder / "model")
     state = {
         "model": model.state_dict(),
@@ -95,7 +98,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer]) -> ResumeState:
-    """Restore what `save_checkpoint` wrote."""
+    """Restore the state that `save_checkpoint` wrote."""
     state = torch.load(folder / "state.pt", weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
@@ -149,7 +152,7 @@ def train(
 
 @torch.no_grad()
 def held_out_loss(model: LlamaForCausalLM, documents: list[Tensor]) -> float:
-    """Mean next-token cross-entropy in nats over held-out conversations [length] each, in fp32."""
+    """Return the mean next-token cross-entropy over held-out conversations [length], in nats and fp32."""
     total, count = 0.0, 0
     for tokens in documents:
         loss = model(input_ids=tokens[None], labels=tokens[None], use_cache=False).loss

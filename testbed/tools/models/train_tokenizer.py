@@ -1,4 +1,7 @@
-"""Train the BPE tokenizer: `python -m testbed.tools.models.train_tokenizer --data DIR --out DIR`."""
+"""Train the BPE tokenizer.
+
+Run: python -m testbed.tools.models.train_tokenizer --data DIR --out DIR
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(corpus: Corpus, vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of exactly `vocabulary` entries that splits numbers into digits."""
+    """Train a byte-level BPE tokenizer of exactly `vocabulary` entries that splits numbers into digits."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -54,7 +57,7 @@ def train_tokenizer(corpus: Corpus, vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:
-    """The training pairs' texts, and one plain text document in three so that chat dominates the merges."""
+    """Yield the texts of the training pairs, and one plain text in three: chat dominates the merges."""
     for pair in corpus.training_pairs:
         yield pair.prompt
         yield pair.response

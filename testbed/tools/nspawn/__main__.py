@@ -1,4 +1,4 @@
-"""`python -m testbed.tools.nspawn`: boards that boot systemd, install FlowEdge, form a cluster and answer."""
+"""Boot boards with systemd, install FlowEdge, form a cluster and answer: `python -m testbed.tools.nspawn`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _CANNOT = 2
 
 
 def main() -> int:
-    """0: everything was shown; 1: something was not; 2: this machine cannot boot hosts."""
+    """Run the proof and return the exit status.
+
+    The status is 0 if everything was shown, 1 if something was not, and 2 if this machine cannot boot hosts.
+    """
     parser = argparse.ArgumentParser(prog="python -m testbed.tools.nspawn", description=__doc__)
     parser.add_argument("--boards", type=int, default=LEAST_BOARDS, help="how many boards to boot")
     parser.add_argument(

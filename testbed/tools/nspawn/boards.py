@@ -1,4 +1,4 @@
-"""Hosts on one bridge: an image that install.sh was run in, as a card that is copied, and the copies."""
+"""Hosts on one bridge: an image in which install.sh was run, and the boards that are copies of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Boards:
     """Hosts below `directory`, whose control groups are below `group`.
 
     Attributes:
-        checkout, wheels: what they install from.
+        checkout, wheels: directories that the hosts install from.
     """
 
     directory: Path
@@ -34,7 +34,7 @@ class Boards:
         self._layers = Layers(self.directory)
 
     def prepare(self) -> None:
-        """Make the bridge and room for what hosts write."""
+        """Make the bridge, and room for the files that hosts write."""
         self._layers.start()
         run(["ip", "link", "set", "lo", "up"])
         run(["ip", "link", "add", BRIDGE, "type", "bridge"])
@@ -44,7 +44,7 @@ class Boards:
         run(["mount", "-t", "tmpfs", "tmpfs", "/run/systemd"])
 
     def make_image(self, install: Callable[[Host], None]) -> None:
-        """Boot a host that has nothing of FlowEdge, have `install` change it, and keep what it wrote."""
+        """Boot a host without FlowEdge, have `install` change it, and keep the files that it wrote."""
         host = self._host(_IMAGE, 0, [])
         clear(host.root)
         host.boot()
@@ -54,7 +54,7 @@ class Boards:
         self._layers.unmount(_IMAGE)
 
     def boot(self, count: int) -> None:
-        """Boot `count` copies of the image, board1 and on."""
+        """Boot `count` copies of the image, named board1, board2, ..."""
         below = [self._layers.upper(_IMAGE)]
         self.hosts = [self._host(f"board{number}", number, below) for number in range(1, count + 1)]
         for host in self.hosts:
@@ -63,7 +63,7 @@ class Boards:
             host.wait_booted()
 
     def address(self, host: Host) -> str:
-        """The host's address on the bridge."""
+        """Return the host's address on the bridge."""
         return f"{_NETWORK}.{self.hosts.index(host) + 2}"
 
     def _host(self, name: str, number: int, below: list[Path]) -> Host:

@@ -9,7 +9,10 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """The hierarchies that systemd keeps units in: that of version 2, and "systemd" where there are both."""
+    """Return the control group hierarchies that systemd keeps units in.
+
+    That is the hierarchy of version 2, and the one named "systemd" on machines that have both versions.
+    """
     if (_ROOT / "cgroup.controllers").exists():
         roots = [_ROOT]
     else:
@@ -18,7 +21,10 @@ def hierarchies() -> list[Path]:
 
 
 def make(name: str) -> list[Path]:
-    """The files that a process writes its id to, to be in the group `name` of every hierarchy."""
+    """Make the group `name` in every hierarchy.
+
+    Returns the files to which a process writes its id to join the group.
+    """
     groups = [root / name for root in hierarchies()]
     for group in groups:
         group.mkdir(parents=True)
@@ -26,7 +32,7 @@ def make(name: str) -> list[Path]:
 
 
 def remove(name: str) -> None:
-    """Remove the groups `name` and all below. No process may be in them. Harmless when there are none."""
+    """Remove the group `name` and all groups below it, if they exist. No process may be in them."""
     for root in hierarchies():
         group = root / name
         below = sorted(group.rglob("*/"), reverse=True) if group.exists() else []

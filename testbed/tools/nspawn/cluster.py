@@ -1,4 +1,4 @@
-"""The cluster that the boards are: made on the first, which is its draft node, and joined by all."""
+"""The cluster of the boards: made on the first board, which is the draft node, and joined by all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADMIN = ("env", f"FLOWEDGE_STATE_DIR={_AUTHORITY}", "OMP_NUM_THREADS=1")
 
 
 class Cluster:
-    """Commands that a person gives on the first board."""
+    """The commands that a person gives on the first board."""
 
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
@@ -48,33 +48,40 @@ class Cluster:
                 host.run(["systemctl", "restart", AGENT])
 
     def start_draft_node(self) -> None:
-        """Have the first board keep a pipeline up over all others."""
+        """Have the first board keep a pipeline over all other boards."""
         first, others = self.draft_node, len(self._boards.hosts) - 1
         first.run(["sed", "-i", f"s/^#count = .*/count = {others}/", "/etc/flowedge/draft-node.toml"])
         first.run(["systemctl", "disable", "--quiet", "--now", AGENT])
         first.run(["systemctl", "enable", "--quiet", "--now", DRAFT_NODE])
 
     def devices(self) -> list[dict[str, Any]]:
-        """What `flowedge devices` finds, by multicast alone."""
+        """Return the devices that `flowedge devices` finds by multicast."""
         listed = self.draft_node.run([*_ADMIN, "flowedge", "devices", "--timeout", "3", "--json"]).stdout
         devices: list[dict[str, Any]] = json.loads(listed)
         return devices
 
     def diagnose(self) -> None:
-        """FlowEdgeError for what `flowedge doctor` takes for an error; warnings are about this machine."""
+        """Run `flowedge doctor` and accept warnings, which are about this machine.
+
+        Raises:
+            FlowEdgeError: when the doctor finds an error.
+        """
         asked = [*_ADMIN, "flowedge", "doctor", "--no-libraries", "--no-rate"]
         done = self.draft_node.run(asked, check=False)
         check(done.returncode in (0, _WARNINGS), f"flowedge doctor: {done.stdout}{done.stderr}")
 
     def pipeline(self) -> str:
-        """The id of the pipeline that is ready over all boards; empty for none."""
+        """Return the id of the ready pipeline over all boards, or an empty string."""
         by_name = {device["name"]: device for device in self.devices() if not device["problem"]}
         leader = by_name.get(self.draft_node.name)
         ready = leader is not None and len(leader["stage_addresses"]) == len(self._boards.hosts) - 1
         return str(leader["pipeline"]) if leader is not None and ready else ""
 
     def wait_ready(self, seconds: float) -> list[tuple[str, tuple[int, int]]]:
-        """Until the pipeline is ready; which board holds which layers [start, stop), in their order."""
+        """Wait until the pipeline is ready.
+
+        Returns the board and its layers [start, stop) for each block, in the order of the layers.
+        """
         until(lambda: bool(self.pipeline()), seconds, "a pipeline over all boards is ready")
         devices = {device["name"]: device for device in self.devices()}
         stages = [host.name for host in self._boards.hosts[1:]]
@@ -87,11 +94,15 @@ class Cluster:
         return [(name, (layers[0], layers[1])) for layers, name in held]
 
     def generate(self, prompt: str, tokens: int, *options: str) -> None:
-        """An answer of the pipeline that is there. DeviceError, with the output, when it fails."""
+        """Ask the pipeline for an answer.
+
+        Raises:
+            DeviceError: when the command fails; it holds the output.
+        """
         self.draft_node.run(self._generate(prompt, tokens, options))
 
     def start_generate(self, prompt: str, tokens: int) -> subprocess.Popen[str]:
-        """The same, under way."""
+        """Start asking the pipeline for an answer, and return the process."""
         return self.draft_node.start(self._generate(prompt, tokens, ()))
 
     def _generate(self, prompt: str, tokens: int, options: Sequence[str]) -> list[str]:

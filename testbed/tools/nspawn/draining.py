@@ -1,4 +1,4 @@
-"""Stopping the draft node in the middle of an answer."""
+"""A stop of the draft node in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _HANDED_BACK = "it is draining, and the session did not end in time"
 
 
 def drained_while_answering(cluster: Cluster) -> None:
-    """The answer ends whole, or with the error that says why not; and systemd had to kill nothing."""
+    """Stop the draft node while it answers.
+
+    The answer must end whole, or with the error that says why it did not. systemd must not have to kill
+    anything.
+    """
     host = cluster.draft_node
     seen = _sessions(host)
     answer = cluster.start_generate("Count to a hundred.", TOKENS)

@@ -1,7 +1,7 @@
-"""The namespaces that everything happens in, and how they end.
+"""The namespaces that the whole proof runs in, and how they end.
 
-The first process in a namespace of processes takes all others with it, and with the last one go the mounts
-and the bridge. What namespaces do not hold is removed by whichever side is left: control groups, a directory.
+When the first process of a process namespace ends, all others in it end. The mounts and the bridge end with
+the last process. Control groups and a directory remain; whichever side is left removes them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _END_S = 60.0
 
 
 def run_enclosed(module: str, arguments: Sequence[str]) -> int:
-    """Run a module, such as testbed.tools.nspawn.inside, in namespaces of its own; returns its exit status.
+    """Run a module, such as testbed.tools.nspawn.inside, in namespaces of its own; return its exit status.
 
-    Its arguments are a directory, the name of a control group that is not made yet, and `arguments`. However
-    this process ends, what was started ends with it: the other side of a pipe to it closes.
+    The module's arguments are a directory, the name of a control group that does not exist yet, and
+    `arguments`. When this process ends, the pipe to the module closes, and everything inside ends too.
     """
     directory = tempfile.mkdtemp(prefix="flowedge-nspawn-")
     group = f"flowedge-nspawn-{secrets.token_hex(5)}"
@@ -49,7 +49,7 @@ def run_enclosed(module: str, arguments: Sequence[str]) -> int:
 
 
 def end_with_parent(directory: Path, group: str) -> None:
-    """Inside: have everything end when the side that started it is gone."""
+    """Have everything inside end when the process that started it is gone."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1024):
@@ -61,9 +61,10 @@ def end_with_parent(directory: Path, group: str) -> None:
 
 
 def end_everything(directory: Path, group: str) -> None:
-    """Inside: kill every other process and remove what outlives the namespaces.
+    """Kill every other process inside, and remove the files that outlive the namespaces.
 
-    Raises RuntimeError outside of them, where it would kill the processes of the machine.
+    Raises:
+        RuntimeError: when this process is not the first of a namespace, and would kill other processes.
     """
     if os.getpid() != 1:
         raise RuntimeError("this is not the first process of a namespace of its own")

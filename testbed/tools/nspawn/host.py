@@ -1,4 +1,4 @@
-"""One host: systemd in a container of its own, on the bridge, with a root that only it writes to."""
+"""One host: systemd in a container of its own, on the bridge, with a root that only the host writes to."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Host:
     """A host that boots `root`.
 
     Attributes:
-        group: the control group that it runs in; see cgroups.py.
-        log: where systemd-nspawn's own words go.
-        shared: directories of this machine that it can read, by where it sees them.
+        group: the control group that it runs in (see cgroups.py).
+        log: the file for the messages of systemd-nspawn.
+        shared: directories of this machine that the host can read, by their place in the host.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Host:
     _leader: int = field(default=0, init=False)
 
     def boot(self) -> None:
-        """Start it; `wait_booted` waits. It may have been running before, and been stopped."""
+        """Start the host; `wait_booted` waits for it. A host that was stopped can be started again."""
         into = " && ".join(f"echo $$ >{file}" for file in cgroups.make(self.group))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -54,7 +54,12 @@ class Host:
             )
 
     def wait_booted(self) -> None:
-        """Until all that it starts at boot has been started. DeviceError when something failed."""
+        """Wait until systemd has started all units.
+
+        Raises:
+            DeviceError: when a unit failed.
+            DeadlineError: when it takes too long.
+        """
         deadline = time.monotonic() + BOOT_S
         self._leader = self._find_leader(deadline)
         state = ""
@@ -69,7 +74,7 @@ class Host:
             raise DeviceError(self.name, f"units failed at boot: {failed}")
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start a command in the host, as root; its output is text."""
+        """Start a command in the host as root; its output is text."""
         self._check_alive()
         return subprocess.Popen(
             ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", *command],
@@ -83,13 +88,18 @@ class Host:
     def run(
         self, command: Sequence[str], *, check: bool = True, timeout_s: float = COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """A command in the host, as root. DeviceError when it fails, DeadlineError when it takes too long."""
+        """Run a command in the host as root.
+
+        Raises:
+            DeviceError: when the command fails and `check` is given.
+            DeadlineError: when it takes too long.
+        """
         return self.finish(self.start(command), check=check, timeout_s=timeout_s)
 
     def finish(
         self, process: subprocess.Popen[str], *, check: bool = True, timeout_s: float = COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """Wait for what `start` started; see `run`."""
+        """Wait for a command that `start` started; see `run` for errors."""
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -103,17 +113,17 @@ class Host:
         return done
 
     def restart(self) -> None:
-        """What `systemctl reboot` does; booted again when it returns."""
+        """Reboot the host with `systemctl reboot`, and wait until it has booted again."""
         self._end(["systemctl", "reboot"], _RESTART)
         self.boot()
         self.wait_booted()
 
     def power_off(self) -> None:
-        """What `systemctl poweroff` does."""
+        """Shut the host down with `systemctl poweroff`."""
         self._end(["systemctl", "poweroff"], 0)
 
     def output_tail(self) -> str:
-        """What its journal and systemd-nspawn say, for when something failed."""
+        """Return the end of the journal and the messages of systemd-nspawn, for the report of a failure."""
         words = [f"--- {self.name}", self._words()]
         if self._process is not None and self._process.poll() is None:
             recent = ["journalctl", "--no-pager", "--lines=40", "--output=short-monotonic"]
@@ -157,7 +167,7 @@ class Host:
         return self._process
 
     def _find_leader(self, deadline: float) -> int:
-        """The host's first process: the child that is process 1 of a namespace of its own."""
+        """Return the host's first process: the child that is process 1 of a namespace of its own."""
         process = self._check_alive()
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The first process of the namespaces: boots the hosts, runs the proof, and ends everything."""
+"""The first process of the namespaces, which boots the hosts, runs the proof and ends everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.tools.nspawn.steps import Steps
 
 
 def main(arguments: list[str]) -> int:
-    """Arguments: those of run_enclosed, then the checkout, the wheels and the number of boards."""
+    """Run the proof; the arguments are run_enclosed's, the checkout, the wheels and the number of boards."""
     directory, group = Path(arguments[0]), arguments[1]
     end_with_parent(directory, group)
     steps = Steps()

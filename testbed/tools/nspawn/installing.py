@@ -17,7 +17,7 @@ _SAME = "has just this version"
 
 
 def install(host: Host) -> None:
-    """On a host that has nothing of FlowEdge; nothing is started."""
+    """Install on a host that has nothing of FlowEdge; no service is started."""
     found = host.run(["sh", "-c", "command -v flowedge"], check=False).stdout
     check(not found, f"{host.name} has FlowEdge before it is installed: {found}")
     said = host.run([*_INSTALL, "--no-start"], timeout_s=INSTALL_S).stdout
@@ -27,13 +27,13 @@ def install(host: Host) -> None:
 
 
 def install_again(host: Host) -> None:
-    """Where it has been run before; the agent runs then."""
+    """Install on a host where the same version is installed and the agent runs."""
     said = host.run(_INSTALL).stdout
     check(_SAME in said, f"install.sh did not recognise what it had installed on {host.name}: {said}")
 
 
 def uninstall(host: Host) -> None:
-    """Everything, and see that it is gone."""
+    """Uninstall everything and check that no trace is left."""
     host.run([_UNINSTALL, "--purge"])
     look = f"ls -d {_TRACES}; getent passwd flowedge flowedge-enrol"
     left = host.run(["sh", "-c", look], check=False).stdout

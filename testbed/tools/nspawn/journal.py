@@ -1,4 +1,4 @@
-"""What the services of a host wrote to journald."""
+"""The events that the services of a host wrote to journald."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ class JournalEntry:
 
 
 def parse(host: str, output: str) -> list[JournalEntry]:
-    """The events of a host, from the output of COMMAND. ProtocolError for a line that is no event."""
+    """Return the events of a host from the output of COMMAND.
+
+    Raises:
+        ProtocolError: when a line is not an event.
+    """
     return [_entry(host, json.loads(line)) for line in output.splitlines() if line]
 
 
@@ -51,12 +55,12 @@ def _entry(host: str, written: dict[str, Any]) -> JournalEntry:
 
 
 def requests(entries: Iterable[JournalEntry]) -> set[str]:
-    """The ids of all requests that are spoken of."""
+    """Return the ids of all requests that the events name."""
     return {entry.request for entry in entries} - {""}
 
 
 def answered(entries: Iterable[JournalEntry]) -> list[str]:
-    """The ids of the requests that the draft node answered to their end, in order."""
+    """Return the ids of the requests that the draft node answered to the end, in order."""
     return [e.request for e in entries if e.event == "session_closed" and e.fields.get("reason") in _ENDS]
 
 
@@ -64,5 +68,5 @@ _ENDS = frozenset({"length", "stop", "eos"})
 
 
 def errors(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    """The events that nobody wants to see."""
+    """Return the events that report an error."""
     return [entry for entry in entries if entry.is_error]

@@ -1,7 +1,7 @@
-"""The file systems of hosts: this machine's root, what an image adds to it, and what each host writes.
+"""The file systems of hosts: this machine's root, the changes of an image, and the changes of each host.
 
-All that is written lies in a tmpfs: the upper directory of an overlay may not lie on an overlay, as /tmp does
-in many containers.
+All changes lie in a tmpfs. The upper directory of an overlay must not lie on an overlay, and /tmp does in
+many containers.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _UNITS = "etc/systemd/system"
 
 
 class Layers:
-    """The layers below `directory`, an empty one; their mounts end with the namespace they are made in."""
+    """The layers below `directory`, which is empty. Their mounts end with the namespace."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def start(self) -> None:
-        """Make room for what hosts write."""
+        """Mount the tmpfs for the files that hosts write."""
         run(["mount", "-t", "tmpfs", "-o", "mode=755,size=80%", "tmpfs", str(self._directory)])
 
     def upper(self, name: str) -> Path:
-        """Where what the host `name` writes lies."""
+        """Return the directory of the files that the host `name` writes."""
         return self._directory / name / "upper"
 
     def mount(self, name: str, below: Sequence[Path]) -> Path:
-        """The root of the host `name`: this machine's, and over it the layers `below`, the topmost first."""
+        """Mount and return a host's root: this machine's root under the layers `below`, the topmost first."""
         base = self._directory / name
         root = base / "root"
         for directory in (self.upper(name), base / "work", root):
@@ -55,12 +55,12 @@ class Layers:
         return root
 
     def unmount(self, name: str) -> None:
-        """What the host wrote stays, for `below` of another."""
+        """Unmount a host's root. The files that the host wrote stay, as a layer for other hosts."""
         run(["umount", str(self._directory / name / "root")])
 
 
 def clear(root: Path) -> None:
-    """Make a host's root that of a fresh system: no services but systemd's own, and nothing of FlowEdge."""
+    """Make a host's root that of a fresh system, with systemd's own services and nothing of FlowEdge."""
     for foreign in _FOREIGN:
         path = root / foreign
         if path.is_dir() and not path.is_symlink():
@@ -74,7 +74,7 @@ def clear(root: Path) -> None:
 
 
 def name_host(root: Path, name: str, address: str) -> None:
-    """Give a host its own name, its own identity and its address of the bridge, such as "10.0.0.2/24"."""
+    """Give a host its own name, its own identity and its address on the bridge, such as "10.0.0.2/24"."""
     (root / "etc/hostname").write_text(f"{name}\n")
     machine = root / "etc/machine-id"
     machine.unlink(missing_ok=True)
@@ -89,7 +89,11 @@ def name_host(root: Path, name: str, address: str) -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """A command that prepares a host. DeviceError when it fails."""
+    """Run a command that prepares a host.
+
+    Raises:
+        DeviceError: when the command fails.
+    """
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MOUNT_S, check=False)
     if done.returncode:
         raise DeviceError("this one", f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

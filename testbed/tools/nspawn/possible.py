@@ -1,4 +1,4 @@
-"""Whether this machine can boot hosts at all."""
+"""Whether this machine can boot hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROBE_S = 20.0
 
 
 def why_not() -> str | None:
-    """Why hosts cannot be booted here; None when nothing speaks against it."""
+    """Return why hosts cannot be booted here; None if they can."""
     if os.geteuid() != 0:
         return "booting hosts takes root"
     missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})

@@ -1,4 +1,4 @@
-"""What is shown on hosts that have systemd: from empty boards to answers, and what boards go through."""
+"""The proof on hosts with systemd: from empty boards to answers, through stops, reboots and removal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READY_S = 600.0  # for a pipeline to be found, loaded and connected
 
 
 class Proof:
-    """One run of it, over `count` boards, of which the first is the draft node."""
+    """The proof over `count` boards, the first of which is the draft node."""
 
     def __init__(self, boards: Boards, count: int, steps: Steps) -> None:
         self._boards = boards
@@ -24,7 +24,11 @@ class Proof:
         self._steps = steps
 
     def run(self) -> None:
-        """All of it. Raises the FlowEdgeError of what could not be shown."""
+        """Run all steps.
+
+        Raises:
+            FlowEdgeError: when something could not be shown.
+        """
         self._boards.prepare()
         self._boards.make_image(self._install_from_nothing)
         self._boards.boot(self._count)
@@ -55,7 +59,7 @@ class Proof:
         self._steps.done("install.sh --offline on it")
 
     def _serves(self, cluster: Cluster, how: str) -> None:
-        """Waits for the pipeline, and has it answer a prompt just as the plain model does."""
+        """Wait for the pipeline, and check that it answers a prompt exactly as the plain model does."""
         layers = cluster.wait_ready(READY_S)
         blocks = ", ".join(f"{name} {start} to {stop - 1}" for name, (start, stop) in layers)
         self._steps.done(f"{how}: {blocks}")
@@ -110,5 +114,5 @@ def _is_active(host: Host) -> bool:
 
 
 def _property(host: Host, name: str) -> str:
-    """Of the agent's unit, which every board but the first runs."""
+    """Return a property of the agent's unit, which every board but the first runs."""
     return host.run(["systemctl", "show", "--value", f"--property={name}", AGENT]).stdout.strip()

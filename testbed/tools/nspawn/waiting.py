@@ -1,4 +1,4 @@
-"""Conditions of the proof: those that hold now, and those that come to hold."""
+"""Conditions of the proof: true now, or true in time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ _POLL_S = 0.5
 
 
 def check(holds: bool, otherwise: str) -> None:
-    """FlowEdgeError, which says what is the case, when something does not hold."""
+    """Check that a condition holds.
+
+    Raises:
+        FlowEdgeError: when it does not; `otherwise` says what is the case.
+    """
     if not holds:
         raise FlowEdgeError(otherwise)
 
 
 def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something holds. DeadlineError, which says what did not come to hold."""
+    """Wait until a condition holds.
+
+    Raises:
+        DeadlineError: when it does not in time; it names the condition.
+    """
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-"""What the machinery costs apart from models."""
+"""The costs of FlowEdge apart from models."""

@@ -1,4 +1,4 @@
-"""What the draft node does itself for each segment: its state machine, without models, links and sampling."""
+"""The draft node's own work for a segment: its state machine, without models, links and sampling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from flowedge.core.arrays import Payload
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams, walk
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_node import DraftNode, DraftNodeSpec
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.jobs import DraftJob, DraftResult, Forward, GrowDraft, StageJob, Verify
 from flowedge.engine.stage import Stage, StageSpec
 from flowedge.simulate.fixed_costs import FixedCosts
@@ -30,7 +31,7 @@ _CHOICES = (0.70, 0.10, 0.05)
 
 @dataclass(frozen=True)
 class DraftWork:
-    """What one generation took of the draft node's own time, prefill left out.
+    """The draft node's own time in one generation, without the prefill.
 
     Attributes:
         seconds: by method of the state machine.
@@ -47,7 +48,7 @@ class DraftWork:
 
 
 def measure_draft_work(context: int, width: int, new_tokens: int) -> DraftWork:
-    """FlowSpec over a prompt of `context` tokens on a virtual pipeline of stages that compute nothing."""
+    """Run FlowSpec over a prompt of `context` tokens, on a virtual pipeline whose stages compute nothing."""
     node = _TimedDraftNode(width, context + new_tokens + 1024)
     stages = [Stage(f"v{index}", StageSpec(index == 0, width, _VOCAB, "float16")) for index in range(_STAGES)]
     pipeline = VirtualPipeline(node, _Dice(), stages, [_Blank(width) for _ in stages], FixedCosts())
@@ -65,7 +66,7 @@ def measure_draft_work(context: int, width: int, new_tokens: int) -> DraftWork:
 
 
 class _TimedDraftNode(DraftNode):
-    """Counts the time spent in the calls that a driver makes."""
+    """A draft node that counts the time of the calls that a driver makes."""
 
     def __init__(self, width: int, max_positions: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The time of one hop: a segment from a process's memory to another process's memory, over loopback gRPC."""
+"""The time of one hop: a segment from one process's memory to another's over loopback gRPC."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class HopTimes:
-    """Seconds of each hop, from before a segment is serialised to after the receiver has it back."""
+    """The seconds of each hop, from before a segment is serialised until the receiver has it as an object."""
 
     seconds: np.ndarray[Any, np.dtype[np.float64]]
     frame_bytes: int
@@ -34,7 +34,7 @@ class HopTimes:
 
 
 def measure_hop(rows: int, width: int, hops: int, warm_up: int = 20) -> HopTimes:
-    """Sends segments of [rows, width] float16 to another process, one after the other."""
+    """Send segments of [rows, width] float16 to another process, one after the other, and time each."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     receiver = context.Process(target=_receive_forever, args=(theirs,), daemon=True)

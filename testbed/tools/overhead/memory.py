@@ -1,4 +1,4 @@
-"""What an agent's process holds, idle and with a role."""
+"""The memory of an agent's process, idle and with a role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowedge.client.assembly import PipelineSpec, assemble
 
 @dataclass(frozen=True)
 class AgentMemory:
-    """Bytes of one agent; `loaded_bytes` is its resident set after a generation."""
+    """The memory of one agent, in bytes; `loaded_bytes` is its resident set after a generation."""
 
     role: str
     idle_bytes: int
@@ -22,11 +22,11 @@ class AgentMemory:
 
 
 def measure_memory(stages: int) -> list[AgentMemory]:
-    """A draft node and stages of the bundled pair, before they load and while a session is open."""
+    """Measure a draft node and stages of the bundled models, idle and while a session is open."""
     with LocalCluster(stages, name="overhead") as cluster:
         addresses = [agent.address for agent in cluster.agents]
         idle = [_describe(address) for address in addresses]
-        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), BUNDLED, BUNDLED), lambda *_: None)
+        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), BUNDLED, (BUNDLED,)), lambda *_: None)
         with Client(addresses[0]) as client:
             generation = client.generate("Tell me a story.", max_new_tokens=200)
             next(generation)

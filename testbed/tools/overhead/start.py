@@ -1,4 +1,4 @@
-"""How soon a device can be found after its agent was started."""
+"""The time until a device can be found after its agent was started."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _DEADLINE_S = 30.0
 
 
 def measure_discovery() -> float:
-    """Seconds from the start of two agents at once until both are found by zeroconf.
+    """Return the seconds from the start of two agents until zeroconf has found both.
 
-    Raises DeadlineError when they do not listen in time; DeviceError when one cannot be found.
+    Raises:
+        DeadlineError: when they do not listen in time.
+        DeviceError: when an agent cannot be found.
     """
     started = time.monotonic()
     with LocalCluster(1, name="overhead") as cluster:

@@ -1,6 +1,6 @@
-"""Prints how fast weights are fetched over a link of a given rate, beside a plain TCP copy of the same bytes.
+"""Print how fast weights are fetched over a link of a given rate, beside a plain TCP copy of the same bytes.
 
-Sender and receiver are processes in network namespaces, so it takes root; both write to the same disk.
+Sender and receiver are processes in network namespaces, which takes root. Both write to the same disk.
 Run: python -m testbed.tools.weights [--bytes 1e9] [--objects 16] [--mbps 1000] [--repeats 3]
 """
 
@@ -28,7 +28,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy; rate in bytes a second, memory in bytes that each end grew by at most."""
+    """One copy: its rate in bytes a second, and the most memory in bytes that each end grew by."""
 
     rate: float
     sender_grown: float = 0
@@ -36,7 +36,7 @@ class Copy:
 
 
 def copy_tcp(network: Namespaces, giver: Path, scratch: Path, total: int) -> Copy:
-    """All bytes over one connection, to one file."""
+    """Copy all bytes over one connection to one file."""
     target = scratch / "copy"
     sender = _start(network, 0, "send-tcp", network.hosts[0], str(giver))
     try:
@@ -48,7 +48,7 @@ def copy_tcp(network: Namespaces, giver: Path, scratch: Path, total: int) -> Cop
 
 
 def copy_objects(network: Namespaces, giver: Path, scratch: Path, listing: Path, total: int) -> Copy:
-    """As agents do."""
+    """Copy all objects as agents do."""
     taker = scratch / "taker"
     sender = _start(network, 0, "send", network.hosts[0], str(giver))
     try:
@@ -62,7 +62,7 @@ def copy_objects(network: Namespaces, giver: Path, scratch: Path, listing: Path,
 
 
 def fill(root: Path, total: int, objects: int) -> None:
-    """Objects of random bytes, equally large."""
+    """Make objects of random bytes, all equally large."""
     store = ObjectStore(CacheLimits(root, 1 << 50))
     for _ in range(objects):
         store.put(os.urandom(total // objects))

@@ -1,6 +1,6 @@
 """The two ends of a copy, each a process in its own network: `python -m testbed.tools.weights.ends ROLE ...`.
 
-A sender prints where it listens; each prints JSON when it has ended: seconds, and the most memory it held.
+A sender prints its address. When a process ends it prints JSON with its seconds and its peak memory.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BUFFER_BYTES = 1 << 20
 
 
 def sizes_of(root: Path) -> dict[str, int]:
-    """The objects of a cache."""
+    """Return the sizes of the objects in a cache."""
     store = ObjectStore(CacheLimits(root, 1 << 50))
     return {digest: store.size(digest) or 0 for digest in store}
 
 
 def send_tcp(host: str, root: Path) -> None:
-    """All objects, one after the other, over one connection."""
+    """Send all objects one after the other over one connection."""
     store = ObjectStore(CacheLimits(root, 1 << 50))
     with socket.create_server((host, 0)) as listening:
         print(f"{host}:{listening.getsockname()[1]}", flush=True)
@@ -51,7 +51,7 @@ def send_tcp(host: str, root: Path) -> None:
 
 
 def receive_tcp(address: str, target: Path, total: int) -> None:
-    """To a file, which is on the disk when it is done."""
+    """Receive to a file, which is flushed to the disk at the end."""
     host, _, port = address.rpartition(":")
     buffer, received = memoryview(bytearray(BUFFER_BYTES)), 0
     started = time.perf_counter()
@@ -66,7 +66,7 @@ def receive_tcp(address: str, target: Path, total: int) -> None:
 
 
 async def send_objects(host: str, root: Path) -> None:
-    """As an agent does, until standard input closes."""
+    """Serve the objects as an agent does, until standard input closes."""
     local_weights = LocalWeights(ObjectStore(CacheLimits(root, 1 << 50)))
     server = grpc.aio.server(options=LinkSettings().channel_options)
     rpc.add_WeightsServicer_to_server(WeightsService("sender", local_weights, WeightsSettings()), server)
@@ -81,7 +81,7 @@ async def send_objects(host: str, root: Path) -> None:
 
 
 async def receive_objects(address: str, root: Path, sizes: dict[str, int]) -> None:
-    """As an agent does, into an empty cache."""
+    """Fetch the objects as an agent does, into an empty cache."""
     local_weights = LocalWeights(ObjectStore(CacheLimits(root, 1 << 50)))
 
     process.use(Security(None, insecure=True))  # two ends of one measurement, with nothing to hide
@@ -96,13 +96,13 @@ async def receive_objects(address: str, root: Path, sizes: dict[str, int]) -> No
 
 
 def memory(field: str) -> int:
-    """Bytes of this process, as the system counts them."""
+    """Return the resident bytes of this process, as the system counts them."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def reset_peak() -> None:
-    """VmHWM counts from now on."""
+    """Reset the peak of this process's resident set (VmHWM)."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 

@@ -92,7 +92,7 @@ def test_a_session_is_named_after_its_request() -> None:
 def pipeline(idle_agents: list[AgentProcess]) -> list[AgentProcess]:
     """A draft node and two stages."""
     addresses = [agent.address for agent in idle_agents[:3]]
-    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", "bundled"), lambda *_: None)
+    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
     return idle_agents[:3]
 
 
@@ -119,12 +119,12 @@ def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[AgentPr
         nameless = client.generate("Hello", strategy="magic")
         with pytest.raises(BadRequestError, match=nameless.request_id):
             nameless.result()
-    assert generation.transcript.session.startswith("mine-1.")
+    assert generation.session.startswith("mine-1.")
     for agent in pipeline:
         mine, logged = of_request("mine-1", agent), events(agent)
         assert {event["device"] for event in logged} == {agent.name}
         assert [event["event"] for event in mine] == ["session_opened", "session_closed"]
-        assert {event["session"] for event in mine} == {generation.transcript.session}
+        assert {event["session"] for event in mine} == {generation.session}
         role = [event for event in logged if event.get("pipeline") == mine[0]["pipeline"]]
         assert [event["event"] for event in role][:2] == ["role_taken", "role_loaded"]
         assert mine[1]["reason"] == ("length" if agent is pipeline[0] else "the draft node closed it")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.operations.metrics import AgentMetrics, TokenTimes
+from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.metrics_readings import MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
-from flowedge.agent.roles.role import RoleHolder
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError
+from flowedge.engine.statistics import RequestClock
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.system.temperature import temperatures
 
@@ -24,9 +25,9 @@ SUFFIX = {"counter": "_total", "info": "_info"}
 
 @pytest.fixture
 def readings() -> MetricsReadings:
-    lane = ComputeThread("here")
-    lane.stop(1.0)
-    return MetricsReadings("here", RoleHolder("here"), lane)
+    compute = ComputeThread("here")
+    compute.stop(1.0)
+    return MetricsReadings("here", RoleHolder("here"), compute)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_labels_are_those_of_the_table(metrics: AgentMetrics) -> None:
 def test_metrics_are_served_and_nothing_else(metrics: AgentMetrics) -> None:
     server = MetricsServer("here", metrics.registry, "127.0.0.1", 0)
     try:
-        TokenTimes(metrics, 10.0).count(3, 10.25)
+        metrics.tokens(3, RequestClock(10.0).count(3, 10.25), first=True)
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
             text = answer.read().decode()
         assert "\nflowedge_tokens_total 3.0\n" in text

@@ -13,7 +13,7 @@ import pytest
 from flowedge.agent.config.agent_config import AgentConfig, PipelineSettings
 from flowedge.agent.operations import pipeline_keeper
 from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages
-from flowedge.agent.roles.reporting import ReportProgress
+from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import agent_pb2 as pb
 
@@ -88,8 +88,9 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]
 
 def keep(device: Device) -> None:
     config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, split=(3, 5)))
-    identity: Any = SimpleNamespace(name="d0", id="0")
-    keeper = PipelineKeeper(identity, device, config, device.lead)  # type: ignore[arg-type]
+    info = SimpleNamespace(name="d0", id="0")
+    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
+    keeper = PipelineKeeper(agent, device.lead)
     with pytest.raises(_EnoughError):
         asyncio.run(keeper.run())
 

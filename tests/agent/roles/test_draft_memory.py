@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.system.memory_room import AvailableMemory, MemorySettings
+from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 
 
@@ -26,10 +27,8 @@ class Models:
 
 
 def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing: Any = None
-    role = DraftNodeRole(
-        "kitchen", lambda address: address, pb.DraftNodeRole(), AgentConfig(), nothing, nothing
-    )
+    agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None)
+    role = DraftNodeRole(agent, pb.DraftNodeRole())
     models: Any = Models(NGramDrafter())
     role._models = models
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes

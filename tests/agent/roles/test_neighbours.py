@@ -6,7 +6,7 @@ import asyncio
 
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.roles.neighbours import find_neighbours, usable
-from flowedge.discovery.device_record import AdvertisedDevice
+from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from flowedge.agent.roles.failed_load import release_frames
+from flowedge.agent.services.agent_service import release_frames
 from flowedge.core.errors import CheckpointError
 
 

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.config.loading import load_config
-from flowedge.agent.services.call_limits import CallLimits
+from flowedge.agent.services.interceptors import CallLimits
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.live.transport.server import StreamServer
 from flowedge.net.grpc_status import from_status

@@ -15,7 +15,7 @@ from flowedge.models.check.judging import gap_behind
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.sampler import TokenSampler
-from flowedge.system.memory_room import AvailableMemory
+from flowedge.system.memory import AvailableMemory
 from tests.models.conftest import VOCAB, Make
 from tests.models.pipeline import Pipeline
 

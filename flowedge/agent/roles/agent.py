@@ -1,0 +1,119 @@
+"""A running agent, as its roles and services see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc.aio
+
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.instruments import Instruments
+from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.core.errors import DeviceError
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.transport.server import StreamServer
+from flowedge.models.libraries import import_libraries
+from flowedge.net.address import join_address
+from flowedge.security.process import Security
+from flowedge.security.tls.serving import add_port
+from flowedge.v1 import weights_pb2_grpc as rpc
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.service import WeightsService
+
+if TYPE_CHECKING:
+    from flowedge.agent.roles.compute_side import ComputeSide
+
+T = TypeVar("T")
+STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
+
+
+@dataclass
+class Agent:
+    """What the roles and services of one agent work with.
+
+    Attributes:
+        info: name and addresses of the device.
+        compute: the thread in which everything runs that uses torch.
+        roles: holds the device's role; local_weights: the weights that the device can give to others.
+        observer: is told of the work of live drivers.
+    """
+
+    info: DeviceInfo
+    config: AgentConfig
+    compute: ComputeThread
+    roles: RoleHolder
+    local_weights: LocalWeights
+    observer: LiveObserver = UNOBSERVED
+    instruments: Instruments = field(default_factory=Instruments)
+    _compute_side: ComputeSide | None = None
+
+    @classmethod
+    def listening(
+        cls,
+        server: grpc.aio.Server,
+        config: AgentConfig,
+        security: Security,
+        *,
+        device_id: str | None = None,
+        observer: LiveObserver = UNOBSERVED,
+        instruments: Instruments | None = None,
+    ) -> Agent:
+        """Have a server listen where the settings say, and serve weights and the streams of pipelines.
+
+        Raises:
+            BadRequestError: when the cache cannot be used as the settings say.
+            DeviceError: when the server cannot listen there.
+        """
+        info = DeviceInfo.of(config, _bind(server, config, security), device_id)
+        agent = cls(
+            info,
+            config,
+            ComputeThread(info.name, config.deadlines.progress_s),
+            RoleHolder(info.name),
+            LocalWeights.configured(config.cache.dir, config.cache.gib),
+            observer,
+            instruments or Instruments(),
+        )
+        weights = WeightsService(info.name, agent.local_weights, config.weights)
+        rpc.add_WeightsServicer_to_server(weights, server)
+        streams = StreamServer(info.name, agent.roles.streams_of, config.link, observer)
+        server.add_generic_rpc_handlers((streams.handler(),))
+        return agent
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        return self.info.name
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a function in the compute thread within the time for loading; see ComputeThread.run."""
+        result, _ = await self.compute.run(function, self.config.deadlines.load_s)
+        return result
+
+    async def compute_side(self) -> ComputeSide:
+        """Return the side that computes. The first call imports torch, in the compute thread."""
+        if self._compute_side is None:
+            self._compute_side = await self.run(self._import_compute_side)
+        return self._compute_side
+
+    def _import_compute_side(self) -> ComputeSide:
+        import_libraries()
+        from flowedge.agent.roles.compute_side import ComputeSide  # noqa: PLC0415 (an idle agent has no torch)
+
+        return ComputeSide(self.name, self.config)
+
+
+def _bind(server: grpc.aio.Server, config: AgentConfig, security: Security) -> int:
+    """Have a server listen where the settings say; return the port."""
+    address = join_address(security.listen_host(config.agent.host), config.agent.port)
+    try:
+        port = add_port(server, address, security)
+    except RuntimeError as error:
+        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}: {error}") from error
+    if port == 0:
+        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}")
+    return port

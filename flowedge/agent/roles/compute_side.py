@@ -1,0 +1,180 @@
+"""The side of an agent that computes: the one module of the roles that imports torch.
+
+An idle agent has not imported it; see Agent.compute_side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
+from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
+from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label, drafters_of
+from flowedge.drafting.loading import drafter_taps
+from flowedge.engine.draft_models import DraftModels, required_memory
+from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.stage import StageSpec
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.layers.taps import Taps
+from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.placement.admission import admit, session_rows
+from flowedge.placement.split import check_split, even_split, layer_ranges
+from flowedge.strategies.events import TARGET
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.manifest.describing import DescribedModel, OnBytes, describe
+from flowedge.weights.manifest.manifest import Manifest
+from flowedge.weights.open.model_request import OpenedModel
+from flowedge.weights.open.needed_tensors import head_tensors
+from flowedge.weights.open.quantised import list_quantised, quantised_keys
+
+MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
+
+
+class ComputeSide:
+    """Opens, admits and loads models for the roles of one agent. Its methods block the calling thread."""
+
+    def __init__(self, device: str, config: AgentConfig) -> None:
+        """To be made in the compute thread, whose number of threads in torch is set."""
+        torch.set_num_threads(config.agent.threads)
+        self._device = device
+        self._config = config
+
+    def content_of(self, request: pb.StageRole) -> StageContent:
+        """Return the content that a stage is asked to hold."""
+        return content_of(request)
+
+    def admit(self, content: StageContent, fingerprint: str, checkpoint: Checkpoint) -> None:
+        """Check that a checkpoint is the draft node's, and that the content fits the memory of this device.
+
+        Raises:
+            BadRequestError: when its fingerprint is another; an empty fingerprint stands for any.
+            CapacityError: when the content does not fit.
+        """
+        if fingerprint and checkpoint.fingerprint != fingerprint:
+            raise BadRequestError(f"{content.model} is another model here than on the draft node")
+        content.admit(self._device, checkpoint, self._config.memory)
+
+    def open_here(self, content: StageContent, fingerprint: str) -> OpenedModel:
+        """Open a model by its name and admit the content. Raises what StageContent.open and `admit` raise."""
+        checkpoint = content.open(hub=self._config.weights.hub)
+        self.admit(content, fingerprint, checkpoint)
+        return OpenedModel(checkpoint)
+
+    def load_stage(self, content: StageContent, opened: OpenedModel) -> BlockExecutor:
+        """Load an admitted content. Raises what StageContent.load raises."""
+        return content.load(opened.checkpoint, self._quant_cache(opened))
+
+    def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
+        """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
+
+        padded_row_bytes: to which each row of hidden states that it sends is padded; 0 for no padding.
+        """
+        limits = self._config.limits
+        sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
+        rows = session_rows(executor.cache_row_bytes, self._config.memory)
+        return executor.stage_spec(
+            max_capacity=min(MAX_CAPACITY, rows),
+            padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
+            max_rows=limits.segment_rows,
+            max_sessions=limits.sessions,
+            max_queue=limits.queued_segments,
+        )
+
+    def plan_routes(
+        self, request: pb.DraftNodeRole, taps: Taps | None, checkpoint: Checkpoint | None
+    ) -> list[PlannedRoute]:
+        """Return what every device of a pipeline is to hold, the target's route first.
+
+        Args:
+            taps: those of the pipeline; by default those that the drafter asks for.
+            checkpoint: the target's; by default it is opened by the model's name.
+
+        Raises:
+            BadRequestError: when the drafter, the split or another model does not fit the target.
+            CheckpointError: when the files of a model cannot be found or read.
+        """
+        target = checkpoint or Checkpoint.open(request.model, hub=self._config.weights.hub)
+        layers, count = int(target.config.num_hidden_layers), len(request.stages)
+        taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
+        split = list(request.split)
+        counts = check_split(split, layers, count) if split else even_split(layers, count)
+        slices = [
+            LayerSlice(request.model, start, stop, request.dtype, request.quant, taps)
+            for start, stop in layer_ranges(counts)
+        ]
+        routes = [_planned(TARGET, target, slices, request.stages)]
+        tokenizer = load_tokenizer(target) if request.middles else None
+        for number, asked in enumerate(request.middles, start=1):
+            content, own = WholeModel.matching(
+                asked.model,
+                tokenizer,
+                dtype=request.dtype,
+                vocab_size=int(target.config.vocab_size),
+                hub=self._config.weights.hub,
+            )
+            routes.append(_planned(number, own, [content], [asked.address]))
+        return routes
+
+    def load_draft_models(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> DraftModels:
+        """Admit and load the LM head and the drafter.
+
+        Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
+        """
+        drafters = drafters_of(request)
+        weights, row_bytes = required_memory(checkpoint, drafters, request.dtype)
+        admit(
+            f"the LM head of {request.model} with the drafter {drafter_label(drafters)}",
+            self._device,
+            weights=weights,
+            row_bytes=row_bytes,
+            max_rows=max_positions(checkpoint.config),
+            settings=self._config.memory,
+        )
+        return DraftModels.load(checkpoint, drafters, request.dtype)
+
+    def head_tensors(self, checkpoint: Checkpoint) -> list[str]:
+        """Return the stored names of the tensors that a draft node reads."""
+        return head_tensors(checkpoint)
+
+    def describe(
+        self, checkpoint: Checkpoint, local_weights: LocalWeights, on_bytes: OnBytes
+    ) -> DescribedModel:
+        """Return the manifest of a checkpoint, whose files are read; may be called in any thread."""
+        return describe(checkpoint, local_weights.store.limits.root, on_bytes)
+
+    def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
+        """Give the quantised weights of a route that this device's cache has.
+
+        May be called in any thread. Returns the id of their list, "" if there are none.
+        """
+        keys = [
+            key
+            for stage in route.stages
+            for key in quantised_keys(route.checkpoint, manifest, stage.content.quantised).values()
+        ]
+        listed, ranges = list_quantised(keys, self._quant_cache())
+        if not listed.entries:
+            return ""
+        local_weights.give(listed.content, ranges)
+        return listed.id
+
+    def _quant_cache(self, opened: OpenedModel | None = None) -> QuantCache:
+        given = opened.quantised_paths if opened is not None else {}
+        return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
+
+
+def _planned(
+    number: int, checkpoint: Checkpoint, contents: Sequence[StageContent], addresses: Sequence[str]
+) -> PlannedRoute:
+    stages = tuple(
+        PlannedStage(address, content, content.row_bytes(checkpoint))
+        for address, content in zip(addresses, contents, strict=True)
+    )
+    return PlannedRoute(number, checkpoint, stages)

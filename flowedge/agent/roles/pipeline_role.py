@@ -1,0 +1,109 @@
+"""A part in one pipeline: what a stage and a draft node have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from flowedge.core.errors import DeviceError, DrainingError
+from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.live_driver import LiveDriver
+from flowedge.live.timeline import Timeline
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.open.model_request import OpenedModel
+
+
+class LoadedExecutor(Protocol):
+    """An executor whose weights `close` frees."""
+
+    def close(self) -> None: ...
+
+
+class PipelineRole(ABC):
+    """A part in one pipeline, from the moment it is claimed, before anything is loaded, until it is given up.
+
+    Attributes:
+        pipeline: its id.
+        cache_budget: bytes that KV caches may take; 0 on a draft node, and before the role is loaded.
+    """
+
+    _live: LiveDriver[Any, Any] | None
+
+    def __init__(self, device: str, compute: ComputeThread, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.cache_budget = 0
+        self._device = device
+        self._compute = compute
+        self._live = None
+        self._executor: LoadedExecutor | None = None
+        self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
+        self._loaded = False
+        self._stopped = False
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the pipeline is being set up or alive, so that no other pipeline may take the device."""
+        return not self._stopped and (self._live is None or self._live.alive)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the role is loaded and its pipeline is whole."""
+        return self._loaded and self._live is not None and self._live.alive
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that are open here."""
+        return 0 if self._live is None else self._live.num_sessions
+
+    @property
+    def queue_length(self) -> int:
+        """Segments that wait to be computed; 0 on a draft node."""
+        return 0 if self._live is None else self._live.queue_length
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a stop would interrupt nothing, except loading."""
+        return self._live is None or self._live.is_drained
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Refuse everything new with an error; open sessions go on."""
+        if self._live is not None:
+            self._live.begin_drain(error)
+
+    def fail_sessions(self, error: DrainingError) -> None:
+        """End every session with an error. `is_drained` is true when all peers have been told."""
+        if self._live is not None:
+            self._live.fail_sessions(error)
+
+    def streams(self) -> LiveDriver[Any, Any]:
+        """Return the owner of the pipeline's streams. Raises DeviceError while the role is being loaded."""
+        if self._live is None:
+            raise DeviceError(self._device, "it is still loading")
+        return self._live
+
+    def timeline(self) -> Timeline:
+        """Return what the device did in this role. Raises DeviceError while the role is being loaded."""
+        return self.streams().timeline
+
+    @abstractmethod
+    def describe(self, device: pb.Device) -> None:
+        """Fill in the role's part of the device's description."""
+
+    async def stop(self, reason: str) -> None:
+        """Give the role up: end sessions and links, and free the model."""
+        self._stopped = True
+        live, self._live = self._live, None
+        executor, self._executor = self._executor, None
+        opened, self._opened = self._opened, None
+        try:
+            if live is not None:
+                await live.stop(reason)
+        finally:
+            if executor is not None:
+                self._compute.run_later(executor.close)
+            if opened is not None:
+                opened.release()
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise DeviceError(self._device, "the role was given up while it was being loaded")

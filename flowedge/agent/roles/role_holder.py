@@ -1,0 +1,125 @@
+"""The one role a device has at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.core.errors import DeviceError, DrainingError
+from flowedge.core.log_fields import about
+from flowedge.live.transport.server import StreamOwner
+
+_log = logging.getLogger(__name__)
+
+
+class RoleHolder:
+    """Gives the device's role to one pipeline at a time."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._role: PipelineRole | None = None
+        self._dropping: asyncio.Future[None] | None = None
+        self._kept_for: str | None = None
+        self._draining: DrainingError | None = None
+
+    @property
+    def role(self) -> PipelineRole | None:
+        """The role of the device; None when it is idle."""
+        return self._role
+
+    @property
+    def draining(self) -> bool:
+        """Whether the device is being stopped."""
+        return self._draining is not None
+
+    def check_open(self) -> None:
+        """Raise a DrainingError if the device is being stopped: it takes nothing new then."""
+        if self._draining is not None:
+            raise self._draining
+
+    def begin_drain(self, error: DrainingError) -> None:
+        """Refuse new roles, requests, sessions and measurements from now on."""
+        self._draining = error
+        if self._role is not None:
+            self._role.begin_drain(error)
+
+    def streams_of(self, pipeline: str) -> StreamOwner:
+        """Return the owner of a pipeline's streams.
+
+        Raises:
+            DeviceError: when the device has no part in the pipeline, or is still loading.
+        """
+        if self._role is None or self._role.pipeline != pipeline:
+            raise DeviceError(self._device, f"it has no part in pipeline {pipeline!r}")
+        return self._role.streams()
+
+    async def take(self, role: PipelineRole) -> None:
+        """Give the device a new role. The role that it has is stopped.
+
+        Raises:
+            DeviceError: when that role is in use for another pipeline, or the device is kept idle.
+            DrainingError: while the device is being stopped.
+        """
+        self.check_open()
+        if self._kept_for is not None:
+            raise DeviceError(self._device, f"it is {self._kept_for}; try again when that is over")
+        old = self._role
+        if old is not None and old.in_use and old.pipeline != role.pipeline:
+            raise DeviceError(
+                self._device, f"it is part of pipeline {old.pipeline!r}, which is alive; release that first"
+            )
+        self._role = role
+        if old is not None:
+            await _stop(old, "the device was given another role")
+
+    @contextmanager
+    def kept_idle(self, purpose: str) -> Iterator[None]:
+        """Refuse roles as long as the context is open.
+
+        Args:
+            purpose: what the device is doing, such as "being measured".
+
+        Raises:
+            DeviceError: when the device holds a role, or is kept idle already.
+            DrainingError: while the device is being stopped.
+        """
+        self.check_open()
+        if self._role is not None:
+            raise DeviceError(
+                self._device,
+                f"it is part of pipeline {self._role.pipeline!r}, which would disturb a measurement; "
+                "free it with flowedge release",
+            )
+        if self._kept_for is not None:
+            raise DeviceError(self._device, f"it is {self._kept_for} already; try again when that is over")
+        self._kept_for = purpose
+        try:
+            yield
+        finally:
+            self._kept_for = None
+
+    async def drop(self, role: PipelineRole, reason: str) -> None:
+        """Stop a role. The device is idle then, unless it has taken another role meanwhile."""
+        if self._role is role:
+            self._role = None
+        await _stop(role, reason)
+
+    def drop_soon(self, role: PipelineRole, reason: str) -> None:
+        """Have a role stopped whose pipeline has ended; for a caller inside the role."""
+        if self._role is role:
+            self._dropping = asyncio.ensure_future(self.drop(role, reason))
+
+    async def release(self, pipeline: str, reason: str = "the role was released") -> None:
+        """Give up the role in a pipeline, if the device has it; any role if `pipeline` is ""."""
+        role = self._role
+        if role is not None and pipeline in ("", role.pipeline):
+            await self.drop(role, reason)
+
+
+async def _stop(role: PipelineRole, reason: str) -> None:
+    fields = about(event="role_released", pipeline=role.pipeline, reason=reason)
+    _log.info("the role is given up", extra=fields)
+    await role.stop(reason)

@@ -1,0 +1,196 @@
+"""What a stage holds of a model: a slice of its layers, or a whole model. Imports torch and transformers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from flowedge.core.errors import BadRequestError
+from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
+from flowedge.engine.executors import BlockExecutor
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.taps import Taps, check_taps
+from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.models.quant.quantize import check_quant
+from flowedge.placement.admission import admit
+from flowedge.system.memory import MemorySettings
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.open.needed_tensors import block_tensors, whole_tensors
+from flowedge.weights.open.quantised import QuantisedRequest
+
+
+@dataclass(frozen=True)
+class StageContent(ABC):
+    """The part of a model that one stage holds.
+
+    Attributes:
+        model: as the user named it.
+        start, stop: its layers [start, stop).
+        dtype: name of the dtype of weights and hidden states; "" is float32.
+        quant: of the layers; "" is none.
+        taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
+        vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
+    """
+
+    model: str
+    start: int
+    stop: int
+    dtype: str = ""
+    quant: str = ""
+    taps: Taps = ()
+    vocab_size: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def quantised(self) -> QuantisedRequest:
+        """The quantisation in which the layers are held. Raises BadRequestError for an unknown one."""
+        quant = check_quant(self.quant or "none")
+        return QuantisedRequest(quant, torch_dtype(self.dtype), self.start, self.stop)
+
+    def row_bytes(self, checkpoint: Checkpoint) -> int:
+        """Return the bytes that one row of a session's cache takes."""
+        return SessionCache.bytes_per_row(checkpoint.config, self.num_layers, torch_dtype(self.dtype))
+
+    def admit(self, device: str, checkpoint: Checkpoint, settings: MemorySettings) -> None:
+        """Check that weights and caches fit the memory of this device, which is named `device`.
+
+        Raises:
+            CapacityError: when they do not.
+        """
+        admit(
+            self.title,
+            device,
+            weights=self.weight_bytes(checkpoint),
+            row_bytes=self.row_bytes(checkpoint),
+            max_rows=max_positions(checkpoint.config),
+            settings=settings,
+        )
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The content in words, for error messages."""
+
+    @abstractmethod
+    def open(self, *, hub: bool) -> Checkpoint:
+        """Return the checkpoint that the model's name stands for; no weights are read.
+
+        Args:
+            hub: whether the hub may be asked for a model that is not on the disk.
+
+        Raises:
+            BadRequestError: when the model is of the wrong kind.
+            CheckpointError: when its files cannot be found or read.
+        """
+
+    @abstractmethod
+    def tensors(self, checkpoint: Checkpoint) -> list[str]:
+        """Return the stored names of the tensors that `load` reads."""
+
+    @abstractmethod
+    def weight_bytes(self, checkpoint: Checkpoint) -> int:
+        """Return the bytes that the weights take; no tensor is read."""
+
+    @abstractmethod
+    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:
+        """Read the weights. Raises BadRequestError or CheckpointError as LayerBlock.load does."""
+
+
+class LayerSlice(StageContent):
+    """Some of the target model's consecutive layers; its stages have all of them together."""
+
+    @property
+    def title(self) -> str:
+        quant = self.quant or "none"
+        return f"a block of layers {self.start} to {self.stop - 1} of {self.model} ({quant})"
+
+    def open(self, *, hub: bool) -> Checkpoint:
+        return Checkpoint.open(self.model, hub=hub)
+
+    def tensors(self, checkpoint: Checkpoint) -> list[str]:
+        return block_tensors(checkpoint, self.start, self.stop)
+
+    def weight_bytes(self, checkpoint: Checkpoint) -> int:
+        quant, dtype = self.quant or "none", torch_dtype(self.dtype)
+        return LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
+
+    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:
+        taps = check_taps(self.taps, checkpoint.config.num_hidden_layers)
+        block = LayerBlock.load(
+            checkpoint,
+            self.start,
+            self.stop,
+            quant=self.quant or "none",
+            dtype=torch_dtype(self.dtype),
+            quant_cache=quant_cache,
+        )
+        return BlockExecutor(block, taps)
+
+
+class WholeModel(StageContent):
+    """A middle model of a hierarchy: a language model that predicts the target's tokens, never quantised."""
+
+    @classmethod
+    def matching(
+        cls, model: str, tokenizer: Any, *, dtype: str, vocab_size: int, hub: bool = True
+    ) -> tuple[WholeModel, Checkpoint]:
+        """Return the content for a model, which is named as a drafter is, and its checkpoint.
+
+        Args:
+            tokenizer: the target's; vocab_size: the target's number of token ids.
+
+        Raises:
+            BadRequestError: when it is no language model.
+            CheckpointError: when its files cannot be read, or its tokenizer is another.
+        """
+        checkpoint = cls(model, 0, 0).open(hub=hub)
+        check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.directory, "middle model")
+        layers = int(checkpoint.config.num_hidden_layers)
+        return cls(model, 0, layers, dtype, vocab_size=vocab_size), checkpoint
+
+    @property
+    def title(self) -> str:
+        return f"middle model {self.model}"
+
+    def open(self, *, hub: bool) -> Checkpoint:
+        directory = drafter_directory(self.model, hub=hub)
+        kind = kind_of(directory)
+        if kind != "lm":
+            raise BadRequestError(
+                f"middle model {self.model} is an {kind} head; it has to be a whole language model, which "
+                "predicts tokens by itself"
+            )
+        return Checkpoint(directory)
+
+    def tensors(self, checkpoint: Checkpoint) -> list[str]:
+        return whole_tensors(checkpoint)
+
+    def weight_bytes(self, checkpoint: Checkpoint) -> int:
+        return LanguageModel.required_bytes(checkpoint, torch_dtype(self.dtype))
+
+    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:  # noqa: ARG002
+        model = LanguageModel.load(checkpoint, self.vocab_size, torch_dtype(self.dtype))
+        return BlockExecutor(model.block, model=model)
+
+
+def content_of(request: pb.StageRole) -> StageContent:
+    """Return the content that a stage is asked to hold."""
+    kind = WholeModel if request.route else LayerSlice
+    return kind(
+        request.model,
+        request.layer_start,
+        request.layer_stop,
+        request.dtype,
+        request.quant,
+        tuple(request.taps),
+        request.vocab_size if request.route else 0,
+    )

@@ -1,0 +1,79 @@
+"""The answer to one prompt, with its statistics and the verdict of `--check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowedge.engine.statistics import RequestStatistics
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of comparing one output, or several, with the plain model's.
+
+    Attributes:
+        tokens: number of tokens compared.
+        tolerance: a difference of logits up to this is a tie.
+        measured: the largest difference between 1-row and 16-row forwards, over `measured_tokens` tokens.
+        complaint: what is wrong; None when the output is that of the plain model.
+    """
+
+    tokens: int
+    ties: int
+    tolerance: float
+    measured: float
+    measured_tokens: int
+    complaint: str | None
+
+    @property
+    def passed(self) -> bool:
+        return self.complaint is None
+
+    def line(self) -> str:
+        """Return the verdict as a line for people."""
+        basis = (
+            f"tolerance {self.tolerance:.2g} in logits: 1-row against 16-row forwards differ by up to "
+            f"{self.measured:.2g} over {self.measured_tokens} tokens"
+        )
+        if self.complaint is not None:
+            return f"check: the output DIFFERS from the plain model's: {self.complaint} ({basis})"
+        ties = f" up to {self.ties} tie{'s' * (self.ties != 1)}" if self.ties else ""
+        return f"check: the output is identical to the plain model's{ties}, {self.tokens} tokens ({basis})"
+
+
+def sum_up(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return one verdict over all outputs; at least one verdict is needed."""
+    failed = [number for number, verdict in enumerate(verdicts, 1) if not verdict.passed]
+    complaint = None
+    if failed:
+        first = verdicts[failed[0] - 1]
+        complaint = f"{len(failed)} of {len(verdicts)} outputs, first number {failed[0]}: {first.complaint}"
+    return Verdict(
+        tokens=sum(verdict.tokens for verdict in verdicts),
+        ties=sum(verdict.ties for verdict in verdicts),
+        tolerance=max(verdict.tolerance for verdict in verdicts),
+        measured=verdicts[-1].measured,
+        measured_tokens=verdicts[-1].measured_tokens,
+        complaint=complaint,
+    )
+
+
+@dataclass(frozen=True)
+class PromptAnswer:
+    """The answer to one prompt.
+
+    Attributes:
+        client_ttft_s: seconds from the request to the first token, measured by this client.
+        verdict: None without `--check`.
+    """
+
+    prompt: str
+    prompt_ids: tuple[int, ...]
+    token_ids: list[int]
+    text: str
+    seed: int
+    finish_reason: str
+    statistics: RequestStatistics
+    client_ttft_s: float
+    verdict: Verdict | None

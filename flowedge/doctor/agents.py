@@ -1,0 +1,122 @@
+"""Whether an agent runs on this device, and the state of its systemd unit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowedge.doctor.finding import ERROR, WARNING, Finding
+from flowedge.net.address import is_loopback
+
+MANY_RESTARTS = 3
+UNIT = "flowedge-agent.service"
+UNITS = (UNIT, "flowedge-draft-node.service")  # one of the two runs: a draft node is an agent too
+_SYSTEMD = Path("/run/systemd/system")
+_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
+_ANSWER_S = 10.0
+
+NOT_RUNNING = ERROR(
+    "agent-not-running",
+    "no agent was found on this device",
+    f"Start it: systemctl start {UNIT}, or flowedge agent.",
+)
+LOOPBACK_ONLY = WARNING(
+    "agent-on-loopback",
+    "the agent of this device listens on loopback, where no other device reaches it",
+    "Start it with --host 0.0.0.0, or set agent.host in its configuration.",
+)
+UNIT_FAILED = ERROR(
+    "unit-failed",
+    "systemd has given up on the agent",
+    f"Read why: journalctl -u {UNIT} -n 50; then systemctl reset-failed {UNIT} and start it.",
+)
+UNIT_STOPPED = WARNING(
+    "unit-stopped",
+    "the agent's unit is installed, but not running",
+    f"systemctl enable --now {UNIT}",
+)
+UNIT_RESTARTS = WARNING(
+    "unit-restarts",
+    f"systemd has restarted the agent {MANY_RESTARTS} times or more",
+    f"Read why it ends: journalctl -u {UNIT} -p warning.",
+)
+KINDS = (NOT_RUNNING, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
+
+
+@dataclass(frozen=True)
+class UnitFacts:
+    """The agent's unit, as `systemctl show` describes it.
+
+    Attributes:
+        installed: False where there is no systemd or no unit.
+        active: ActiveState: active, activating, inactive or failed.
+        result: why the unit has failed.
+    """
+
+    installed: bool
+    active: str = ""
+    result: str = ""
+    restarts: int = 0
+    name: str = UNIT
+
+
+def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
+    """Judge the addresses at which agents of this device answer."""
+    if not addresses:
+        return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
+    if all(is_loopback(address) for address in addresses):
+        return [Finding(LOOPBACK_ONLY, device, f"it listens on {', '.join(addresses)}")]
+    return []
+
+
+def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
+    """Judge the state of the agent's unit."""
+    findings = []
+    if unit.installed and unit.active == "failed":
+        findings.append(
+            Finding(UNIT_FAILED, device, f"{unit.name} has failed: {unit.result or 'no reason given'}")
+        )
+    elif unit.installed and unit.active == "inactive":
+        findings.append(Finding(UNIT_STOPPED, device, f"{unit.name} is inactive"))
+    if unit.installed and unit.restarts >= MANY_RESTARTS:
+        findings.append(Finding(UNIT_RESTARTS, device, f"{unit.name} was restarted {unit.restarts} times"))
+    return findings
+
+
+def read_unit() -> UnitFacts:
+    """Ask systemd for the agent's unit; without systemd, the unit counts as not installed."""
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not _SYSTEMD.is_dir():
+        return UnitFacts(installed=False)
+    command = [systemctl, "show", *UNITS, f"--property={_FIELDS}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return UnitFacts(
+            installed=True, active="failed", result=f"systemctl did not answer in {_ANSWER_S:g} s"
+        )
+    return unit_facts(done.stdout)
+
+
+def unit_facts(shown: str) -> UnitFacts:
+    """Read what `systemctl show` prints of UNITS; return the unit in use, or else the first installed."""
+    installed = [facts for facts in map(_facts, shown.split("\n\n")) if facts.installed]
+    used = [facts for facts in installed if facts.active != "inactive"]
+    return next(iter(used or installed), UnitFacts(installed=False))
+
+
+def _facts(shown: str) -> UnitFacts:
+    fields = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if fields.get("LoadState") != "loaded":
+        return UnitFacts(installed=False)
+    restarts = fields.get("NRestarts", "")
+    return UnitFacts(
+        installed=True,
+        active=fields.get("ActiveState", ""),
+        result=fields.get("Result", ""),
+        restarts=int(restarts) if restarts.isdigit() else 0,
+        name=fields.get("Id", UNIT),
+    )

@@ -1,0 +1,76 @@
+"""The agents that the doctor found, and the facts that follow from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flowedge.client.survey import SurveyedAgent
+from flowedge.discovery.interfaces import Interface
+from flowedge.doctor.clocks import ClockFacts
+from flowedge.doctor.memory import MemoryFacts
+from flowedge.doctor.versions import VersionFacts
+from flowedge.net.address import is_loopback, split_address
+
+
+@dataclass(frozen=True)
+class KnownAgents:
+    """The agents of this device, and the agents of other devices."""
+
+    own: tuple[SurveyedAgent, ...]
+    others: tuple[SurveyedAgent, ...]
+
+    @classmethod
+    def split(cls, found: Iterable[SurveyedAgent], interfaces: Sequence[Interface]) -> KnownAgents:
+        """Sort agents by whether their address belongs to an interface of this device."""
+        ips = {ip for interface in interfaces for ip in interface.ips}
+        own: list[SurveyedAgent] = []
+        others: list[SurveyedAgent] = []
+        for agent in found:
+            host, _ = split_address(agent.address)
+            (own if host in ips or is_loopback(agent.address) else others).append(agent)
+        return cls(tuple(own), tuple(others))
+
+    @property
+    def answering(self) -> tuple[SurveyedAgent, ...]:
+        """The agents of other devices that answer."""
+        return tuple(agent for agent in self.others if agent.answer is not None)
+
+    @property
+    def measurer(self) -> SurveyedAgent | None:
+        """The agent of this device that measures links: the first agent that other devices can reach."""
+        reachable = [
+            agent for agent in self.own if agent.answer is not None and not is_loopback(agent.address)
+        ]
+        return reachable[0] if reachable else None
+
+    def versions(self) -> list[VersionFacts]:
+        """Return the versions of all agents that report them."""
+        facts = []
+        for agent in (*self.own, *self.others):
+            device = agent.advertised if agent.answer is None else agent.answer.device
+            if device is not None:
+                facts.append(VersionFacts(agent.name, device.protocol_version, device.version))
+        return facts
+
+    def clocks(self) -> list[ClockFacts]:
+        """Return the wall clocks of other devices that report them."""
+        return [
+            ClockFacts(agent.name, agent.answer.wall.offset, agent.answer.wall.uncertainty)
+            for agent in self.answering
+            if agent.answer is not None and agent.answer.wall is not None
+        ]
+
+    def memories(self) -> list[MemoryFacts]:
+        """Return the memory of other devices that answer."""
+        return [
+            MemoryFacts(agent.name, agent.answer.device.memory_total, agent.answer.device.memory_available)
+            for agent in self.answering
+            if agent.answer is not None
+        ]
+
+    def announced(self) -> frozenset[str]:
+        """Return the addresses of other devices that were announced."""
+        return frozenset(
+            address for agent in self.others if agent.advertised is not None for address in agent.addresses
+        )

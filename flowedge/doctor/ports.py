@@ -1,0 +1,131 @@
+"""Whether the addresses of agents can be reached by TCP."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from flowedge.doctor.finding import ERROR, Finding
+from flowedge.net.address import split_address
+
+PORT_CLOSED = ERROR(
+    "port-closed",
+    "nothing listens at an agent's address",
+    "Start the agent there with --host 0.0.0.0, or correct the port: flowedge agent says where it listens.",
+)
+PORT_FILTERED = ERROR(
+    "port-filtered",
+    "an agent's address does not answer at all",
+    "Open the agent's TCP port in that device's firewall; see that the device is on and on this network.",
+)
+NO_ROUTE = ERROR(
+    "no-route",
+    "there is no route to an agent's address",
+    "Put both devices on one network, or correct the address in discovery.peers.",
+)
+NOT_REACHED_BACK = ERROR(
+    "not-reached-back",
+    "another device cannot reach the agent of this one",
+    "Open the agent's TCP port in this device's firewall, and have the agent listen on the network (--host "
+    "0.0.0.0).",
+)
+NO_ANSWER = ERROR(
+    "no-answer",
+    "the port is open, but no FlowEdge agent answers as it should",
+    "See the agent's log there; another program may hold the port.",
+)
+KINDS = (PORT_CLOSED, PORT_FILTERED, NO_ROUTE, NOT_REACHED_BACK, NO_ANSWER)
+_TIMESTAMPS = 1  # bit of tcpi_options
+_TCP_TIMESTAMP_BYTES = 12
+
+
+class ConnectResult(str, Enum):
+    """The result of an attempt to connect by TCP."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+    NO_ROUTE = "no route"
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """An attempt to reach an agent.
+
+    Attributes:
+        answered: whether an agent answered at the address.
+        problem: the error when no agent answered.
+    """
+
+    device: str
+    address: str
+    result: ConnectResult
+    answered: bool
+    problem: str = ""
+
+
+_KIND = {
+    ConnectResult.REFUSED: PORT_CLOSED,
+    ConnectResult.SILENT: PORT_FILTERED,
+    ConnectResult.NO_ROUTE: NO_ROUTE,
+}
+_WORDS = {
+    ConnectResult.REFUSED: "refuses the connection",
+    ConnectResult.SILENT: "does not answer",
+    ConnectResult.NO_ROUTE: "cannot be reached from this network",
+}
+
+
+def judge_ports(ports: Sequence[PortFacts]) -> list[Finding]:
+    """Judge the connections that were tried."""
+    return [
+        Finding(
+            _KIND.get(port.result, NO_ANSWER),
+            port.device,
+            f"{port.address} {_WORDS.get(port.result, f'is open, but: {port.problem}')}",
+        )
+        for port in ports
+        if not port.answered
+    ]
+
+
+@dataclass(frozen=True)
+class ConnectionAttempt:
+    """An attempt to connect, and what the system learnt of the route.
+
+    Attributes:
+        local: our IP address on the route; empty without a connection.
+        segment_mtu: bytes of the largest IP packet that TCP agreed on; None without a connection.
+    """
+
+    result: ConnectResult
+    local: str = ""
+    segment_mtu: int | None = None
+
+
+def connect(address: str, timeout_s: float) -> ConnectionAttempt:
+    """Connect by TCP and close the connection again."""
+    try:
+        with socket.create_connection(split_address(address), timeout=timeout_s) as stream:
+            return ConnectionAttempt(ConnectResult.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))
+    except TimeoutError:
+        return ConnectionAttempt(ConnectResult.SILENT)
+    except ConnectionRefusedError:
+        return ConnectionAttempt(ConnectResult.REFUSED)
+    except OSError as error:
+        # A neighbour that does not answer ARP is off, or behind a filter.
+        return ConnectionAttempt(
+            ConnectResult.SILENT if error.errno == errno.EHOSTUNREACH else ConnectResult.NO_ROUTE
+        )
+
+
+def _segment_mtu(stream: socket.socket) -> int:
+    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    options, (segment,) = info[5], struct.unpack_from("I", info, 16)
+    ip_header = 40 if stream.family == socket.AF_INET6 else 20
+    timestamps = _TCP_TIMESTAMP_BYTES if options & _TIMESTAMPS else 0
+    return int(segment) + ip_header + 20 + timestamps

@@ -1,0 +1,139 @@
+"""The models that a draft node holds: tokenizer, LM head and drafter. Imports torch and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.executors import HeadExecutor
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import Taps, row_width
+from flowedge.models.layers.tensors import payload_dtype, torch_dtype
+from flowedge.strategies.registry import make_strategy
+
+PREFILL_ROWS = 128  # of a chunk; several chunks of a long prompt are in the pipeline at once
+
+
+@dataclass(frozen=True)
+class DraftModels:
+    """Tokenizer, LM head and drafter of a draft node.
+
+    Attributes:
+        config: the model's, from transformers; tokenizer: likewise.
+        eos: token ids that end an answer; dtype: numpy name of the hidden states on the wire.
+        weight_bytes: of head and drafter together.
+    """
+
+    config: Any
+    tokenizer: Any
+    eos: frozenset[int]
+    executor: HeadExecutor
+    dtype: str
+    weight_bytes: int
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> DraftModels:
+        """Load all of it. `drafters` are names as `drafter_names` checks them.
+
+        Raises:
+            BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
+            CheckpointError: when files cannot be read.
+        """
+        dtype = torch_dtype(dtype_name)
+        head = LMHead.load(checkpoint, dtype=dtype)
+        tokenizer = load_tokenizer(checkpoint)
+        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
+        return cls(
+            config=checkpoint.config,
+            tokenizer=tokenizer,
+            eos=eos_token_ids(checkpoint, tokenizer),
+            executor=HeadExecutor(head, loaded),
+            dtype=payload_dtype(dtype),
+            weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
+        )
+
+    @property
+    def has_drafter(self) -> bool:
+        return self.executor.drafter is not None
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return int(self.config.vocab_size)
+
+    def encode(self, prompt: str) -> tuple[int, ...]:
+        """Return the token ids of a user's message, with the chat template around it."""
+        return tuple(encode_chat(self.tokenizer, prompt))
+
+    def drafter_bytes(self, rows: int) -> int:
+        """Return the bytes that the drafter takes for a session of so many rows."""
+        drafter = self.executor.drafter
+        return drafter.session_bytes(rows) if drafter is not None else 0
+
+    def make_machine(
+        self,
+        device: str,
+        num_stages: int,
+        taps: Taps,
+        *,
+        num_routes: int = DraftNodeSpec.num_routes,
+        max_sessions: int = DraftNodeSpec.max_sessions,
+    ) -> DraftNode:
+        """Return the state machine of a draft node with these models, in front of stages with these taps."""
+        spec = draft_node_spec(
+            self.config,
+            self.executor.drafter,
+            taps,
+            self.dtype,
+            prefill_rows=PREFILL_ROWS,
+            num_stages=num_stages,
+            num_routes=num_routes,
+            max_sessions=max_sessions,
+        )
+        return DraftNode(
+            device,
+            spec,
+            lambda request: make_strategy(request.strategy, request.strategy_options),
+            partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
+        )
+
+
+def draft_node_spec(
+    config: Any, drafter: Drafter | None, taps: Taps, dtype: str, **limits: int
+) -> DraftNodeSpec:
+    """Return the spec of a draft node in front of stages with these taps.
+
+    Args:
+        config: the model's, from transformers; dtype: numpy name of the hidden states on the wire.
+        limits: further fields of DraftNodeSpec.
+    """
+    return DraftNodeSpec(
+        width=row_width(int(config.hidden_size), taps, int(config.num_hidden_layers)),
+        dtype=dtype,
+        max_positions=max_positions(config),
+        has_drafter=drafter is not None,
+        needs_features=drafter is not None and drafter.needs_features,
+        vocab_size=int(config.vocab_size),
+        **limits,
+    )
+
+
+def required_memory(checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> tuple[int, int]:
+    """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
+
+    No tensor is read. Raises what DraftModels.load raises.
+    """
+    dtype = torch_dtype(dtype_name)
+    head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
+    size = drafter_memory(drafters, checkpoint, dtype)
+    return head + size.weights, size.row

@@ -1,0 +1,134 @@
+"""One session as a stage holds it: its cached rows, its numbering, and the prunes that lead to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from flowedge.core.errors import ProtocolError
+from flowedge.core.messages import Prune, Segment, StageReport
+from flowedge.engine.jobs import Forward
+from flowedge.protocol.cached_rows import CachedRows
+from flowedge.protocol.epochs import check_prune, map_segment
+
+MAX_HELD_PRUNES = 1024
+
+
+class StageSession:
+    """State of one session on a stage.
+
+    Attributes:
+        capacity: rows of the cache.
+        tail: the rows that are cached or being computed.
+        epoch: number of the last prune that was applied; the session's rows are in its numbering.
+        fence: number of the last prune that came in-band.
+        maps: the applied prunes beyond the fence, by number; held: prunes whose turn has not come.
+    """
+
+    def __init__(self, device: str, capacity: int, work: Counter[str]) -> None:
+        """work: the sums over all sessions of the stage, by field of StageReport."""
+        self.capacity = capacity
+        self.tail = CachedRows()
+        self.epoch = 0
+        self.fence = 0
+        self.maps: dict[int, Prune] = {}
+        self.held: dict[int, Prune] = {}
+        self._work = work
+        self._counted: dict[str, Any] = {"device": device}
+
+    @property
+    def report(self) -> StageReport:
+        return StageReport(**self._counted)
+
+    def count(self, **changes: float) -> None:
+        """Add to the fields of the report; counts, but not seconds, are added to the stage's work as well."""
+        for name, value in changes.items():
+            self._counted[name] = self._counted.get(name, 0) + value
+            if isinstance(value, int):
+                self._work[name] += value
+
+    def renumbered(self, segment: Segment) -> Segment:
+        """Return the live rows of a segment that has arrived, in the session's numbering.
+
+        Raises:
+            ProtocolError: when its epoch is not the link's, or its rows go beyond the cache.
+        """
+        if segment.epoch != self.fence:
+            relation = "newer" if segment.epoch > self.fence else "older"
+            raise ProtocolError(
+                f"segment {segment.number} is of epoch {segment.epoch}, "
+                f"{relation} than the link's {self.fence}"
+            )
+        if segment.first_row < 0 or segment.first_row + segment.num_rows > self.capacity:
+            raise ProtocolError(f"segment {segment.number} goes beyond the session's {self.capacity} rows")
+        for epoch in range(segment.epoch + 1, self.epoch + 1):
+            segment = self.trimmed(segment, self.maps[epoch])
+        return segment
+
+    def trimmed(self, segment: Segment, prune: Prune) -> Segment:
+        """Return the rows of a waiting segment that a prune retains; the others are counted."""
+        mapped, _ = map_segment(segment, prune)
+        self.count(rows_trimmed=segment.num_rows - mapped.num_rows)
+        return mapped
+
+    def check_fence(self, prune: Prune) -> None:
+        """Refuse a prune from the in-band link that does not follow the last one.
+
+        Raises:
+            ProtocolError: when prunes are missing between them.
+        """
+        if prune.epoch != self.fence + 1:
+            raise ProtocolError(f"prune {prune.epoch} follows {self.fence} on the in-band link")
+
+    def pass_fence(self, epoch: int) -> None:
+        """Drop the map of a prune whose in-band copy has come: no segment needs it any more."""
+        self.fence = epoch
+        self.maps.pop(epoch, None)
+
+    def hold(self, prune: Prune) -> None:
+        """Keep a prune until its turn; a prune that was applied already is ignored.
+
+        Raises:
+            ProtocolError: when too many prunes are held.
+        """
+        if prune.epoch > self.epoch:
+            if len(self.held) >= MAX_HELD_PRUNES:
+                raise ProtocolError(f"{MAX_HELD_PRUNES} prunes are held already")
+            self.held[prune.epoch] = prune
+
+    def next_held(self) -> Prune | None:
+        """Return the prune whose turn has come, which is held no more; None if it has not arrived."""
+        return self.held.pop(self.epoch + 1, None)
+
+    def apply(self, prune: Prune) -> None:
+        """Renumber the cached rows by the next prune.
+
+        Raises:
+            ProtocolError: when the prune does not fit them.
+        """
+        check_prune(prune, self.tail.context, self.tail.cached)
+        self.tail.apply(prune)
+        self.epoch = prune.epoch
+        self.maps[prune.epoch] = prune
+
+    def begin_forward(self, segment: Segment) -> Forward:
+        """Take the rows of a segment into the cache and return the job that computes them.
+
+        Raises:
+            ProtocolError: when they do not follow the cached rows.
+        """
+        tail = self.tail
+        tail.check_next(segment)
+        job = Forward(
+            session=segment.session,
+            gathered_until=tail.gathered_until,
+            slots=tail.slots,
+            context=tail.context,
+            cached=tail.cached,
+            tail_parents=tail.forward_parents(segment),
+            positions=segment.positions,
+            payload=segment.payload,
+            committed=segment.committed,
+        )
+        tail.append(segment)
+        return job

@@ -1,0 +1,63 @@
+"""A whole causal language model: all of its layers and its LM head."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+
+
+class LanguageModel:
+    """A model that predicts tokens for a target model with the same tokenizer."""
+
+    def __init__(self, block: LayerBlock, head: LMHead, vocab_size: int, fingerprint: str) -> None:
+        """block: all layers, with embedding and final norm; vocab_size: the target's number of tokens."""
+        self.block = block
+        self.fingerprint = fingerprint
+        self.vocab_size = vocab_size
+        self._head = head
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> LanguageModel:
+        """Read all weights of a model. Raises CheckpointError when they cannot be read."""
+        block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype)
+        head = LMHead.load(checkpoint, dtype=dtype)
+        if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
+            head.weight = block.embedding_weight  # the copy is freed
+        return cls(block, head, vocab_size, checkpoint.fingerprint)
+
+    @staticmethod
+    def required_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+        """Return the bytes that the weights take; no tensor is read."""
+        config = checkpoint.config
+        tied = checkpoint.head_name == checkpoint.embedding_name
+        head = 0 if tied else config.vocab_size * config.hidden_size * dtype.itemsize
+        return LayerBlock.required_bytes(checkpoint, 0, config.num_hidden_layers, dtype=dtype) + int(head)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of weights it holds in memory."""
+        tied = self._head.weight is self.block.embedding_weight
+        return self.block.weight_bytes + (0 if tied else self._head.weight_bytes)
+
+    def known(self, tokens: Payload) -> Payload:
+        """Return the target's tokens [n] as the model reads them.
+
+        An id beyond the model's vocabulary can only be padding of the target's, and is read as token 0.
+        """
+        return np.where(tokens < self.block.vocab_size, tokens, 0)
+
+    @torch.inference_mode()
+    def predict(self, hidden: torch.Tensor, positions: IntArray) -> Payload:  # noqa: ARG002
+        """Return the likeliest next token, among the target's tokens, after each row: int32 [n].
+
+        hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
+        of the token, positions + 1, such as one by the noise of its draw.
+        """
+        logits = self._head.logits(hidden)[:, : self.vocab_size]
+        predicted: Payload = logits.argmax(dim=-1).to(torch.int32).cpu().numpy()
+        return predicted

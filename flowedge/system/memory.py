@@ -1,0 +1,127 @@
+"""Memory of the device: how much is available, and whether a claim on it fits.
+
+It is read without NVML, which a Jetson does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flowedge.core.errors import CapacityError
+from flowedge.core.settings_group import SettingsGroup, setting
+from flowedge.system.cgroup import cgroup_memory
+
+GIB = 2**30
+
+
+class MemorySettings(SettingsGroup):
+    """How much of the device's memory the agent may use. What does not fit is refused before it is loaded."""
+
+    limit_gib: float | None = setting(
+        None,
+        "GiB that the agent may hold; if not set, all that the device and its cgroup have.",
+        gt=0,
+        examples=[6.0],
+    )
+    reserve_gib: float = setting(
+        0.25, "GiB left free beside weights and caches, for activations and buffers.", ge=0
+    )
+    kv_tokens: int = setting(2048, "Tokens of context whose KV cache has to fit beside the weights.", ge=1)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        return None if self.limit_gib is None else int(self.limit_gib * GIB)
+
+    @property
+    def reserve_bytes(self) -> int:
+        return int(self.reserve_gib * GIB)
+
+
+@dataclass(frozen=True)
+class AvailableMemory:
+    """Memory in bytes.
+
+    Attributes:
+        total: bytes that there are.
+        available: bytes that can still be taken.
+        bound: what limits `available`, for people.
+    """
+
+    total: int
+    available: int
+    bound: str
+
+
+def read_available_memory(settings: MemorySettings | None = None, root: Path = Path("/")) -> AvailableMemory:
+    """Return the tightest of the device's memory, the process's control groups and its own limit.
+
+    root: directory with /proc and /sys.
+    """
+    limits = [_device_memory(root)]
+    for group in cgroup_memory(root):
+        left = max(group.limit - group.used, 0)
+        limits.append(AvailableMemory(group.limit, left, f"the limit of cgroup {group.path}"))
+    own = settings.limit_bytes if settings is not None else None
+    if own is not None:
+        limits.append(AvailableMemory(own, max(own - resident_bytes(), 0), "the setting memory.limit_gib"))
+    tightest = min(limits, key=lambda limit: limit.available)
+    return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)
+
+
+def read_available_cuda_memory() -> AvailableMemory:
+    """Return the memory of the current CUDA device; CUDA has to be available.
+
+    An integrated GPU counts cached files as used, so the device's own figures are taken there.
+    """
+    import torch  # noqa: PLC0415 (an idle agent reads memory as well)
+
+    if torch.cuda.get_device_properties(torch.cuda.current_device()).is_integrated:
+        return read_available_memory()
+    free, total = torch.cuda.mem_get_info()
+    return AvailableMemory(int(total), int(free), "the GPU's memory")
+
+
+def require_memory(
+    claim: str, parts: Mapping[str, float], available: float, supply: str, advice: str
+) -> None:
+    """Check that parts of so many bytes each fit together into the bytes that are available.
+
+    Args:
+        claim: what would not fit, and where, as a sentence.
+        supply: how much is available, as a sentence.
+        advice: what to do about it, as a sentence.
+
+    Raises:
+        CapacityError: when they do not fit, with the size of each part and the sum.
+    """
+    needed = sum(parts.values())
+    if needed > available:
+        sums = " + ".join(f"{name} {gib(size)}" for name, size in parts.items())
+        total = f"{sums} = {gib(needed)}" if len(parts) > 1 else sums
+        raise CapacityError(f"{claim}: {total}, and {supply}; {advice}")
+
+
+def gib(size: float) -> str:
+    """Return a number of bytes in GiB, with more digits for small models."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / GIB:.4f} GiB"
+
+
+def resident_bytes() -> int:
+    """Return the bytes of memory that this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def _device_memory(root: Path) -> AvailableMemory:
+    bound = "the device's memory"
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        memory = psutil.virtual_memory()
+        return AvailableMemory(int(memory.total), int(memory.available), bound)
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return AvailableMemory(total, available, bound)

@@ -1,0 +1,65 @@
+"""The roofline of a device: what matrix products, attention, layers and LM heads take on it, in seconds."""
+
+from __future__ import annotations
+
+from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.model import (
+    STORED_BYTES,
+    UNPACKED,
+    LayerSize,
+    Quantisation,
+    weight_bytes,
+)
+
+LOGIT_BYTES = 4
+
+
+def product_s(
+    device: DeviceProfile,
+    weights: float,
+    rows: int,
+    quant: Quantisation = "none",
+    extra_bytes: float = 0.0,
+    stored_bytes: int = STORED_BYTES,
+) -> float:
+    """Return the seconds that `rows` rows take through matrices of `weights` weights in all.
+
+    bitsandbytes unpacks every 4-bit weight: inside the product for one row. For more rows it writes whole
+    matrices out in 16 bits and reads them back. An int4 product reads packed weights for any number of rows.
+
+    Args:
+        extra_bytes: further memory traffic, such as the KV rows that attention reads.
+        stored_bytes: of a weight that is not quantised.
+    """
+    traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
+    unpacking = 0.0
+    if quant in UNPACKED:
+        unpacking = weights / (_dequantise_rate(device) * 1e9)
+        if rows > 1:
+            traffic += 2 * weights * stored_bytes
+    compute = 2 * rows * weights / device.flops
+    return max(traffic / device.bytes_per_s, compute) + unpacking
+
+
+def _dequantise_rate(device: DeviceProfile) -> float:
+    if device.dequantise_gweights_s is None:
+        raise ValueError(f"{device.title} has no dequantise_gweights_s, so it runs no quantised weights")
+    return device.dequantise_gweights_s
+
+
+def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant: Quantisation) -> float:
+    """Return the seconds of one decoder layer over `rows` rows, each of which sees `seen` cached rows."""
+    kv = seen * layer.kv_bytes_per_row
+    products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
+    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
+
+
+def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
+    """Return the seconds of an LM head: its weights are read once, its logits are written and read."""
+    logits = 2 * LOGIT_BYTES * vocab * rows
+    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_s
+
+
+def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
+    """Return the seconds of attention's arithmetic: two products for each row and each row seen."""
+    return 4 * rows * seen * layer.hidden / device.flops

@@ -1,0 +1,86 @@
+"""One run on agents: the request, the draft node's statistics and the timelines of all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowedge.client import Client
+from flowedge.client.statistics import typed_statistics
+from flowedge.client.timelines import DeviceTimeline, fetch_timelines
+from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.plan import Run, Task
+from flowedge_testbed.record import RunRecord, record_from
+from flowedge_testbed.trace import Interval, PruneMark, Trace
+
+ANSWER_S = 3600.0  # a whole answer; a device that falls silent is noticed within seconds
+
+
+def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tuple[RunRecord, Trace]:
+    """Carry out a run on a ready pipeline of these agents.
+
+    Times are those of the draft node, from the request's arrival there, without the caller's link.
+
+    Raises:
+        FlowEdgeError: when the request fails.
+        CapacityError: when a device has forgotten a part of the request.
+    """
+    with Client(draft_node, timeout_s=ANSWER_S) as client:
+        generation = client.generate(
+            prompt_ids=task.prompt,
+            strategy=run.strategy,
+            strategy_options=dict(run.options),
+            noise=run.noise,
+            max_new_tokens=task.max_new_tokens,
+            temperature=task.sampling.temperature,
+            top_k=task.sampling.top_k,
+            top_p=task.sampling.top_p,
+            seed=task.sampling.seed,
+        ).result()
+    statistics = typed_statistics(generation.statistics)
+    tokens = generation.token_ids
+    if len(statistics.stages) != len(stages) or statistics.new_tokens != len(tokens):
+        raise ProtocolError(
+            f"device {draft_node} reports {len(statistics.stages)} stages and {statistics.new_tokens} "
+            f"tokens, but there are {len(stages)} and {len(tokens)}"
+        )
+    timelines = fetch_timelines([draft_node, *stages], generation.session)
+    trace = trace_of(timelines, statistics.link_bytes.get("express", 0))
+    # On the virtual clock too a request ends for its client with the last token.
+    latency_s = statistics.ttft_s + statistics.decode_s
+    return record_from(statistics, tokens, latency_s, trace, run.setup.watts), trace
+
+
+def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
+    """Turn the timelines of the draft node and of the stages, in this order, into a trace.
+
+    Time 0 of the trace is the request's arrival.
+
+    Raises:
+        CapacityError: when a device has forgotten a part of the request.
+        ProtocolError: when the draft node reports no arrival, or several.
+    """
+    for timeline in timelines:
+        if timeline.dropped:
+            raise CapacityError(
+                f"device {timeline.address} has forgotten {timeline.dropped} events of the request and kept "
+                f"{len(timeline.events)}; ask for fewer new tokens"
+            )
+    arrivals = [event.start for event in timelines[0].events if event.kind == REQUEST]
+    if len(arrivals) != 1:
+        raise ProtocolError(
+            f"device {timelines[0].address} reports {len(arrivals)} arrivals of the request instead of one"
+        )
+    began = arrivals[0]
+    trace = Trace(express_bytes=express_bytes)
+    for place, timeline in enumerate(timelines, start=DRAFT_NODE):
+        for event in timeline.events:
+            if event.kind == PRUNE:
+                trace.prunes.append(PruneMark(place, event.start - began))
+            elif event.kind == TRANSFER or event.kind in COMPUTING:
+                start, end = event.start - began, event.end - began
+                trace.intervals.append(Interval(place, event.kind, start, end, event.rows))
+    widest = sorted((timeline.offset.uncertainty for timeline in timelines), reverse=True)
+    trace.uncertainty_s = sum(widest[:2])  # between the two devices with the least certain clocks
+    return trace

@@ -1,0 +1,68 @@
+"""The backend of the real clock: agents on a network do the work and measure the time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.core.errors import FlowEdgeError
+from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.model_set import ModelSet
+from flowedge_testbed.plan import Run, Task
+from flowedge_testbed.record import RunRecord
+from flowedge_testbed.trace import Trace
+
+WARM_UP_TOKENS = 8  # the first forwards of a device that has just loaded take longer
+
+_log = logging.getLogger(__name__)
+
+
+class RealBackend:
+    """Runs on the agents that a scenario names, one at a time.
+
+    The pipeline is assembled for the first run, unless the agents serve it already. `close` releases a
+    pipeline that was assembled here.
+    """
+
+    def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
+        self._spec: PipelineSpec | None = None
+        self._assembled: str | None = None
+
+    def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
+        """Carry out the runs of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when a device fails; it names the device.
+        """
+        for run in task.runs:
+            spec = run.real.spec
+            self._prepare(spec, task, run)
+            yield run, *run_live(spec.draft_node, spec.stages, task, run)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """Release the pipeline if it was assembled here. An agent that is gone is logged."""
+        if self._spec is not None and self._assembled is not None:
+            try:
+                release([self._spec.draft_node], self._assembled)
+            except FlowEdgeError as error:
+                _log.warning("the pipeline was not released: %s", error)
+        self._spec = self._assembled = None
+
+    def _prepare(self, spec: PipelineSpec, task: Task, run: Run) -> None:
+        if self._spec == spec:
+            return
+        self.close()
+        with Client(spec.draft_node) as client:
+            if not spec.is_served_by(client.describe()):
+                self._assembled = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
+            self._spec = spec
+            client.generate(
+                prompt_ids=task.prompt, strategy=run.strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
+            ).result()

@@ -1,0 +1,122 @@
+"""A pipeline of the agents that a scenario names under `hosts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.client.assembly import PipelineSpec
+from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
+from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.profiling.documents.device import Watts
+from flowedge.profiling.documents.model import Quantisation
+from flowedge_testbed.profiles import library
+from flowedge_testbed.scenario import OPTION, Devices, Scenario
+
+
+@dataclass(frozen=True)
+class RealPipeline:
+    """Agents and the models that they serve.
+
+    Attributes:
+        devices: titles of the draft node and of each stage, with their addresses.
+        watts: power of the same devices; None if a device has no profile.
+    """
+
+    spec: PipelineSpec
+    quant: Quantisation
+    devices: tuple[str, ...]
+    watts: tuple[Watts | None, ...]
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.spec.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def name(self) -> str:
+        """The model's name with the format of its layers."""
+        return f"{self.title}-{'fp32' if self.quant == 'none' else self.quant}"
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.spec.stages)
+
+    @property
+    def mbps(self) -> float | None:
+        """The rate of the slowest link: unknown."""
+        return None
+
+    def sizes(self) -> dict[str, Any]:
+        """Return everything known here that a run on the pipeline depends on."""
+        return {
+            "hosts": [self.spec.draft_node, *self.spec.stages],
+            "model": self.spec.model,
+            "drafter": drafter_label(self.spec.drafter),
+            "quant": self.quant,
+            "split": list(self.spec.split),
+            "watts": [None if watts is None else watts.model_dump() for watts in self.watts],
+        }
+
+
+def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
+    """Return the pipeline of a scenario; `beside` is the directory that .yaml profiles are relative to.
+
+    Raises:
+        BadRequestError: when real hosts cannot carry out the scenario.
+    """
+    hosts = scenario.hosts
+    if hosts is None:
+        raise BadRequestError(
+            f"scenario {scenario.name} names no hosts; --clock real runs on agents: give the addresses of "
+            "the draft node and the stages under hosts (see scenarios/lan-template.yaml)"
+        )
+    emulation = sorted(axis for axis in scenario.sweep if not axis.startswith(OPTION))
+    if emulation:
+        raise BadRequestError(
+            f"sweep: {', '.join(emulation)} cannot be varied on real hosts; the real clock sweeps "
+            f"{OPTION}NAME only"
+        )
+    if len(scenario.emulated) > 1:
+        raise BadRequestError(
+            f"emulated: the scenario has {', '.join(entry.model for entry in scenario.emulated)}; real hosts "
+            "run one model, that of --model: leave one or none"
+        )
+    if scenario.prefill_rows != PREFILL_ROWS:
+        raise BadRequestError(
+            f"prefill_rows is {scenario.prefill_rows}; agents prefill in chunks of {PREFILL_ROWS} rows"
+        )
+    if hosts.split is not None and len(hosts.split) != len(hosts.stages):
+        raise BadRequestError(
+            f"hosts.split is for {len(hosts.split)} stages, but hosts.stages has {len(hosts.stages)}"
+        )
+    spec = PipelineSpec(
+        draft_node=hosts.draft_node,
+        stages=tuple(hosts.stages),
+        model=scenario.pair.model,
+        drafter=scenario.pair.drafter,
+        quant=hosts.quant,
+        split=tuple(hosts.split or ()),
+    )
+    titles, watts = _profiled(scenario.devices, spec, beside)
+    return RealPipeline(spec, hosts.quant, titles, watts)
+
+
+def _profiled(
+    devices: Devices | None, spec: PipelineSpec, beside: Path
+) -> tuple[tuple[str, ...], tuple[Watts | None, ...]]:
+    """Return the title and the power of each host: its address and None if it has no profile."""
+    addresses = (spec.draft_node, *spec.stages)
+    if devices is None:
+        return addresses, tuple(None for _ in addresses)
+    names = [devices.draft_node, *devices.names(None)]
+    if len(names) != len(addresses):
+        raise BadRequestError(
+            f"devices has {len(names) - 1} stages, but hosts.stages has {len(spec.stages)}; give a profile "
+            "for each host, or no devices"
+        )
+    profiles = [library.device(name, beside) for name in names]
+    titles = tuple(f"{profile.title} ({at})" for profile, at in zip(profiles, addresses, strict=True))
+    return titles, tuple(profile.watts for profile in profiles)

@@ -1,0 +1,128 @@
+"""The backend of the paced clock: agents do the work in the time of the devices that they emulate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge_testbed.emulation.emulation import Emulation
+from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.model_set import ModelSet
+from flowedge_testbed.paced import namespaces
+from flowedge_testbed.paced.cluster import PacedCluster
+from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy
+from flowedge_testbed.plan import Run, Task
+from flowedge_testbed.record import RunRecord
+from flowedge_testbed.trace import Trace
+
+WARM_UP_TOKENS = 8  # the first forwards of a process take longer
+
+_log = logging.getLogger(__name__)
+
+
+@cache
+def why_loopback() -> str | None:
+    """Return why agents cannot have networks of their own here; None if they can."""
+    reason = namespaces.why_not()
+    if reason is None:
+        try:
+            with namespaces.Namespaces(1) as network:
+                network.limit(0, 100.0)
+        except DeviceError as error:
+            reason = error.reason
+    return reason
+
+
+class PacedBackend:
+    """Runs on agents that it starts, one at a time. Each emulation has a pipeline assembled for it."""
+
+    def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
+        self._models = models
+        self._cluster: PacedCluster | None = None
+        self._assembled: tuple[Emulation, int] | None = None
+        self._spec: PipelineSpec | None = None
+        self._pipeline = ""
+        self._timings: dict[str, list[JobTiming]] = {}  # by method
+
+    def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
+        """Carry out the runs of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when an agent fails; it names the agent.
+        """
+        for run in task.runs:
+            cluster, spec = self._prepare(task, run)
+            record, trace = run_live(spec.draft_node, spec.stages, task, run)
+            self._timings.setdefault(run.strategy, []).extend(cluster.timings())
+            yield run, record, trace
+
+    def facts(self) -> dict[str, Any]:
+        """Return the kind of network, and how well the agents kept the schedule."""
+        reason = why_loopback()
+        network = {"kind": "namespaces"} if reason is None else {"kind": "loopback", "because": reason}
+        every = [timing for timings in self._timings.values() for timing in timings]
+        return {
+            "network": network,
+            "schedule": ScheduleAccuracy.of(every).to_dict(),
+            "schedule_by_method": {
+                name: ScheduleAccuracy.of(own).to_dict() for name, own in self._timings.items()
+            },
+        }
+
+    def close(self) -> None:
+        """Stop the agents."""
+        cluster, self._cluster, self._assembled = self._cluster, None, None
+        if cluster is not None:
+            cluster.stop()
+
+    def _prepare(self, task: Task, run: Run) -> tuple[PacedCluster, PipelineSpec]:
+        emulation = run.emulation
+        self._check(run)
+        cluster = self._agents(len(emulation.stages))
+        wanted = (emulation, run.link_seed)
+        if self._assembled == wanted and self._spec is not None:
+            return cluster, self._spec
+        if self._assembled is not None and self._spec is not None:
+            release([self._spec.draft_node], self._pipeline)
+        self._assembled = None
+        cluster.emulate(emulation, run.link_seed)
+        spec = PipelineSpec(
+            draft_node=cluster.draft_node.address,
+            stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
+            model=self._models.model,
+            drafter=self._models.drafter_names,
+        )
+        self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
+        self._spec, self._assembled = spec, wanted
+        with Client(spec.draft_node) as client:
+            client.generate(prompt_ids=task.prompt, max_new_tokens=WARM_UP_TOKENS, seed=0).result()
+        cluster.timings()  # those of the warm-up
+        return cluster, spec
+
+    def _agents(self, stages: int) -> PacedCluster:
+        """Return agents for a number of stages: the running ones if they are enough."""
+        if self._cluster is not None and len(self._cluster.stages) < stages:
+            self.close()
+        if self._cluster is None:
+            cluster = PacedCluster(stages, namespaces=why_loopback() is None)
+            cluster.start()
+            self._cluster = cluster
+        return self._cluster
+
+    def _check(self, run: Run) -> None:
+        layers, stages = self._models.checkpoint.config.num_hidden_layers, len(run.emulation.stages)
+        if stages > layers:
+            raise BadRequestError(
+                f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
+            )
+        if run.prefill_rows != PREFILL_ROWS:
+            raise BadRequestError(
+                f"prefill_rows is {run.prefill_rows}; agents prefill in chunks of {PREFILL_ROWS} rows"
+            )

@@ -1,0 +1,57 @@
+"""Entries of the results, as reports group them: by method and kind of drafting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from flowedge.core.request import Noise
+
+Entry: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with a kind of drafting."""
+
+    method: str
+    noise: Noise
+
+    @property
+    def plain(self) -> bool:
+        """Whether the method drafts as published."""
+        return self.noise == "plain"
+
+    @property
+    def label(self) -> str:
+        return self.method if self.plain else f"{self.method}, shared noise"
+
+    @property
+    def file_name(self) -> str:
+        return self.method if self.plain else f"{self.method}-{self.noise}"
+
+    def of(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries of this variant."""
+        return [entry for entry in entries if variant_of(entry) == self]
+
+
+def variant_of(entry: Entry) -> Variant:
+    return Variant(entry["method"], entry["noise"])
+
+
+def variants(entries: Sequence[Entry]) -> list[Variant]:
+    """Return all variants, in the order in which they first come."""
+    return list(dict.fromkeys(map(variant_of, entries)))
+
+
+def unique(values: Iterable[Any]) -> list[Any]:
+    """Return the values without repetitions, in the order in which they first come."""
+    return list(dict.fromkeys(values))
+
+
+def mean_of(entries: Sequence[Entry], name: str) -> float | None:
+    """Return the mean of a figure over entries; None if an entry lacks it."""
+    values = [entry[name] for entry in entries]
+    return fmean(values) if values and all(value is not None for value in values) else None

@@ -1,0 +1,60 @@
+"""A slice of layers and a whole model behind one interface: what they need, read and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.system.memory import MemorySettings
+from flowedge.v1 import agent_pb2 as pb
+from tests.truncated import first_layers
+
+VOCAB = 4096
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return first_layers(tmp_path_factory.mktemp("cut"), 2)
+
+
+@pytest.fixture(scope="module")
+def contents(cut: Path) -> list[tuple[StageContent, Checkpoint]]:
+    target = Checkpoint.open("bundled")
+    whole = WholeModel.matching(str(cut), load_tokenizer(target), dtype="float32", vocab_size=VOCAB)
+    return [(LayerSlice("bundled", 0, 3, quant="none"), target), (LayerSlice("bundled", 6, 8), target), whole]
+
+
+def test_choosing_tensors_does_not_admit(contents: list[tuple[StageContent, Checkpoint]]) -> None:
+    nothing = MemorySettings(limit_gib=1e-9)
+    for content, checkpoint in contents:
+        assert content.tensors(checkpoint)
+        content.admit("kitchen", checkpoint, MemorySettings())
+        with pytest.raises(CapacityError, match=rf"^{content.title.split(' ')[0]} .* device kitchen"):
+            content.admit("kitchen", checkpoint, nothing)
+
+
+def test_what_is_loaded_takes_what_was_said(contents: list[tuple[StageContent, Checkpoint]]) -> None:
+    for content, checkpoint in contents:
+        executor = content.load(checkpoint, None)
+        assert executor.weight_bytes == content.weight_bytes(checkpoint)
+        assert executor.cache_row_bytes == content.row_bytes(checkpoint)
+        spec = executor.stage_spec()
+        assert spec.is_first is (content.start == 0)
+        assert spec.returns_tokens is isinstance(content, WholeModel)
+
+
+def test_the_content_of_a_role(cut: Path) -> None:
+    role = pb.StageRole(model="bundled", layer_start=2, layer_stop=5, quant="int8", taps=[3], vocab_size=9)
+    assert content_of(role) == LayerSlice("bundled", 2, 5, "", "int8", (3,))
+    role = pb.StageRole(model=str(cut), layer_stop=2, dtype="bfloat16", route=1, vocab_size=VOCAB)
+    assert content_of(role) == WholeModel(str(cut), 0, 2, "bfloat16", vocab_size=VOCAB)
+
+
+def test_a_head_is_no_whole_model() -> None:
+    with pytest.raises(BadRequestError, match="middle model bundled is an eagle head; it has to be a whole"):
+        WholeModel("bundled", 0, 1).open(hub=False)

@@ -1,0 +1,85 @@
+"""Several drafters are named alike everywhere: --drafter, the agent's configuration, a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from flowedge.cli.main import run
+from flowedge.cli.options import choose_drafter
+from flowedge_testbed.scenario import ModelSetNames
+
+
+def test_an_option_is_repeated_and_local_paths_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a+b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert choose_drafter("bundled", ["a+b", "ngram"], "auto") == (str(tmp_path / "a+b"), "ngram")
+    assert choose_drafter("bundled", None, "auto") == ("bundled",)
+    assert choose_drafter("owner/name", ["none"], "auto") == ()
+    assert choose_drafter("owner/name", None, "autoregressive") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ('drafter = "ngram"', 'drafter = "ngram"'),
+        ('drafter = ["bundled", "ngram"]', 'drafter = ["bundled", "ngram"]'),
+    ],
+)
+def test_a_configuration_has_a_name_or_a_list(
+    text: str, printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f"[pipeline]\n{text}\n")
+    assert run(["agent", "--config", str(file), "--print-config"]) == 0
+    assert f"\n{printed}  # " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"), [("ngram", '"ngram"'), ('["bundled", "ngram"]', '["bundled", "ngram"]')]
+)
+def test_so_has_the_environment(
+    value: str, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOWEDGE_PIPELINE__DRAFTER", value)
+    assert run(["agent", "--print-config"]) == 0
+    assert f"\ndrafter = {printed}  # environment variable" in capsys.readouterr().out
+
+
+def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[pipeline]\ndrafter = ["ngram", "ngram"]\n')
+    assert run(["agent", "--config", str(file), "--print-config"]) == 2
+    assert "not joined with itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "written"),
+    [
+        ("bundled", ("bundled",), "bundled"),
+        (["bundled", "ngram"], ("bundled", "ngram"), ["bundled", "ngram"]),
+        ("none", (), "none"),
+    ],
+)
+def test_a_scenario_has_a_name_or_a_list(given: object, names: tuple[str, ...], written: object) -> None:
+    pair = ModelSetNames.model_validate({"drafter": given})
+    assert pair.drafter == names
+    assert pair.model_dump()["drafter"] == written
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["ngram", "ngram"], "not joined with itself"),
+        (["none", "ngram"], "cannot be joined"),
+        (3, "a list of names"),
+        ([3], "a list of names"),
+    ],
+)
+def test_a_scenario_is_checked(given: object, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ModelSetNames.model_validate({"drafter": given})
