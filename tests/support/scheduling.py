@@ -1,30 +1,34 @@
-"""How tests are dealt out to processes: what shares something costly goes to one of them."""
+"""How tests are dealt out to the processes of a test run.
+
+A unit of tests goes to one process. A fixture that is costly to make, and shared by files, is declared with
+`params=shared("NAME")`. pytest then puts the name into the id of each test that uses the fixture, directly or
+through other fixtures, and all these tests make one unit. All other tests of a file make one unit, except that
+each shard (a parameter whose id has the word) is one by itself.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Files that share more than their own fixtures: one cluster of agents, which takes long to start.
-SHARING = {
-    "tests/agent/operations/test_logs.py": "clusters",
-    "tests/client/test_timelines.py": "clusters",
-    "tests/cli/test_eagle3.py": "clusters",
-    "tests/cli/test_families.py": "clusters",
-    "tests/cli/test_generate.py": "clusters",
-    "tests/profiling/test_profile.py": "clusters",
-    "tests/equality/test_processes.py": "clusters",
-}
-# Files of long tests that share nothing.
-APART = {"tests/engine/test_histories.py"}
+_SHARED = re.compile(r"[\[-](shared:\w+)[\]-]")
+_SHARD = re.compile(r"\[[^\]]*\bshard\d+")
+
+
+def shared(name: str) -> list[Any]:
+    """Return the parameters of a fixture whose tests go to one process; the fixture ignores their value."""
+    return [pytest.param(None, id=f"shared:{name}")]
 
 
 def unit_of(nodeid: str) -> str:
-    """The unit of work that a test belongs to: its file, unless the file is named above."""
-    file = nodeid.partition("::")[0]
-    return nodeid if file in APART else SHARING.get(file, file)
+    """Return the unit of work that a test belongs to."""
+    if found := _SHARED.search(nodeid):
+        return found.group(1)
+    return nodeid if _SHARD.search(nodeid) else nodeid.partition("::")[0]
 
 
 class Units(LoadScopeScheduling):
@@ -35,6 +39,6 @@ class Units(LoadScopeScheduling):
 
 
 def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Units with a slow test first, so that no process is left with a long one at the end."""
+    """Return the items, units with a slow test first: no process is left with a long unit at the end."""
     slow = {unit_of(item.nodeid) for item in items if item.get_closest_marker("slow") is not None}
     return sorted(items, key=lambda item: unit_of(item.nodeid) not in slow)
