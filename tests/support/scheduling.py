@@ -2,8 +2,8 @@
 
 A unit of tests goes to one process. A fixture that is costly to make, and shared by files, is declared with
 `params=shared("NAME")`. pytest then puts the name into the id of each test that uses the fixture, directly or
-through other fixtures, and all these tests make one unit. All other tests of a file make one unit, except that
-each shard (a parameter whose id has the word) is one by itself.
+through other fixtures, and all these tests make one unit. The other tests of a file make one unit, but a test
+with a parameter whose id has the word "shard" and a number is a unit by itself.
 """
 
 from __future__ import annotations
