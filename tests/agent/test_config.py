@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 
 from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
 from flowedge.agent.config.loading import EffectiveConfig, load_config
@@ -24,6 +24,11 @@ from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.link_settings import LinkSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 WRITE = "python -m flowedge.agent.config.rendering"
@@ -155,10 +160,10 @@ def test_print_config_gives_a_file_that_means_the_same(
 def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
     text = (ROOT / EXAMPLE_FILE).read_text(encoding="utf-8")
     assert text == example_toml(), WRITE
-    assert {key for table in tomli.loads(text).values() for key in table} == set()
+    assert {key for table in tomllib.loads(text).values() for key in table} == set()
     found = re.findall(r"^# .+\n#(\w+) = .", text, re.MULTILINE)
     assert found == [key for model in SECTIONS.values() for key in model.model_fields]
-    given = AgentConfig.model_validate(tomli.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
+    given = AgentConfig.model_validate(tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
     for section, model in SECTIONS.items():
         for key, field in model.model_fields.items():
             assert getattr(getattr(given, section), key) == example_value(field)
