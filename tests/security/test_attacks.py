@@ -20,7 +20,6 @@ from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.security import process
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
@@ -34,6 +33,7 @@ from flowedge.version import PROTOCOL_VERSION
 from tests.security.clusters import OLD, Cluster, enrolment_service, free_ports, members, now
 from tests.security.impostor import call_as, impostor, posing_as
 from tests.support.processes import AgentProcess
+from tests.support.seams import set_own_security
 
 HANDSHAKE = "Handshake failed"
 ANSWER_S = 10
@@ -190,7 +190,7 @@ def test_an_agent_may_not_lead(
     cluster: Cluster, kitchen: AgentProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its certificate would not let it give roles to others."""
-    monkeypatch.setattr(process, "_current", cluster.security("boss", CertificateRole.ADMIN))
+    set_own_security(monkeypatch, cluster.security("boss", CertificateRole.ADMIN))
     with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
         assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
 
@@ -284,7 +284,7 @@ def test_advertisements_that_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Real multicast: one names another agent's address as its own, one a stranger's, one another cluster."""
-    monkeypatch.setattr(process, "_current", None)
+    set_own_security(monkeypatch, None)
     assert reader.store is not None
 
     async def look(foreign_address: str) -> int:

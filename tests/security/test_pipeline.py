@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.security import process
 from flowedge.security.credentials.certificate_role import CertificateRole
 from tests.security.clusters import Cluster, members
+from tests.support.seams import set_own_security
 
 
 @pytest.fixture
 def own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_current", None)
+    set_own_security(monkeypatch, None)
 
 
 @pytest.mark.slow
