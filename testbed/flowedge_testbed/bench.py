@@ -57,20 +57,20 @@ class BenchOptions:
 
     @property
     def data_directory(self) -> Path:
-        """Where the datasets' files are: beside the scenario, or here if the scenario is a shipped one."""
+        """`data`, or the working directory for a shipped scenario, or else the scenario's directory."""
         if self.data is not None:
             return self.data
         return Path() if self.scenario.parent == SHIPPED else self.scenario.parent
 
 
 class BenchProgress:
-    """A listener to the progress of a benchmark. This one ignores everything."""
+    """A listener to the progress of a benchmark. This base class ignores everything."""
 
     def say(self, line: str) -> None:
         """Show a line to the user."""
 
     def begin(self, total: int, finished: int) -> None:
-        """Take notice of the number of runs, and of those that earlier commands have finished."""
+        """Take notice of the number of runs, and of the number that earlier commands have finished."""
 
     def advance(self, runs: int) -> None:
         """Take notice that `runs` more runs have ended."""
@@ -80,7 +80,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
     """Return the scenario with the command line's values in place of its own.
 
     Raises:
-        BadRequestError: when a value is wrong, or a dataset is not one of the scenario's.
+        BadRequestError: when a value is wrong, or the scenario has no dataset of a given name.
     """
     changed = scenario.quickened() if options.quick else scenario
     content = changed.model_dump()
