@@ -69,7 +69,7 @@ class PacedCluster:
         """
         if len(emulation.stages) > len(self.stages):
             raise BadRequestError(
-                f"{len(emulation.stages)} stages are to be emulated, but {len(self.stages)} agents were started"
+                f"{len(emulation.stages)} stages are to be emulated by {len(self.stages)} agents"
             )
         PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
         if self._network is not None:
