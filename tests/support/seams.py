@@ -36,8 +36,13 @@ def inbox(stage: Stage) -> Iterable[Segment]:
     return stage._inbox
 
 
+def has_tombstones(stage: Stage) -> bool:
+    """Return whether the stage remembers ended sessions: a tombstone that stays shows in memory only."""
+    return bool(stage._closed)
+
+
 def is_empty(machine: Stage | DraftNode) -> bool:
-    """Return whether nothing of any session is left; a tombstone that stays shows in memory only."""
+    """Return whether nothing of any session is left; see `has_tombstones`."""
     if isinstance(machine, Stage):
         queued = machine._inbox or len(machine._outbox)
         return not (machine._sessions or machine._closed or queued)
