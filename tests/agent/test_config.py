@@ -92,6 +92,7 @@ def test_without_any_the_defaults_are_those_of_the_runtime(tmp_path: Path) -> No
         ("[agent]\nthreads = true\n", ":2:1", "integer"),
         ("agent.threads = 0\n", ":1:7", "greater than or equal to 1"),
         ('[agent]\nhost = "board"\n', ":2:1", "give an IP address"),
+        ('[pipeline]\ndrafter = ["a", "a"]\n', ":2:1", "the drafter a is not joined with itself"),
         ("[cache]\ngib = nan\n", ":2:1", "finite"),
         ("[deadlines]\nsilence_s = 0.5\n", ":1:2", "longer than heartbeat_s"),
         ("[agent]\nport = = 1\n", ":2:8", "nvalid value"),
@@ -181,6 +182,22 @@ def test_lists_and_paths_are_written_too() -> None:
     assert toml_value(("a", Path("/b"), True, 1, 2.5)) == '["a", "/b", true, 1, 2.5]'
     with pytest.raises(TypeError, match="dict"):
         toml_value({})
+
+
+def test_drafters_are_a_name_or_a_list_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drafters() -> tuple[str, ...]:
+        return load(path).config.pipeline.drafters
+
+    path = write(tmp_path, "")
+    assert drafters() == ("bundled",)
+    path = write(tmp_path, '[pipeline]\ndrafter = "none"\n')
+    assert drafters() == ()
+    path = write(tmp_path, '[pipeline]\ndrafter = ["bundled", "ngram"]\n')
+    assert drafters() == ("bundled", "ngram")
+    monkeypatch.setenv("FLOWEDGE_PIPELINE__DRAFTER", "ngram")
+    assert drafters() == ("ngram",)
+    monkeypatch.setenv("FLOWEDGE_PIPELINE__DRAFTER", '["a", "b"]')
+    assert drafters() == ("a", "b")
 
 
 def test_discovery_is_configured_for_agents_and_for_commands(
