@@ -1,4 +1,4 @@
-"""Token-for-token equality with the plain model, whoever drafts, on a small random model."""
+"""Token-for-token equality with the plain model, for every drafter, on a small random model."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SHARDS = 6
 
 
 class RandomDrafter:
-    """Proposes tokens at random; with so few of them, many are right."""
+    """A drafter with random proposals; the vocabulary is so small that many are right."""
 
     needs_features = True
     taps = ()

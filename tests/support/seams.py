@@ -32,7 +32,7 @@ def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
 
 
 def inbox(stage: Stage) -> Iterable[Segment]:
-    """Return the segments that wait in a stage: what is trimmed early is never computed, nor seen outside."""
+    """Return the segments that wait in a stage: rows trimmed here are never computed, nor seen outside."""
     return stage._inbox
 
 

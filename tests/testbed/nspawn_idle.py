@@ -1,4 +1,4 @@
-"""One host that boots and then does nothing, for tests to end; see run_enclosed for its arguments."""
+"""A host that boots and then does nothing, until a test ends it; run_enclosed has its arguments."""
 
 from __future__ import annotations
 

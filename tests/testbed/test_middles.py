@@ -1,4 +1,4 @@
-"""Middle models on the testbed: what they cost, what is told of them, and that replay computes the same."""
+"""Middle models on the testbed: costs, reports, and equality of replay and virtual clock."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def bootable() -> None:
 
 
 def traces() -> set[str]:
-    """All that could be left on the machine: processes, mounts, links, control groups, directories."""
+    """Return the traces that a host leaves: processes, mounts, links, control groups, directories."""
     commands = (read(entry / "cmdline") for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {
         *Path("/proc/self/mounts").read_text().splitlines(),

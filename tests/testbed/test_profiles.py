@@ -1,4 +1,4 @@
-"""Profiles, scenarios and what is refused: always with the file, the key and the reason."""
+"""Profiles and scenarios, and their refusals: with the file, the key and the reason."""
 
 from __future__ import annotations
 
