@@ -21,7 +21,8 @@ from testbed.tools.nspawn.possible import why_not
 PROOF_S = 1500  # on a machine that does much else; minutes on one that does not
 BOOT_S = 120
 END_S = 60
-START = "from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed('tests.testbed.tools.nspawn_idle', [])"
+IDLE = "tests.testbed.tools.nspawn_idle"
+START = f"from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed({IDLE!r}, [])"
 
 
 @pytest.fixture(scope="module")
