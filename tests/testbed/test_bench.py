@@ -1,4 +1,4 @@
-"""The runner: the same results every time and by either clock, resuming, the report, and what it refuses."""
+"""The runner: the same results every time and by either clock, resuming, the report, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paced clock: agents in the time of what they emulate, and nothing left of them afterwards."""
+"""The paced clock: agents that take the time of emulated devices, and leave nothing behind."""
 
 from __future__ import annotations
 
