@@ -9,7 +9,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -118,9 +117,7 @@ class Advertiser:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     def _plan(self) -> Announcement:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
-from types import TracebackType
 
 from zeroconf import (
     DNSQuestionType,
@@ -91,9 +90,7 @@ class AgentWatcher:
         self._timekeeper = asyncio.ensure_future(self._keep_time(self._zeroconf.zeroconf))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         tasks = [*self._requests.values(), *([self._timekeeper] if self._timekeeper is not None else [])]
         for task in tasks:
             task.cancel()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowedge.client.channel import check_address, open_stub, stream_ended
+from flowedge.client.channel import open_stub, stream_ended
 from flowedge.drafting.choice import drafter_label
+from flowedge.net.address import checked_address
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
     LinkMeasurement,
@@ -75,7 +76,7 @@ def measure_link(
         DeadlineError: when an agent does not answer in time.
     """
     request = pb.MeasureLinkRequest(
-        peer=check_address(peer),
+        peer=checked_address(peer),
         peer_id=peer_id,
         bytes=num_bytes,
         round_trips=round_trips,
