@@ -1,4 +1,4 @@
-"""Has agents measure themselves and the links between them."""
+"""Measures this device; has agents measure themselves and the links between them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.drafting.choice import drafter_label
+from flowedge.models.libraries import import_libraries
 from flowedge.net.address import checked_address
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
@@ -14,12 +15,23 @@ from flowedge.profiling.measurement import (
     link_measurement,
     read_measurement,
 )
+from flowedge.system.device_kind import device_kind
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
 
 DEVICE_TIMEOUT_S = 1260.0
 LINK_TIMEOUT_S = 130.0
+
+
+def measure_here(
+    options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
+) -> DeviceMeasurement:
+    """Measure this device, as `profile_device` does."""
+    import_libraries()
+    from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415 (imports torch)
+
+    return profile_device(options, name, kind or device_kind(), tell)
 
 
 def measure_device(

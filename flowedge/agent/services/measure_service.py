@@ -18,9 +18,9 @@ from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, 
 from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
-from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
+from flowedge.profiling.measure import measure_here
 from flowedge.profiling.measurement import DeviceMeasurement, measure_options
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc

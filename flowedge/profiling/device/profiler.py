@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import head_size
@@ -45,13 +45,11 @@ def profile_device(
     options: MeasureOptions,
     name: str,
     kind: str,
-    load_head: Callable[[Checkpoint], HeadExecutor],
     tell: OnStep,
 ) -> DeviceMeasurement:
     """Measure this device; takes from seconds to minutes.
 
     Args:
-        load_head: loads the LM head of a checkpoint, with the drafter if there is one.
         tell: called with what is done next, before each timing; an exception of it ends the measurement.
 
     Raises:
@@ -65,7 +63,7 @@ def profile_device(
     device, available = torch.device(options.compute), _available(options.compute)
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
-    model = _model_times(options, checkpoint, device, load_head, available, tell)
+    model = _model_times(options, checkpoint, device, available, tell)
     four_bit, problem = _four_bit_times(options, device, tell)
     return DeviceMeasurement(
         name=name,
@@ -88,7 +86,6 @@ def _model_times(
     options: MeasureOptions,
     checkpoint: Checkpoint,
     device: torch.device,
-    load_head: Callable[[Checkpoint], HeadExecutor],
     available: int,
     tell: OnStep,
 ) -> ModelTimes:
@@ -102,7 +99,7 @@ def _model_times(
     )
     del block
     tell("the LM head")
-    executor = load_head(checkpoint)
+    executor = DraftModels.load(checkpoint, options.drafters, options.dtype).executor
     verify = verify_times(executor, options.repeats)
     draft = None
     if executor.drafter is not None:

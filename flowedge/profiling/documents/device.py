@@ -6,15 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import YamlDocument
 from flowedge.profiling.documents.model import (
     DrafterSize,
     EagleSize,
     LayerSize,
     ModelProfile,
     Quantisation,
+    SourcedDocument,
     StoredDtype,
+    YamlDocument,
 )
+from flowedge.profiling.measurement import LayerSizes
 
 Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
 
@@ -33,7 +35,7 @@ class MeasuredDraftTimes(YamlDocument):
     root_ms: float = Field(gt=0)
 
 
-class MeasuredTimes(YamlDocument):
+class MeasuredTimes(LayerSizes):
     """Times on one device, and the sizes, dtype and quantisation for which they hold.
 
     Attributes:
@@ -43,10 +45,6 @@ class MeasuredTimes(YamlDocument):
         draft: None where no drafter was measured.
     """
 
-    hidden: int = Field(ge=1)
-    intermediate: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     vocab: int = Field(ge=2)
     dtype: StoredDtype
     quant: Quantisation
@@ -79,7 +77,7 @@ class Watts(YamlDocument):
     busy: float = Field(gt=0)
 
 
-class DeviceProfile(YamlDocument):
+class DeviceProfile(SourcedDocument):
     """One kind of device.
 
     Attributes:
@@ -93,8 +91,6 @@ class DeviceProfile(YamlDocument):
         measured: times of one model's layers on it, used instead of the roofline where they apply.
     """
 
-    title: str
-    source: str
     memory_gib: float = Field(gt=0)
     memory_bandwidth_gb_s: float = Field(gt=0)
     memory_efficiency: float = Field(gt=0, le=1)

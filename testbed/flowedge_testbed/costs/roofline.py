@@ -5,13 +5,13 @@ from __future__ import annotations
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import (
     STORED_BYTES,
-    UNPACKED,
     LayerSize,
     Quantisation,
     weight_bytes,
 )
 
 LOGIT_BYTES = 4
+UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # weights are unpacked for every product
 
 
 def product_s(

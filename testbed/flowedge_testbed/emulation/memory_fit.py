@@ -5,9 +5,10 @@ from __future__ import annotations
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize, weight_bytes
+from flowedge.profiling.documents.model import LayerSize, weight_bytes
 from flowedge.system.memory import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
+from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
