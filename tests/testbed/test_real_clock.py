@@ -16,7 +16,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
-from flowedge.client.timelines import DeviceTimeline
+from flowedge_testbed.live.timelines import DeviceTimeline
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.live.timeline import TimelineEvent
 from flowedge_testbed.live.live_run import trace_of
