@@ -55,7 +55,6 @@ class AsyncClient(BaseClient):
         return AsyncGeneration(self, request.request_id, asyncio.ensure_future(begin()))
 
     async def describe(self) -> Device:
-        """Ask the agent what it is and which role it has."""
         stub = AgentStub(await self._connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
@@ -64,7 +63,6 @@ class AsyncClient(BaseClient):
         return Device.from_proto(reply)
 
     async def close(self) -> None:
-        """End the connection and every generation on it."""
         await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -90,13 +88,11 @@ class AsyncGeneration(StreamedTranscript, AsyncIterator[Chunk]):
         raise StopAsyncIteration
 
     async def result(self) -> AsyncGeneration:
-        """Wait for the end of the answer and return it."""
         async for _ in self:
             pass
         return self
 
     def close(self) -> None:
-        """End the request; has no effect when it has ended."""
         if not self._beginning.cancel() and self._beginning.exception() is None:
             self._beginning.result().cancel()
 

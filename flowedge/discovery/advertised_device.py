@@ -51,16 +51,17 @@ class AdvertisedDevice:
 
     def to_txt(self) -> dict[str, str]:
         """Return the TXT fields, which carry everything but the addresses."""
-        return {
-            **({"cluster": self.cluster} if self.cluster else {}),
+        fields = {
+            "cluster": self.cluster,
             "id": self.id,
             "name": self.name,
             "kind": self.kind,
             "memory": str(self.memory_total),
             "protocol": str(self.protocol_version),
             "version": self.version,
-            **({"instance": self.instance} if self.instance else {}),
+            "instance": self.instance,
         }
+        return {name: value for name, value in fields.items() if value}
 
     @classmethod
     def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> AdvertisedDevice:

@@ -71,7 +71,7 @@ class AgentWatcher:
         self._interfaces = choice.chosen
         for out in choice.left_out:
             if out.interface.addresses:
-                _log.info("not searched: %s: %s", out.interface, out.reason)
+                _log.info("not searched: %s", out)
         if not choice.chosen:
             raise DeviceError("this one", "has no network interface to search for agents on")
         try:

@@ -74,6 +74,9 @@ class ExcludedInterface:
     interface: Interface
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.interface}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class InterfaceChoice:
@@ -186,11 +189,7 @@ def _matching(interface: Interface, patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first_match(interface: Interface, patterns: Sequence[str]) -> str:
-    return next(
-        pattern
-        for pattern in patterns
-        if fnmatchcase(interface.name, pattern) or any(_in_subnet(a, pattern) for a in interface.addresses)
-    )
+    return next(pattern for pattern in patterns if _matching(interface, [pattern]))
 
 
 def _in_subnet(address: str, pattern: str) -> bool:

@@ -58,7 +58,6 @@ class Presence:
         return sorted(self._sightings.values(), key=lambda sighting: sighting.device)
 
     def knows(self, instance: str) -> bool:
-        """Return whether the instance is present or stale."""
         return instance in self._sightings
 
     def heard(self, instance: str, device: AdvertisedDevice, ttl: float, now: float) -> list[PresenceEvent]:
@@ -87,7 +86,6 @@ class Presence:
         return [] if sighting is None else self.heard(instance, sighting.device, ttl, now)
 
     def goodbye(self, instance: str) -> list[PresenceEvent]:
-        """Take in a goodbye."""
         sighting = self._sightings.pop(instance, None)
         return [] if sighting is None else [PresenceEvent(Change.LEFT, sighting.device)]
 

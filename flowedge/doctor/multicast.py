@@ -68,7 +68,6 @@ class MulticastTraffic:
 
 
 def judge_interfaces(choice: InterfaceChoice, settings: DiscoverySettings, device: str) -> list[Finding]:
-    """Judge the interfaces of this device."""
     findings = [
         Finding(MULTICAST_OFF, device, f"{out.interface} does not carry multicast, and is not used")
         for out in choice.left_out
@@ -76,13 +75,12 @@ def judge_interfaces(choice: InterfaceChoice, settings: DiscoverySettings, devic
         and choose([replace(out.interface, multicast=True)], settings.allow, settings.deny).chosen
     ]
     if not choice.networked and not findings:
-        reasons = "; ".join(f"{out.interface}: {out.reason}" for out in choice.left_out)
+        reasons = "; ".join(map(str, choice.left_out))
         findings.append(Finding(NO_NETWORK, device, reasons or "there is no interface but loopback"))
     return findings
 
 
 def judge_multicast(heard: Sequence[MulticastTraffic], device: str) -> list[Finding]:
-    """Judge what was heard on each interface that leads to other devices."""
     findings = [
         Finding(
             MULTICAST_BLOCKED, device, f"on {traffic.interface}: {traffic.problem or 'it did not come back'}"

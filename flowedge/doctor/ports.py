@@ -68,29 +68,20 @@ class PortFacts:
     problem: str = ""
 
 
-_KIND = {
-    ConnectResult.REFUSED: PORT_CLOSED,
-    ConnectResult.SILENT: PORT_FILTERED,
-    ConnectResult.NO_ROUTE: NO_ROUTE,
-}
-_WORDS = {
-    ConnectResult.REFUSED: "refuses the connection",
-    ConnectResult.SILENT: "does not answer",
-    ConnectResult.NO_ROUTE: "cannot be reached from this network",
+_FAILURES = {
+    ConnectResult.REFUSED: (PORT_CLOSED, "refuses the connection"),
+    ConnectResult.SILENT: (PORT_FILTERED, "does not answer"),
+    ConnectResult.NO_ROUTE: (NO_ROUTE, "cannot be reached from this network"),
 }
 
 
 def judge_ports(ports: Sequence[PortFacts]) -> list[Finding]:
-    """Judge the connections that were tried."""
-    return [
-        Finding(
-            _KIND.get(port.result, NO_ANSWER),
-            port.device,
-            f"{port.address} {_WORDS.get(port.result, f'is open, but: {port.problem}')}",
-        )
-        for port in ports
-        if not port.answered
-    ]
+    findings = []
+    for port in ports:
+        if not port.answered:
+            kind, failure = _FAILURES.get(port.result, (NO_ANSWER, f"is open, but: {port.problem}"))
+            findings.append(Finding(kind, port.device, f"{port.address} {failure}"))
+    return findings
 
 
 @dataclass(frozen=True)

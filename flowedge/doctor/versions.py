@@ -45,7 +45,6 @@ class VersionFacts:
 def judge_versions(
     versions: Sequence[VersionFacts], own: VersionFacts = VersionFacts("", PROTOCOL_VERSION, VERSION)
 ) -> list[Finding]:
-    """Judge the versions of other devices."""
     findings = []
     for facts in versions:
         if facts.protocol != own.protocol:

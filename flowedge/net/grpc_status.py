@@ -57,7 +57,6 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
-    """End a call with the status of an error."""
     status, details, metadata = to_status(error)
     await context.abort(status, details, metadata)
     raise AssertionError("abort returned")

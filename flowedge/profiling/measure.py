@@ -34,9 +34,7 @@ def measure_here(
     return profile_device(options, name, kind or device_kind(), tell)
 
 
-def measure_device(
-    address: str, options: MeasureOptions, report: Callable[[str], None], timeout_s: float = DEVICE_TIMEOUT_S
-) -> DeviceMeasurement:
+def measure_device(address: str, options: MeasureOptions, report: Callable[[str], None]) -> DeviceMeasurement:
     """Have an idle agent measure its device.
 
     Args:
@@ -45,23 +43,18 @@ def measure_device(
 
     Raises:
         DeviceError: when the agent has a role, or is measuring already.
-        DeadlineError: after `timeout_s` seconds.
+        DeadlineError: after DEVICE_TIMEOUT_S seconds.
         ProtocolError: when the answer is not a measurement.
         FlowEdgeError: the agent's error when the model cannot be measured.
     """
     request = pb.MeasureDeviceRequest(
-        model=options.model,
         drafter=drafter_label(options.drafters),
-        drafters=options.drafters,
-        quant=options.quant,
-        dtype=options.dtype,
-        repeats=options.repeats,
-        stack_mib=options.stack_mib,
         protocol_version=PROTOCOL_VERSION,
+        **options.model_dump(exclude={"threads", "compute"}),
     )
     text = ""
     with open_stub(address, MeasureStub) as stub:
-        for reply in stub.MeasureDevice(request, timeout=timeout_s):
+        for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
             if reply.progress:
                 report(reply.progress)
             text = reply.measurement_json or text
@@ -77,7 +70,6 @@ def measure_link(
     *,
     num_bytes: int,
     round_trips: int,
-    timeout_s: float = LINK_TIMEOUT_S,
 ) -> LinkMeasurement:
     """Have the agent at `address` measure its link to the agent at `peer`, whose id must be `peer_id`.
 
@@ -95,7 +87,7 @@ def measure_link(
         protocol_version=PROTOCOL_VERSION,
     )
     with open_stub(address, MeasureStub) as stub:
-        reply = stub.MeasureLink(request, timeout=timeout_s)
+        reply = stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
     return link_measurement(
         address, bytes=reply.bytes, seconds=reply.seconds, round_trips=tuple(reply.round_trips_s)
     )

@@ -52,7 +52,6 @@ class PipelineLedger:
         return self.commit(self._prompt[start : start + rows])
 
     def grant(self) -> None:
-        """Add a credit."""
         self.credits += 1
         self._new_credits += 1
 

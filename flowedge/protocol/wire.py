@@ -95,12 +95,10 @@ def read(data: bytes) -> tuple[Message, float]:
 
 
 def to_frame(message: Message) -> pb.Frame:
-    """Return the frame of a message."""
     return pb.Frame(**{type(message).__name__.lower(): _to_pb(message)})
 
 
 def from_frame(frame: pb.Frame) -> Message:
-    """Return the message in a valid frame."""
     kind = frame.WhichOneof("body")
     if kind is None:
         raise FrameError("", "the frame has no body")

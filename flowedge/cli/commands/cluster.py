@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import stop_when_input_closes
-from flowedge.cli.screens.tables import plain_table
+from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
 from flowedge.security.authority.authority import JOINING, Authority
@@ -105,7 +105,7 @@ def list_members(
     everything: Annotated[
         bool, typer.Option("--all", help="List certificates that have expired or been renewed as well.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the members: name, role, serial number of the certificate, expiry, whether it is revoked."""
     certificates = Authority.open(directory or state_dir()).certificates()
@@ -116,7 +116,7 @@ def list_members(
     table = plain_table("name", "role", "serial", "expires", "state")
     for row in rows:
         table.add_row(*row.values())
-    Console(width=None if Console().is_terminal else _PIPED_WIDTH).print(table)
+    output_console(_PIPED_WIDTH).print(table)
 
 
 @cluster.command()

@@ -200,7 +200,6 @@ def _available(compute: str) -> int:
 
 
 def _processor(device: torch.device) -> str:
-    """Return the name of the GPU or the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:255]
     try:

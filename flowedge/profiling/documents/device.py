@@ -7,8 +7,6 @@ from typing import Annotated
 from pydantic import Field
 
 from flowedge.profiling.documents.model import (
-    DrafterSize,
-    EagleSize,
     LayerSize,
     ModelProfile,
     Quantisation,
@@ -64,11 +62,6 @@ class MeasuredTimes(LayerSizes):
         """Return whether the model's LM head, which is never quantised, has the measured sizes and dtype."""
         return (self.hidden, self.vocab, self.dtype) == (model.hidden, model.vocab, model.dtype)
 
-    def holds_for_drafter(self, model: ModelProfile, drafter: DrafterSize) -> bool:
-        """Return whether the drafter is an EAGLE-1/2 head of the measured model."""
-        sizes = self.holds_for_layers(model, self.quant) and self.holds_for_head(model)
-        return self.draft is not None and isinstance(drafter, EagleSize) and sizes
-
 
 class Watts(YamlDocument):
     """Power drawn, in watts."""
@@ -107,11 +100,3 @@ class DeviceProfile(SourcedDocument):
     @property
     def flops(self) -> float:
         return self.tflops * 1e12
-
-    @property
-    def layer_overhead_s(self) -> float:
-        return self.layer_overhead_ms / 1e3
-
-    @property
-    def memory_bytes(self) -> float:
-        return self.memory_gib * 2**30

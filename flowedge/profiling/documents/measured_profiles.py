@@ -51,7 +51,6 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
 
 
 def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProfile:
-    """Return the profile of one direction of a link."""
     return LinkProfile(
         title=f"{sender} to {receiver}",
         source=(

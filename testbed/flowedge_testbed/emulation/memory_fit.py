@@ -73,6 +73,7 @@ def require_fit(emulation: Emulation, capacity: int) -> None:
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:
-    usable = f"{gib(device.memory_bytes)} are usable"
+    memory_bytes = device.memory_gib * 2**30
+    usable = f"{gib(memory_bytes)} are usable"
     claim = f"{place} does not fit on {device.title}"
-    require_memory(claim, parts, device.memory_bytes, usable, "use more stages or a quantisation")
+    require_memory(claim, parts, memory_bytes, usable, "use more stages or a quantisation")
