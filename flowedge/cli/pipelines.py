@@ -222,7 +222,11 @@ def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
     idle, busy = split_idle(devices)
     if len(idle) < 2 + len(request.middles):
         besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
-        raise FlowEdgeError(f"{_needs(len(request.middles))}; {len(idle)} found{besides}")
+        others = f" and {len(request.middles)} middle models" if request.middles else ""
+        raise FlowEdgeError(
+            f"a pipeline needs {2 + len(request.middles)} idle agents or more, for a draft node, a stage"
+            f"{others}; {len(idle)} found{besides}"
+        )
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
     stages, middles = others[:last], others[last:]
@@ -254,15 +258,6 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
             "`flowedge cluster token --role draft-node`"
         )
     return [leaders[0], *(address for address in idle if address != leaders[0])]
-
-
-def _needs(middles: int) -> str:
-    if not middles:
-        return "a pipeline needs two idle agents or more, a draft node and a stage"
-    return (
-        f"a pipeline with {middles} middle models needs {2 + middles} idle agents or more: a draft node, a "
-        "stage, and one for each middle model"
-    )
 
 
 def _reachable(advertised: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:

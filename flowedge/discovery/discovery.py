@@ -52,9 +52,7 @@ class AgentWatcher:
         self._presence = Presence()
         self._interfaces: tuple[Interface, ...] = ()
         self._requests: dict[str, asyncio.Task[None]] = {}  # by instance
-        self._zeroconf: AsyncZeroconf | None = None
-        self._browser: AsyncServiceBrowser | None = None
-        self._timekeeper: asyncio.Task[None] | None = None
+        self._cleanup = contextlib.AsyncExitStack()
 
     @property
     def sightings(self) -> list[Sighting]:
@@ -75,32 +73,34 @@ class AgentWatcher:
         if not choice.chosen:
             raise DeviceError("this one", "has no network interface to search for agents on")
         try:
-            self._zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
+            zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
         except (OSError, RuntimeError) as error:
             raise DeviceError("this one", f"cannot search the network for agents: {error}") from error
         # Several processes of a machine share port 5353, and an answer by unicast could reach the wrong
         # process; so answers are asked for by multicast.
-        self._browser = AsyncServiceBrowser(
-            self._zeroconf.zeroconf,
+        self._cleanup.push_async_callback(zeroconf.async_close)
+        browser = AsyncServiceBrowser(
+            zeroconf.zeroconf,
             SERVICE_TYPE,
             handlers=[self._on_change],
             question_type=DNSQuestionType.QM,
         )
-        self._zeroconf.zeroconf.async_add_listener(_SignsOfLife(self._on_sign), None)
-        self._timekeeper = asyncio.ensure_future(self._keep_time(self._zeroconf.zeroconf))
+        self._cleanup.push_async_callback(browser.async_cancel)
+        zeroconf.zeroconf.async_add_listener(_SignsOfLife(self._on_sign), None)
+        timekeeper = asyncio.ensure_future(self._keep_time(zeroconf.zeroconf))
+        self._cleanup.push_async_callback(self._end, timekeeper)
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        tasks = [*self._requests.values(), *([self._timekeeper] if self._timekeeper is not None else [])]
+        await self._cleanup.aclose()
+
+    async def _end(self, timekeeper: asyncio.Task[None]) -> None:
+        tasks = [*self._requests.values(), timekeeper]
         for task in tasks:
             task.cancel()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._browser is not None:
-            await self._browser.async_cancel()
-        if self._zeroconf is not None:
-            await self._zeroconf.async_close()
 
     def _tell(self, events: list[PresenceEvent]) -> None:
         if self._on_event is not None:

@@ -1,8 +1,8 @@
-"""Measurements of devices and links, checked as they come off a link. Times are seconds."""
+"""Measurements of devices and links, checked as they come off a link. Times without a unit are seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -10,17 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.drafting.choice import MOST_NAMES
+from flowedge.profiling.documents.device import MeasuredTimes
+from flowedge.profiling.documents.model import LayerSizes, Size, StoredDtype
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
 MIN_STACK_MIB = 4
 MAX_JSON = 1 << 20  # characters
+DIGITS = 4  # significant digits of a profile
 
 Text = Annotated[str, Field(max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]  # of a model: a path, a hub id or a word
-Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Seconds = Annotated[float, Field(gt=0, lt=3600)]
-Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
 
 
 class StrictModel(BaseModel):
@@ -43,20 +44,11 @@ class MeasureOptions(StrictModel):
     model: Name
     drafters: Annotated[tuple[Name, ...], Field(max_length=MOST_NAMES)] = ()
     quant: Text = "none"
-    dtype: Text = "float32"
+    dtype: StoredDtype = "float32"
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
     stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
-
-
-class LayerSizes(StrictModel):
-    """The sizes of a Llama decoder layer."""
-
-    hidden: Size
-    intermediate: Size
-    heads: Size
-    kv_heads: Size
 
 
 class LayerTime(StrictModel):
@@ -68,35 +60,19 @@ class LayerTime(StrictModel):
     seconds: Seconds
 
 
-class DraftTimes(StrictModel):
-    """The times of a draft node's jobs; see MeasuredDraftTimes in documents/device.py."""
-
-    extend: Table
-    grow: Table
-    root: Seconds
-
-
 class ModelTimes(StrictModel):
     """The times of one model on the device.
 
     Attributes:
         num_layers: layers of the whole model.
         timed_layers: layers of the block that was timed.
-        layer: by rows, one layer with its share of a stage's work for each segment, after `cached` rows.
-        verify: by rows, LM head and sampling walk.
     """
 
     model: Annotated[str, Field(max_length=4096)]
-    sizes: LayerSizes
     num_layers: Size
     timed_layers: Size
-    vocab: Annotated[int, Field(ge=2, le=1 << 24)]
     tied_embedding: bool
-    quant: Text
-    cached: Annotated[int, Field(ge=0, le=1 << 20)]
-    layer: Table
-    verify: Table
-    draft: DraftTimes | None
+    times: MeasuredTimes
 
 
 class DeviceMeasurement(StrictModel):
@@ -115,7 +91,7 @@ class DeviceMeasurement(StrictModel):
     processor: Text
     version: Text
     torch_version: Text
-    dtype: Text
+    dtype: StoredDtype
     threads: Size
     repeats: Size
     memory_available: Annotated[int, Field(ge=1)]
@@ -140,6 +116,16 @@ class LinkMeasurement(StrictModel):
     @property
     def bits_per_s(self) -> float:
         return 8 * self.bytes / self.seconds
+
+
+def milliseconds(table: Mapping[int, float]) -> dict[int, float]:
+    """Convert a table of seconds by rows."""
+    return {rows: short(seconds * 1e3) for rows, seconds in sorted(table.items())}
+
+
+def short(value: float) -> float:
+    """Return the value with as many digits as profiles have."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def measure_options(**given: object) -> MeasureOptions:

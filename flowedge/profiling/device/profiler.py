@@ -21,12 +21,14 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.profiling.device.layer_timing import layer_times
+from flowedge.profiling.documents.device import MeasuredTimes
+from flowedge.profiling.documents.model import LayerSizes
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
-    LayerSizes,
     LayerTime,
     MeasureOptions,
     ModelTimes,
+    milliseconds,
 )
 from flowedge.system.memory import read_available_cuda_memory, read_available_memory
 from flowedge.version import VERSION
@@ -105,18 +107,22 @@ def _model_times(
     if executor.drafter is not None:
         tell("the drafter")
         draft = draft_times(executor, cached, options.repeats)
+    times = {
+        **sizes.model_dump(),
+        "vocab": int(config.vocab_size),
+        "dtype": options.dtype,
+        "quant": checkpoint_quant(checkpoint, options.quant),
+        "cached_rows": cached,
+        "layer_ms": milliseconds(layer),
+        "verify_ms": milliseconds(verify),
+        "draft": draft,
+    }
     return ModelTimes(
         model=options.model,
-        sizes=sizes,
         num_layers=int(config.num_hidden_layers),
         timed_layers=timed,
-        vocab=int(config.vocab_size),
         tied_embedding=bool(config.tie_word_embeddings),
-        quant=checkpoint_quant(checkpoint, options.quant),
-        cached=cached,
-        layer=layer,
-        verify=verify,
-        draft=draft,
+        times=MeasuredTimes.model_validate(times),
     )
 
 

@@ -7,16 +7,17 @@ from typing import Annotated
 from pydantic import Field
 
 from flowedge.profiling.documents.model import (
-    LayerSize,
+    LayerSizes,
     ModelProfile,
     Quantisation,
+    Size,
     SourcedDocument,
     StoredDtype,
     YamlDocument,
 )
-from flowedge.profiling.measurement import LayerSizes
 
-Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
+Milliseconds = Annotated[float, Field(gt=0, lt=3_600_000)]
+Table = Annotated[dict[Size, Milliseconds], Field(max_length=64)]  # by rows
 
 
 class MeasuredDraftTimes(YamlDocument):
@@ -30,7 +31,7 @@ class MeasuredDraftTimes(YamlDocument):
 
     extend_ms: Table = Field(min_length=1)
     grow_ms: Table = Field(min_length=1)
-    root_ms: float = Field(gt=0)
+    root_ms: Milliseconds
 
 
 class MeasuredTimes(LayerSizes):
@@ -43,10 +44,10 @@ class MeasuredTimes(LayerSizes):
         draft: None where no drafter was measured.
     """
 
-    vocab: int = Field(ge=2)
+    vocab: int = Field(ge=2, le=1 << 24)
     dtype: StoredDtype
     quant: Quantisation
-    cached_rows: int = Field(ge=0)
+    cached_rows: int = Field(ge=0, le=1 << 20)
     layer_ms: Table = Field(min_length=1)
     verify_ms: Table = Field(default_factory=dict)
     draft: MeasuredDraftTimes | None = None
@@ -54,8 +55,7 @@ class MeasuredTimes(LayerSizes):
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
         sizes = (self.hidden, self.intermediate, self.heads, self.kv_heads)
-        layer = LayerSize.of(model)
-        wanted = (layer.hidden, layer.intermediate, layer.heads, layer.kv_heads)
+        wanted = (model.hidden, model.intermediate, model.heads, model.kv_heads)
         return (sizes, self.dtype, self.quant) == (wanted, model.dtype, quant)
 
     def holds_for_head(self, model: ModelProfile) -> bool:

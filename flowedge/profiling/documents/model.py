@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flowedge.profiling.measurement import LayerSizes
+Size = Annotated[int, Field(ge=1, le=1 << 20)]
 
 STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
 
@@ -42,6 +42,15 @@ class SourcedDocument(YamlDocument):
 
     title: str
     source: str
+
+
+class LayerSizes(YamlDocument):
+    """The sizes of a Llama decoder layer."""
+
+    hidden: Size
+    intermediate: Size
+    heads: Size
+    kv_heads: Size
 
 
 class EagleSize(YamlDocument):
