@@ -214,18 +214,18 @@ def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
 
 def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
     """Plan a pipeline on agents of the network: one that is ready, or one of idle agents."""
-    devices = find_devices(request.discover_s, least=2 + len(request.middles))
+    needed = 2 + len(request.middles)
+    devices = find_devices(request.discover_s, least=needed)
     for address, device in devices.items():
         if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
             return address, None
     idle, busy = split_idle(devices)
-    if len(idle) < 2 + len(request.middles):
+    if len(idle) < needed:
         besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
-        others = f" and {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
-            f"a pipeline needs {2 + len(request.middles)} idle agents or more, for a draft node, a stage"
-            f"{others}; {len(idle)} found{besides}"
+            f"a pipeline needs {needed} idle agents or more, for a draft node, a stage and "
+            f"{len(request.middles)} middle models; {len(idle)} found{besides}"
         )
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)

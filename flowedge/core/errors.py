@@ -108,7 +108,5 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in (AccessError, BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    for of_device in (DeviceLostError, DrainingError):
-        if of_device.code == code:
-            return of_device(device, reason)
-    return DeviceError(device, reason)
+    of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError)}
+    return of_device.get(code, DeviceError)(device, reason)

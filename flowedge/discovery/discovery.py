@@ -160,9 +160,15 @@ class AgentWatcher:
             ttl = self._presence.shortest_ttl()
             if ttl is not None and now - asked >= ttl / _QUERIES_A_TTL:
                 asked = now
-                question = DNSOutgoing(_FLAGS_QR_QUERY)
-                question.add_question(DNSQuestion(SERVICE_TYPE, _TYPE_PTR, _CLASS_IN))
-                zeroconf.async_send(question)
+                zeroconf.async_send(question_for(SERVICE_TYPE))
+
+
+def question_for(*names: str) -> DNSOutgoing:
+    """Return the mDNS query for the services of these names."""
+    query = DNSOutgoing(_FLAGS_QR_QUERY)
+    for name in names:
+        query.add_question(DNSQuestion(name, _TYPE_PTR, _CLASS_IN))
+    return query
 
 
 class _SignsOfLife(RecordUpdateListener):

@@ -9,10 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zeroconf._dns import DNSQuestion
-from zeroconf._protocol.outgoing import DNSOutgoing
-from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR
-
+from flowedge.discovery.discovery import question_for
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor.finding import ERROR, INFO, Finding
@@ -166,7 +163,4 @@ def _joined(ip: str) -> socket.socket:
 
 def _question() -> bytes:
     """A question that every responder answers, with a random name that tells it from all others."""
-    outgoing = DNSOutgoing(_FLAGS_QR_QUERY)
-    for name in (_SERVICES, f"_{secrets.token_hex(6)}._udp.local."):
-        outgoing.add_question(DNSQuestion(name, _TYPE_PTR, _CLASS_IN))
-    return bytes(outgoing.packets()[0])
+    return bytes(question_for(_SERVICES, f"_{secrets.token_hex(6)}._udp.local.").packets()[0])

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import ProtocolError
+from flowedge.core.settings_group import SettingsGroup
 from flowedge.drafting.choice import MOST_NAMES
 from flowedge.profiling.documents.device import MeasuredTimes
 from flowedge.profiling.documents.model import LayerSizes, Size, StoredDtype
@@ -30,7 +31,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
-class MeasureOptions(StrictModel):
+class MeasureOptions(SettingsGroup):
     """What to measure, and how carefully.
 
     Attributes:
@@ -128,16 +129,6 @@ def short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def measure_options(**given: object) -> MeasureOptions:
-    """Return checked options.
-
-    Raises:
-        BadRequestError: when an option is out of range; it names the option.
-    """
-    with _refused_as(BadRequestError, "the measurement cannot be asked for"):
-        return MeasureOptions.model_validate(given)
-
-
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
     """Read the measurement that a device has sent.
 
@@ -148,7 +139,7 @@ def read_measurement(text: str, device: str) -> DeviceMeasurement:
         raise ProtocolError(
             f"{device} sent a measurement of {len(text)} characters; at most {MAX_JSON} are read"
         )
-    with _refused_as(ProtocolError, f"{device} sent a measurement that cannot be read"):
+    with _refused(f"{device} sent a measurement that cannot be read"):
         return DeviceMeasurement.model_validate_json(text)
 
 
@@ -158,14 +149,14 @@ def link_measurement(device: str, **given: object) -> LinkMeasurement:
     Raises:
         ProtocolError: when it cannot be read.
     """
-    with _refused_as(ProtocolError, f"{device} sent a measurement of a link that cannot be read"):
+    with _refused(f"{device} sent a measurement of a link that cannot be read"):
         return LinkMeasurement.model_validate(given)
 
 
 @contextmanager
-def _refused_as(kind: type[FlowEdgeError], refusal: str) -> Iterator[None]:
+def _refused(refusal: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
         reasons = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
-        raise kind(f"{refusal}: {'; '.join(reasons)}") from error
+        raise ProtocolError(f"{refusal}: {'; '.join(reasons)}") from error

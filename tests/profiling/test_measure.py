@@ -24,14 +24,14 @@ from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
-from flowedge.profiling.measurement import LinkMeasurement, measure_options, read_measurement
+from flowedge.profiling.measurement import LinkMeasurement, MeasureOptions, read_measurement
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.local_weights import LocalWeights
 from tests.support.processes import agents
 
-SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
+SMALL = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
 
 

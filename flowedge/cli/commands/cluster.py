@@ -17,7 +17,7 @@ from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
-from flowedge.security.authority.authority import JOINING, Authority
+from flowedge.security.authority.authority import Authority
 from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
 from flowedge.security.authority.member_ledger import IssuedCertificate
 from flowedge.security.credentials.certificate_role import CertificateRole
@@ -77,8 +77,9 @@ def serve(
 @cluster.command()
 def token(
     role: Annotated[
-        str, typer.Option(help="agent; draft-node, which may lead pipelines as well; client; admin.")
-    ] = "agent",
+        CertificateRole,
+        typer.Option(metavar="ROLE", help="agent; draft-node, which may lead pipelines too; client; admin."),
+    ] = CertificateRole.AGENT,
     ttl: Annotated[str, typer.Option(help="How long the token is valid: 90s, 15m, 1h.")] = "15m",
     name: Annotated[str, typer.Option(help="Only a member of this name may use the token.")] = "",
     address: Annotated[
@@ -90,7 +91,7 @@ def token(
     """Print a token with which one device can join, once."""
     authority = Authority.open(directory or state_dir())
     made = authority.new_token(
-        _role(role),
+        role,
         _duration(ttl),
         service_addresses(address or [], authority.port),
         now=_now(),
@@ -157,10 +158,3 @@ def _duration(text: str) -> datetime.timedelta:
     if match is None:
         raise BadRequestError(f"{text!r} is no duration; write it as 90s, 15m, 12h or 90d")
     return datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
-
-
-def _role(text: str) -> CertificateRole:
-    for role in JOINING:
-        if role.value == text:
-            return role
-    raise BadRequestError(f"{text!r} is no role; the roles are {', '.join(role.value for role in JOINING)}")

@@ -77,12 +77,8 @@ def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> 
         }
         if devices is not None:
             placement = place(demand, devices, memory)
-            row |= {
-                "devices": devices,
-                "split": None if placement is None else list(placement.split),
-                "stage_bytes": None if placement is None else list(placement.stage_bytes),
-                "fits": placement is not None and placement.fits,
-            }
+            row |= {"devices": devices, "split": None, "stage_bytes": None, "fits": False}
+            row |= {} if placement is None else dataclasses.asdict(placement)
         rows.append(row)
     return rows
 

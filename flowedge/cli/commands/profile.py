@@ -11,7 +11,7 @@ from flowedge.cli.options import BUNDLED, MODEL_HELP, choose_drafter, local_path
 from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.profiling.documents.model import Quantisation
-from flowedge.profiling.measurement import measure_options
+from flowedge.profiling.measurement import MeasureOptions
 from flowedge.profiling.run import ProfileOptions, run_profile
 
 
@@ -51,7 +51,7 @@ def profile(
     """
     options = ProfileOptions(
         out=out,
-        measure=measure_options(
+        measure=MeasureOptions(
             model=local_path(model),
             drafters=choose_drafter(model, drafter, "autoregressive"),
             quant=quant,
