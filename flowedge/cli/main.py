@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
 
+EXIT_FAILURE = 1  # something failed
+EXIT_USAGE = 2  # the options or the request cannot be served as given
+EXIT_INTERRUPTED = 130
 PLUGINS = "flowedge.commands"  # group of entry points by which other distributions add commands
 
 # The base class of typer's usage errors; newer versions no longer export it by name.
@@ -135,7 +137,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     sys.exit(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False)
-class AsyncClient(BaseClient):
+class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
     """`Client` for asyncio, with the same arguments and the same errors."""
 
     def __post_init__(self) -> None:
@@ -64,9 +65,6 @@ class AsyncClient(BaseClient):
 
     async def close(self) -> None:
         await self._connection.close()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()

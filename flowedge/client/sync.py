@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False)
-class Client(BaseClient):
+class Client(BaseClient, AbstractContextManager["Client"]):
     """Asks the draft node at `address`; usable from several threads, and as a context manager.
 
     with Client("127.0.0.1:7070") as client:
@@ -88,14 +89,11 @@ class Client(BaseClient):
         """End the connection and every generation on it."""
         self._connection.close()
 
-    def __enter__(self) -> Client:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class Generation(StreamedTranscript, Iterator[Chunk]):
+class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Generation"]):
     """An answer that is arriving: iterate for its chunks, which also add to `text` and `token_ids`.
 
     Each error names `request_id`, by which the logs of all devices tell what they did for the request.
@@ -132,9 +130,6 @@ class Generation(StreamedTranscript, Iterator[Chunk]):
     def close(self) -> None:
         """End the request; has no effect when it has ended."""
         self._call.cancel()
-
-    def __enter__(self) -> Generation:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -25,8 +25,6 @@ class Change(str, Enum):
 
 @dataclass(frozen=True)
 class PresenceEvent:
-    """One change of one agent."""
-
     change: Change
     device: AdvertisedDevice
 

@@ -99,7 +99,6 @@ class ConnectionAttempt:
 
 
 def connect(address: str, timeout_s: float) -> ConnectionAttempt:
-    """Connect by TCP and close the connection again."""
     try:
         with socket.create_connection(split_address(address), timeout=timeout_s) as stream:
             return ConnectionAttempt(ConnectResult.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))

@@ -148,9 +148,9 @@ def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str,
     said: list[str] = []
     found = measure_device(second, SMALL, said.append)
     assert found.name.startswith("measure-")
-    assert found.model.draft is None
-    assert found.model.quant == "none"
-    assert set(found.model.layer) == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert found.model.times.draft is None
+    assert found.model.times.quant == "none"
+    assert set(found.model.times.layer_ms) == {1, 2, 4, 8, 16, 32, 64, 128}
     assert said
 
 

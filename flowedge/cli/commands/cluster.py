@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.options import AsJson
-from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
@@ -62,9 +62,7 @@ def init(
 def serve(
     directory: Dir = None,
     host: Annotated[str, typer.Option(help="Address to listen on; by default all networks.")] = "0.0.0.0",
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
-    ] = False,
+    exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
     if exit_with_parent:

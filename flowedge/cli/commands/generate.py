@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.answers import answer_all
-from flowedge.cli.exits import EXIT_DIFFERENT
 from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
@@ -18,9 +17,8 @@ from flowedge.cli.options import (
     local_path,
     split_peers,
 )
-from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.pipelines import PipelineRequest
 from flowedge.cli.prompts import read_prompts
-from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
@@ -111,14 +109,7 @@ def generate(
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
-    report = JsonReport(request, options, json_file)
-    with (
-        screen.transfers() as transfers,
-        open_pipeline(request, screen.progress, transfers) as address,
-    ):
-        answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
-    if not report.passed:
-        raise typer.Exit(EXIT_DIFFERENT)
+    answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 
 
 def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:

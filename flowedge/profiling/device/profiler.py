@@ -62,7 +62,9 @@ def profile_device(
     torch.set_num_threads(options.threads)
     if options.compute == "cuda" and not torch.cuda.is_available():
         raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
-    device, available = torch.device(options.compute), _available(options.compute)
+    device = torch.device(options.compute)
+    memory = read_available_cuda_memory() if options.compute == "cuda" else read_available_memory()
+    available = memory.available
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
     model = _model_times(options, checkpoint, device, available, tell)
@@ -199,10 +201,6 @@ def _timed(
         LayerTime(sizes=sizes, rows=count, cached=CACHED_ROWS, seconds=seconds)
         for count, seconds in times.items()
     ]
-
-
-def _available(compute: str) -> int:
-    return (read_available_cuda_memory() if compute == "cuda" else read_available_memory()).available
 
 
 def _processor(device: torch.device) -> str:
