@@ -12,8 +12,6 @@ MIN_TTL_S, MAX_TTL_S = 1.0, 3600.0  # bounds on the lifetime that a device gives
 
 
 class Change(str, Enum):
-    """What has happened to an agent."""
-
     CAME = "came"
     CHANGED = "changed"
     RESTARTED = "restarted"

@@ -44,8 +44,6 @@ _TCP_TIMESTAMP_BYTES = 12
 
 
 class ConnectResult(str, Enum):
-    """The result of an attempt to connect by TCP."""
-
     OPEN = "open"
     REFUSED = "refused"
     SILENT = "silent"

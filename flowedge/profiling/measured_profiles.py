@@ -79,11 +79,8 @@ def model_profile(found: ModelTimes) -> ModelProfile:
 
 def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     model = found.model
-    four_bit = (
-        f" Layers in 4 bits could not be measured ({found.four_bit_problem})."
-        if found.four_bit_problem
-        else ""
-    )
+    problem = found.four_bit_problem
+    four_bit = f" Layers in 4 bits could not be measured ({problem})." if problem else ""
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
         f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "

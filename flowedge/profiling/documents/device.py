@@ -64,8 +64,6 @@ class MeasuredTimes(LayerSizes):
 
 
 class Watts(YamlDocument):
-    """Power drawn, in watts."""
-
     idle: float = Field(ge=0)
     busy: float = Field(gt=0)
 
