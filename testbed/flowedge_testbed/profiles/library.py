@@ -10,7 +10,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import ModelProfile, YamlDocument
-from flowedge_testbed.documents import read_document
+from flowedge_testbed.profiles.documents import read_document
 from flowedge_testbed.profiles.hit_rate import HitRates
 
 SHIPPED = Path(__file__).parent
