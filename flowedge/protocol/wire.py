@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,6 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_BFLOAT16: np.dtype(np.uint16),
 }
 _CODES = {dtype: pb.DType.Name(code) for code, dtype in _DTYPES.items()}
-_KINDS = {kind.__name__.lower(): kind for kind in (Open, Segment, Prune, Close, Credit, Fault)}
-_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    kind: tuple(field.name for field in fields(kind)) for kind in (*_KINDS.values(), Heartbeat, StageReport)
-}
 
 
 class FrameError(ProtocolError):
@@ -94,93 +90,156 @@ def read(data: bytes) -> tuple[Message, float]:
     return message, frame.departed if math.isfinite(frame.departed) else 0.0
 
 
-def to_frame(message: Message) -> pb.Frame:
-    return pb.Frame(**{type(message).__name__.lower(): _to_pb(message)})
+def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
+    """Return the frame of a message."""
+    match message:
+        case Open():
+            return pb.Frame(open=pb.Open(session=message.session, capacity=message.capacity))
+        case Segment():
+            return pb.Frame(segment=_segment_to_pb(message))
+        case Prune():
+            return pb.Frame(prune=_prune_to_pb(message))
+        case Close():
+            reports = [_report_to_pb(report) for report in message.reports]
+            return pb.Frame(close=pb.Close(session=message.session, reports=reports))
+        case Credit():
+            return pb.Frame(credit=pb.Credit(session=message.session))
+        case Fault():
+            fault = pb.Fault(
+                session=message.session,
+                device=message.device[:MAX_TEXT],
+                code=message.code,
+                reason=message.reason[:MAX_TEXT],
+            )
+            return pb.Frame(fault=fault)
+        case Heartbeat():
+            return pb.Frame(heartbeat=pb.Heartbeat(sequence=message.sequence))
 
 
 def from_frame(frame: pb.Frame) -> Message:
+    """Return the message in a valid frame."""
     kind = frame.WhichOneof("body")
     if kind is None:
         raise FrameError("", "the frame has no body")
-    body = getattr(frame, kind)
     if kind == "heartbeat":
-        return Heartbeat(body.sequence)
-    session: str = body.session
+        return Heartbeat(frame.heartbeat.sequence)
+    session: str = getattr(frame, kind).session
     if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
         raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     try:
-        message: Message = _from_pb(_KINDS[kind], body)
+        return _message(kind, frame)
     except ProtocolError as error:
         raise FrameError(session, f"{kind}: {error}") from error
-    return message
 
 
-def _to_pb(message: Message | StageReport) -> Any:
-    """Return the protobuf message of the same name, whose fields have the same names."""
-    kind = type(message)
-    values = {name: _value_to_pb(name, getattr(message, name)) for name in _FIELDS[kind]}
-    return getattr(pb, kind.__name__)(**values)
-
-
-def _value_to_pb(name: str, value: Any) -> Any:
-    match value:
-        case np.ndarray():
-            return _tensor_to_pb(value) if name == "payload" else value.tolist()
-        case tuple():
-            return [_to_pb(report) for report in value]
-        case str():
-            return value[:MAX_TEXT]
+def _message(kind: str, frame: pb.Frame) -> Message:
+    match kind:
+        case "open":
+            return Open(frame.open.session, _index(frame.open.capacity))
+        case "segment":
+            return _segment_from_pb(frame.segment)
+        case "prune":
+            return _prune_from_pb(frame.prune)
+        case "close":
+            return _close_from_pb(frame.close)
+        case "credit":
+            return Credit(frame.credit.session)
         case _:
-            return bytes(value) if name == "padding" else value
+            fault = frame.fault
+            return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
 
 
-def _from_pb(kind: type[Any], message: Any) -> Any:
-    found = kind(**{name: _value_from_pb(name, getattr(message, name)) for name in _FIELDS[kind]})
-    _check(found)
-    return found
+def _segment_to_pb(segment: Segment) -> pb.Segment:
+    return pb.Segment(
+        session=segment.session,
+        number=segment.number,
+        epoch=segment.epoch,
+        committed=segment.committed,
+        first_row=segment.first_row,
+        positions=segment.positions.tolist(),
+        parents=segment.parents.tolist(),
+        payload=_tensor_to_pb(segment.payload),
+        padding=bytes(segment.padding),
+    )
 
 
-def _value_from_pb(name: str, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
-    match value:
-        case bool() | float():
-            return value
-        case int():
-            return _index(value)
-        case str():
-            return _text(value)
-        case bytes():
-            return len(value)
-        case pb.Tensor():
-            return _tensor_from_pb(value)
-        case _ if name == "reports":
-            if len(value) > MAX_REPORTS:
-                raise ProtocolError(f"{len(value)} reports; at most {MAX_REPORTS} are allowed")
-            return tuple(_from_pb(StageReport, report) for report in value)
-        case _:
-            return _int64(value)
+def _segment_from_pb(segment: pb.Segment) -> Segment:
+    rows = len(segment.positions)
+    if rows > MAX_ROWS:
+        raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
+    if len(segment.parents) != rows:
+        raise ProtocolError(f"{rows} positions but {len(segment.parents)} parents")
+    payload = _tensor_from_pb(segment.payload)
+    if len(payload) != rows:
+        raise ProtocolError(f"{rows} positions but a payload of {len(payload)} rows")
+    positions, parents = _int64(segment.positions), _int64(segment.parents)
+    if rows and not (positions.min() >= 0 and parents.min() >= -1):
+        raise ProtocolError("a position is below 0, or a parent below -1")
+    return Segment(
+        session=segment.session,
+        number=_index(segment.number),
+        epoch=_index(segment.epoch),
+        committed=segment.committed,
+        first_row=_index(segment.first_row),
+        positions=positions,
+        parents=parents,
+        payload=payload,
+        padding=len(segment.padding),
+    )
 
 
-def _check(message: Message | StageReport) -> None:
-    """Check that the values of a message, each of which is in its range, fit together."""
-    match message:
-        case Segment():
-            rows = message.num_rows
-            if len(message.parents) != rows or len(message.payload) != rows:
-                raise ProtocolError(
-                    f"{rows} positions but {len(message.parents)} parents and a payload of "
-                    f"{len(message.payload)} rows"
-                )
-            if rows and message.positions.min() < 0:
-                raise ProtocolError("a position is below 0")
-        case Prune():
-            retained = message.retained
-            if len(retained) and not (retained[0] >= 0 and bool(np.all(np.diff(retained) > 0))):
-                raise ProtocolError("the retained rows do not ascend")
-            if message.accepted > len(retained):
-                raise ProtocolError(f"accepts {message.accepted} of {len(retained)} retained rows")
-        case StageReport():
-            if not (math.isfinite(message.busy_s) and message.busy_s >= 0):
-                raise ProtocolError(f"a report has a busy time of {message.busy_s} s")
+def _prune_to_pb(prune: Prune) -> pb.Prune:
+    return pb.Prune(
+        session=prune.session,
+        epoch=prune.epoch,
+        source_len=prune.source_len,
+        context=prune.context,
+        accepted=prune.accepted,
+        retained=prune.retained.tolist(),
+    )
+
+
+def _prune_from_pb(prune: pb.Prune) -> Prune:
+    if len(prune.retained) > MAX_ROWS:
+        raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
+    retained = _int64(prune.retained)
+    if len(retained) and not (retained[0] >= 0 and bool(np.all(np.diff(retained) > 0))):
+        raise ProtocolError("the retained rows do not ascend")
+    if prune.accepted > len(retained):
+        raise ProtocolError(f"accepts {prune.accepted} of {len(retained)} retained rows")
+    return Prune(
+        session=prune.session,
+        epoch=_index(prune.epoch),
+        source_len=_index(prune.source_len),
+        context=_index(prune.context),
+        accepted=prune.accepted,
+        retained=retained,
+    )
+
+
+def _report_to_pb(report: StageReport) -> pb.StageReport:
+    return pb.StageReport(**asdict(replace(report, device=report.device[:MAX_TEXT])))
+
+
+def _report_from_pb(report: pb.StageReport) -> StageReport:
+    if not (math.isfinite(report.busy_s) and report.busy_s >= 0):
+        raise ProtocolError(f"a report has a busy time of {report.busy_s} s")
+    return StageReport(
+        device=_text(report.device),
+        segments=_index(report.segments),
+        rows_computed=_index(report.rows_computed),
+        rows_trimmed=_index(report.rows_trimmed),
+        rows_wasted=_index(report.rows_wasted),
+        aborted=_index(report.aborted),
+        busy_s=report.busy_s,
+        bytes_sent=report.bytes_sent,
+    )
+
+
+def _close_from_pb(close: pb.Close) -> Close:
+    if len(close.reports) > MAX_REPORTS:
+        raise ProtocolError(f"{len(close.reports)} reports; at most {MAX_REPORTS} are allowed")
+    return Close(close.session, tuple(_report_from_pb(report) for report in close.reports))
 
 
 def _tensor_to_pb(array: Payload) -> pb.Tensor:
@@ -208,8 +267,6 @@ def _tensor_from_pb(tensor: pb.Tensor) -> Payload:
 
 
 def _int64(values: Sequence[int]) -> IntArray:
-    if len(values) > MAX_ROWS:
-        raise ProtocolError(f"{len(values)} rows; at most {MAX_ROWS} are allowed")
     try:
         array: IntArray = np.array(values, dtype=np.int64)
     except OverflowError as error:
