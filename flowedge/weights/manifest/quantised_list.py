@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from flowedge.storage.digest import digest_of
 from flowedge.weights.manifest import document
@@ -16,9 +17,9 @@ from flowedge.weights.manifest import document
 class QuantisedEntry:
     """A file of a QuantCache: the digest of its key, its bytes, and their SHA-256."""
 
-    key: str
-    bytes: int
-    sha256: str
+    key: document.Digest
+    bytes: Annotated[int, Field(ge=0, le=document.MAX_OBJECT_BYTES)]
+    sha256: document.Digest
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,9 @@ class QuantisedList:
         return digest_of(self.content)
 
 
+_ENTRIES = TypeAdapter(Annotated[tuple[QuantisedEntry, ...], Field(max_length=document.MAX_ENTRIES)])
+
+
 def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
     """The list in received bytes, checked by `document.parse`."""
-    return document.parse(data, expected_id, "list of quantised weights", _list)
-
-
-def _list(raw: Any) -> QuantisedList:
-    return QuantisedList(tuple(_entry(entry) for entry in document.read_list(raw, document.MAX_ENTRIES)))
-
-
-def _entry(raw: Mapping[str, Any]) -> QuantisedEntry:
-    size = document.read_count(raw["bytes"], document.MAX_OBJECT_BYTES)
-    return QuantisedEntry(document.read_digest(raw["key"]), size, document.read_digest(raw["sha256"]))
+    return QuantisedList(document.parse(data, expected_id, "list of quantised weights", _ENTRIES))
