@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
@@ -17,15 +17,70 @@ from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.pump import Pump
-from flowedge.live.session_log import SessionLog
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol.wire import FrameError
 
-MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
-
 _log = logging.getLogger(__name__)
+
+
+class SessionLog:
+    """The log of one stage of one pipeline."""
+
+    def __init__(self, device: str, pipeline: str) -> None:
+        self._device = device
+        self._pipeline = pipeline
+
+    def sending(self, message: Message) -> None:
+        """Log a message that is handed to the in-band link, if it begins or ends a session."""
+        match message:
+            case Open():
+                self._opened(message)
+            case Close():
+                self._closed(message)
+            case Fault() if message.device == self._device:
+                fields = about(
+                    event="session_failed",
+                    pipeline=self._pipeline,
+                    session=message.session,
+                    code=message.code,
+                    reason=message.reason,
+                )
+                _log.warning("a session has failed", extra=fields)
+
+    def dropped(self, sessions: Iterable[str], reason: str) -> None:
+        """Log the end of sessions that were open when the pipeline ended."""
+        for session in sessions:
+            fields = about(event="session_closed", pipeline=self._pipeline, session=session, reason=reason)
+            _log.warning("a session has ended", extra=fields)
+
+    def _opened(self, message: Open) -> None:
+        fields = about(
+            event="session_opened",
+            pipeline=self._pipeline,
+            session=message.session,
+            cache_rows=message.capacity,
+        )
+        _log.info("a session was opened", extra=fields)
+
+    def _closed(self, message: Close) -> None:
+        own = message.reports[-1]
+        fields = about(
+            event="session_closed",
+            pipeline=self._pipeline,
+            session=message.session,
+            reason="the draft node closed it",
+            segments=own.segments,
+            rows_computed=own.rows_computed,
+            rows_trimmed=own.rows_trimmed,
+            bytes=own.bytes_sent,
+            busy_s=own.busy_s,
+        )
+        _log.info("a session has ended", extra=fields)
+
+
+MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
 
 class LiveStage(LiveDriver[StageJob, Payload]):

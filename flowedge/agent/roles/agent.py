@@ -10,12 +10,13 @@ import grpc.aio
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.instruments import Instruments
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.server import StreamServer
+from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
@@ -26,6 +27,20 @@ from flowedge.weights.service import WeightsService
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """How an agent's work is timed and which express messages are lost; the defaults are the product's.
+
+    Attributes:
+        make_timing: makes the timing of a role that is being taken; called on the event loop.
+        express_fault: applied to the express messages of a draft node; None for no fault.
+    """
+
+    make_timing: Callable[[ComputeThread], WorkTiming] = RealTime
+    express_fault: ExpressFault | None = None
+
 
 T = TypeVar("T")
 STOP_GRACE_S = 0.5  # for calls to end that are told of the stop

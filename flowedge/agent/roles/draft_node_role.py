@@ -9,7 +9,6 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.live_draft_node import LiveDraftNode
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
 from flowedge.system.memory import gib, read_available_memory, require_memory
@@ -32,8 +31,7 @@ class DraftNodeRole(PipelineRole):
 
     def __init__(self, agent: Agent, request: pb.DraftNodeRole, taps: Taps | None = None) -> None:
         """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for."""
-        super().__init__(agent.name, agent.compute, request.pipeline)
-        self._agent = agent
+        super().__init__(agent, request.pipeline)
         self._request = request
         self._taps = taps
         self._routes: list[PlannedRoute] = []
@@ -154,7 +152,7 @@ class DraftNodeRole(PipelineRole):
         finally:
             await running.cancel()
         addresses = [[stage.address for stage in route.stages] for route in routes]
-        await self._live.connect(addresses, self._open)
+        await self._live.connect(addresses, self._open_link)
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
@@ -176,15 +174,4 @@ class DraftNodeRole(PipelineRole):
             progress_s=agent.config.deadlines.progress_s,
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
-        )
-
-    async def _open(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
-        return await OutLink.open(
-            address,
-            kind,
-            pipeline=self.pipeline,
-            device=self._agent.name,
-            events=events,
-            settings=self._agent.config.link,
-            observer=self._agent.observer,
         )

@@ -32,8 +32,7 @@ class StageRole(PipelineRole):
     _executor: BlockExecutor | None
 
     def __init__(self, agent: Agent, request: pb.StageRole) -> None:
-        super().__init__(agent.name, agent.compute, request.pipeline)
-        self._agent = agent
+        super().__init__(agent, request.pipeline)
         self._request = request
         self._ready_at = 0.0
 
@@ -109,16 +108,7 @@ class StageRole(PipelineRole):
         while True:
             self._check_not_stopped()
             try:
-                return await OutLink.open(
-                    request.downstream,
-                    LinkKind.IN_BAND,
-                    pipeline=self.pipeline,
-                    device=agent.name,
-                    events=events,
-                    settings=agent.config.link,
-                    route=request.route,
-                    observer=agent.observer,
-                )
+                return await self._open_link(request.downstream, LinkKind.IN_BAND, events, request.route)
             except FlowEdgeError:
                 if time.monotonic() > deadline:
                     raise

@@ -10,9 +10,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeAlias
-
-import grpc.aio
 
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
@@ -21,14 +18,13 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
-from flowedge.live import timeline_wire
+from flowedge.live import timeline
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 MAX_STAGES = 256  # of one pipeline, middle models included
 
@@ -83,7 +79,7 @@ class AgentService(rpc.AgentServicer):
             events, dropped = role.timeline().of(request.session)
         except FlowEdgeError as error:
             await abort(context, error)
-        return timeline_wire.encode(events, dropped)
+        return timeline.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
         """Return the time on the clock of the timelines, and the wall-clock time."""
@@ -138,12 +134,17 @@ def release_frames(error: BaseException) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
-def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
-    if request.protocol_version != PROTOCOL_VERSION:
+def check_version(version: int) -> None:
+    """Raise ProtocolError for a request of another version of the protocol."""
+    if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the request is of protocol {request.protocol_version}, this device speaks {PROTOCOL_VERSION}; "
+            f"the request is of protocol {version}, this device speaks {PROTOCOL_VERSION}; "
             "install the same version on both"
         )
+
+
+def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
+    check_version(request.protocol_version)
     if not 0 < len(request.pipeline) <= 64 or not (
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):

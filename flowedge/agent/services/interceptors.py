@@ -15,10 +15,9 @@ from google.protobuf.message import DecodeError
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.net.grpc_handlers import wrapped
+from flowedge.net.grpc_handlers import Context, within_context
 from flowedge.net.grpc_status import abort
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
@@ -39,23 +38,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return wrapped(handler, partial(self._limited, streaming=handler.request_streaming))
-
-    def _limited(self, serve: Callable[..., Any], *, streaming: bool) -> Callable[..., Any]:
-        if inspect.isasyncgenfunction(serve):
-
-            async def replies(request: Any, context: Context) -> AsyncIterator[Any]:
-                async with self._counted(context, streaming):
-                    async for reply in serve(request, context):
-                        yield reply
-
-            return replies
-
-        async def reply(request: Any, context: Context) -> Any:
-            async with self._counted(context, streaming):
-                return await serve(request, context)
-
-        return reply
+        counted = partial(self._counted, streaming=handler.request_streaming)
+        return within_context(handler, handler_call_details.method, counted)
 
     @contextlib.asynccontextmanager
     async def _counted(self, context: Context, streaming: bool) -> AsyncIterator[None]:

@@ -194,3 +194,7 @@ def _builder(
         .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
         .add_extension(usage, critical=True)
     )
+
+
+def utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.process import Security, security_for
 from flowedge.security.tls.peer_verification import VerifiedPeer, verify_peer, verify_peer_async
-from flowedge.security.utc import utc_now
 
 Options = Sequence[tuple[str, Any]]
 

@@ -10,11 +10,10 @@ from dataclasses import KW_ONLY, dataclass, field
 import grpc
 import grpc.aio
 
-from flowedge.security.credentials.certificates import renewal_time
+from flowedge.security.credentials.certificates import renewal_time, utc_now
 from flowedge.security.process import Security, security_for
 from flowedge.security.tls.channels import Options, open_sync_verified, open_verified
 from flowedge.security.tls.peer_verification import VerifiedPeer
-from flowedge.security.utc import utc_now
 
 _MAX_CHANNELS = 2  # calls on the previous channel may still be running
 _RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,19 +15,16 @@ import grpc.aio
 
 from flowedge.core.errors import AccessError, FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.net.grpc_handlers import wrapped
-from flowedge.net.grpc_status import to_status
+from flowedge.net.grpc_handlers import Context, within_context
+from flowedge.net.grpc_status import abort
 from flowedge.security.credentials.certificate_role import may_call
-from flowedge.security.credentials.certificates import check_time, read_certificate
+from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
-from flowedge.security.utc import utc_now
 
 _CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
 
 _log = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(eq=False)
@@ -55,7 +51,10 @@ class Guard(grpc.aio.ServerInterceptor):
         details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(details)
-        return None if handler is None else self._guarded(handler, str(details.method))
+        if handler is None:
+            return None
+        method = str(details.method)
+        return within_context(handler, method, functools.partial(self._admitted, method))
 
     def end_revoked(self) -> None:
         """End the running calls of callers whose certificate has been revoked since."""
@@ -66,29 +65,6 @@ class Guard(grpc.aio.ServerInterceptor):
                 call.ended = error
                 if call.task is not None:
                     call.task.cancel()
-
-    def _guarded(self, handler: Any, method: str) -> Any:
-        def guarded(serve: Callable[..., Any]) -> Callable[..., Any]:
-            if inspect.isasyncgenfunction(serve):
-                return functools.partial(self._iterate, method, serve)
-            if inspect.iscoroutinefunction(serve):
-                return functools.partial(self._await, method, serve)
-            raise TypeError(f"{method} is served by a function that is not async")
-
-        return wrapped(handler, guarded)
-
-    async def _await(
-        self, method: str, serve: Callable[..., Awaitable[Any]], request: Any, context: Context
-    ) -> Any:
-        async with self._admitted(method, context):
-            return await serve(request, context)
-
-    async def _iterate(
-        self, method: str, serve: Callable[..., AsyncGenerator[Any, None]], request: Any, context: Context
-    ) -> AsyncIterator[Any]:
-        async with self._admitted(method, context), aclosing(serve(request, context)) as replies:
-            async for reply in replies:
-                yield reply
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
@@ -133,8 +109,7 @@ async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoRetur
     called, peer = method.removeprefix("/"), context.peer()
     fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
     _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
-    await context.abort(*to_status(error))
-    raise AssertionError("abort returned")
+    await abort(context, error)
 
 
 @functools.lru_cache(maxsize=256)
