@@ -65,7 +65,6 @@ class DeviceId:
         return cls(_new_id(), None)
 
     def release(self) -> None:
-        """Release the lock, so that another agent can claim the id."""
         lock, self.lock = self.lock, None
         if lock is not None:
             os.close(lock)

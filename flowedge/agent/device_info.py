@@ -18,7 +18,6 @@ from flowedge.version import PROTOCOL_VERSION, VERSION
 
 
 def device_name(config: AgentConfig) -> str:
-    """Return the name of the device."""
     return config.agent.name or platform.node() or "device"
 
 

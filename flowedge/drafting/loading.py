@@ -33,8 +33,8 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
 
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
@@ -162,11 +162,7 @@ def check_width(head: DraftHead, config: Any, directory: Path) -> None:
 def _load_lm(directory: Path, target: TargetModel) -> LMDrafter:
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
-    block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
-    head = LMHead.load(checkpoint, dtype=target.dtype)
-    if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
-        head.weight = block.embedding_weight  # the copy is freed
-    return LMDrafter(block, head, target.vocab_size, checkpoint.fingerprint)
+    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Any:

@@ -74,7 +74,6 @@ class ModelSession(DraftSession):
         self.nodes = {}
 
     def parents(self, names: Sequence[int]) -> list[DraftNode]:
-        """The computed nodes of these names."""
         missing = set(names) - self.nodes.keys()
         if missing:
             raise ValueError(f"nodes {sorted(missing)} are not of growth {self.growth}")
@@ -97,7 +96,6 @@ class ModelDrafter(SessionDrafter[M]):
 
     @property
     def _ids(self) -> IntArray | None:
-        """The `ids` of predictions."""
         return None
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:

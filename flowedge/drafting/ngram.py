@@ -45,7 +45,6 @@ class NGramIndex:
         self.tokens.append(token)
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens from `length` on."""
         while len(self.tokens) > length:
             token = self.tokens.pop()
             for gram in self._grams_before(len(self.tokens)):
@@ -210,6 +209,5 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         return found
 
     def next_match(self, session: str) -> Match:
-        """The match at the last true token."""
         index = self._sessions[session].index
         return find_match(index, tuple(index.tokens[-self._max_n :]), self._max_n)

@@ -34,7 +34,6 @@ class DraftSession(ABC):
         """Forget the true rows from `rows` on."""
 
     def discard_growth(self) -> None:
-        """Discard the nodes of the current growth."""
         self.growth = None
 
 

@@ -68,7 +68,6 @@ class DraftModels:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return int(self.config.vocab_size)
 
     def encode(self, prompt: str) -> tuple[int, ...]:
@@ -76,7 +75,6 @@ class DraftModels:
         return tuple(encode_chat(self.tokenizer, prompt))
 
     def drafter_bytes(self, rows: int) -> int:
-        """Return the bytes that the drafter takes for a session of so many rows."""
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
 

@@ -221,7 +221,6 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             del self._owners[session]
 
     def _hand_out(self) -> None:
-        """Pass on counts and credits, and wake the pump that sends."""
         self._count()
         while (message := self._machine.next_upstream()) is not None:
             owner = self._owners.get(getattr(message, "session", ""))

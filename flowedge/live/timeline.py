@@ -50,7 +50,6 @@ class Timeline:
         self._held = 0
 
     def add(self, session: str, kind: str, start: float, end: float, rows: int = 0) -> None:
-        """Record what the device did for a session."""
         known = self._sessions.get(session)
         if known is None:
             known = self._open(session)

@@ -40,7 +40,6 @@ class PartialObject:
         return found
 
     def restart(self) -> None:
-        """Delete all bytes received so far."""
         os.ftruncate(self._descriptor, 0)
         self._hash, self.length = hash_range(self._descriptor, 0, 0), 0
 
@@ -74,7 +73,6 @@ class PartialObject:
             raise self._disk_error(error) from error
 
     def discard(self) -> None:
-        """Delete the file."""
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:

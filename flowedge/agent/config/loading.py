@@ -186,7 +186,6 @@ def _complain(error: ValidationError, origin: Callable[[SettingPath], str]) -> B
 
 
 def _unknown_section(name: str) -> str:
-    """Say that there is no section of a name, and which one may have been meant."""
     return f"there is no section {name}{_suggest(name, SECTIONS)}"
 
 

@@ -53,7 +53,6 @@ class MetricsReadings(Collector):
             yield GaugeMetricFamily(name, text, labels=labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have values."""
         about = {"device": self._device, "version": VERSION, "protocol": str(PROTOCOL_VERSION)}
         yield InfoMetricFamily("flowedge_agent", _INFOS["flowedge_agent"], about)
         yield _single("flowedge_draining", float(self._roles.draining))

@@ -101,7 +101,6 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The name of the device."""
         return self.info.name
 
     async def run(self, function: Callable[[], T]) -> T:

@@ -95,7 +95,6 @@ class PipelineSetup:
     report: ReportProgress
 
     def start(self, routes: Iterable[PlannedRoute]) -> RunningSetup:
-        """Have all devices load at once."""
         return RunningSetup(
             [
                 asyncio.create_task(self._set_up(stage, role))
@@ -153,7 +152,6 @@ class RunningSetup:
         await asyncio.gather(*self._tasks)
 
     async def cancel(self) -> None:
-        """Call off the loading that is still going on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,7 +8,8 @@ from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, Report
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.core.request import Request
+from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
 from flowedge.system.memory import gib, read_available_memory, require_memory
@@ -61,6 +62,16 @@ class DraftNodeRole(PipelineRole):
         if self._live is None or self._models is None or not self._loaded:
             raise DeviceError(self._agent.name, "its pipeline is still being set up")
         return self._live, self._models
+
+    def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
+        """Begin to serve a request; see LiveDraftNode.start.
+
+        Raises what `serving`, LiveDraftNode.prepare, `check_memory` and LiveDraftNode.start raise.
+        """
+        live, _ = self.serving()
+        session = live.prepare(request)
+        self.check_memory(session.capacity)
+        return live.start(session, arrived)
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter. No session that drafts may be open.

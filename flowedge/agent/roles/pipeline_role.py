@@ -54,7 +54,6 @@ class PipelineRole(ABC):
 
     @property
     def num_sessions(self) -> int:
-        """Sessions that are open here."""
         return 0 if self._live is None else self._live.num_sessions
 
     @property

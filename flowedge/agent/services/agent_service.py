@@ -38,14 +38,12 @@ class AgentService(rpc.AgentServicer):
         self._agent = agent
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
-        """Return the device's description and its role."""
         device = self._agent.info.describe()
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
-        """Take the role of a stage."""
         role = StageRole(self._agent, request)
         name = self._agent.name
         await self._become(
@@ -53,7 +51,6 @@ class AgentService(rpc.AgentServicer):
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
-        """Take the role of a draft node, and have the stages take theirs."""
         await self._become(context, lambda report: self.lead(request, report))
 
     async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
@@ -66,12 +63,10 @@ class AgentService(rpc.AgentServicer):
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
-        """Give the role up."""
         await self._agent.roles.release(request.pipeline)
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
-        """Return what the device did for a session."""
         role = self._agent.roles.role
         try:
             if role is None:
@@ -82,7 +77,6 @@ class AgentService(rpc.AgentServicer):
         return timeline.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
-        """Return the time on the clock of the timelines, and the wall-clock time."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
     async def _become(self, context: Context, take: Callable[[ReportProgress], Awaitable[None]]) -> None:

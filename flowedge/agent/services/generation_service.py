@@ -127,9 +127,7 @@ class GenerationService(rpc.GenerationServicer):
         arrived = time.monotonic()
         live, models = role.serving()
         request = _to_request(message, models, self._agent.config.limits)
-        session = live.prepare(request)
-        role.check_memory(session.capacity)
-        running = live.start(session, arrived)
+        running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
             with log.session(request, role.pipeline, clock):

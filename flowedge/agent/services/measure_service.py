@@ -55,7 +55,6 @@ class MeasureProgress:
         self._text = text
 
     def latest(self) -> str | None:
-        """Return the latest text, once."""
         text, self._text = self._text, None
         return text
 
@@ -76,8 +75,6 @@ class MeasureService(rpc.MeasureServicer):
         self._limits = limits
 
     async def MeasureDevice(self, request: pb.MeasureDeviceRequest, context: Context) -> None:
-        """Time layers, LM head and drafter in the compute thread."""
-
         async def measure() -> None:
             check_version(request.protocol_version)
             measurement = await self._measure(request, context)
@@ -87,7 +84,6 @@ class MeasureService(rpc.MeasureServicer):
 
     async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
         """Send data to another agent, whose id has to be the one that the caller gives."""
-
         async def measure() -> pb.MeasureLinkReply:
             check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)
@@ -100,8 +96,6 @@ class MeasureService(rpc.MeasureServicer):
         return await self._alone("measuring a link", context, measure)
 
     async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
-        """Count the bytes that come after the warm-up, and time them."""
-
         async def receive() -> pb.SinkReply:
             await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
             return await within(self._limits.total_s, self._receive(context), "not all data came")
@@ -109,7 +103,6 @@ class MeasureService(rpc.MeasureServicer):
         return await self._alone(TAKING_PART, context, receive)
 
     async def Ping(self, requests: AsyncIterator[pb.Probe], context: Context) -> None:
-        """Send probes back."""
         await self._alone(TAKING_PART, context, lambda: self._answer(context))
 
     async def _alone(self, purpose: str, context: Context, work: Callable[[], Awaitable[T]]) -> T:

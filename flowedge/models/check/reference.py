@@ -302,7 +302,6 @@ class _StopAtDifference(StoppingCriteria):
 
 
 def _weight_sums(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
-    """The bytes of each part of the model."""
     config = checkpoint.config
     table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
     whole = LayerBlock.required_bytes(checkpoint, 0, config.num_hidden_layers, dtype=dtype)

@@ -51,7 +51,6 @@ class Family:
 
     @property
     def config(self) -> Any:
-        """The config class of the decoder."""
         return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
 
     @property
@@ -153,7 +152,6 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a config's `model_type`."""
     family = FAMILIES.get(model_type)
     if family is None:
         supported = ", ".join(sorted(FAMILIES))

@@ -14,7 +14,6 @@ _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load the checkpoint's transformers tokenizer."""
     try:
         return AutoTokenizer.from_pretrained(
             checkpoint.directory, local_files_only=True, trust_remote_code=False

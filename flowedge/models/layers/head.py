@@ -63,7 +63,6 @@ class LMHead:
 
     @property
     def hidden_size(self) -> int:
-        """The width of a final hidden state."""
         return int(self.weight.shape[1])
 
     @property

@@ -40,7 +40,6 @@ class LanguageModel:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of weights it holds in memory."""
         tied = self._head.weight is self.block.embedding_weight
         return self.block.weight_bytes + (0 if tied else self._head.weight_bytes)
 
@@ -58,6 +57,9 @@ class LanguageModel:
         hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
         of the token, positions + 1, such as one by the noise of its draw.
         """
-        logits = self._head.logits(hidden)[:, : self.vocab_size]
-        predicted: Payload = logits.argmax(dim=-1).to(torch.int32).cpu().numpy()
+        predicted: Payload = self.logits(hidden).argmax(dim=-1).to(torch.int32).cpu().numpy()
         return predicted
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the float32 logits [n, vocab_size] of final hidden states [n, hidden]."""
+        return self._head.logits(hidden)[:, : self.vocab_size]

@@ -44,7 +44,6 @@ class SourceTensor:
 
     @classmethod
     def of(cls, path: Path, name: str) -> SourceTensor:
-        """The tensor `name` in the file at `path`."""
         real = path.resolve()
         found = real.stat()
         return cls(str(real), found.st_ino, found.st_size, found.st_mtime_ns, name)
@@ -67,7 +66,6 @@ class CacheKey:
 
     @property
     def digest(self) -> str:
-        """A hex digest, which serves as a file name."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 

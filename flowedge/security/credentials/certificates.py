@@ -51,7 +51,6 @@ def pem_of(certificate: x509.Certificate) -> bytes:
 
 
 def read_certificate(pem: bytes) -> x509.Certificate:
-    """The first certificate in a PEM file."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:

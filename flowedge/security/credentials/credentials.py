@@ -82,12 +82,10 @@ class CredentialStore:
 
     @property
     def member_file(self) -> Path:
-        """The PEM file with the member's key and certificate."""
         return self._folder / _MEMBER
 
     @classmethod
     def exists(cls, state: Path) -> bool:
-        """Whether a state directory holds credentials."""
         return (state / _FOLDER).is_dir()
 
     @classmethod

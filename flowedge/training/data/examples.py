@@ -64,7 +64,6 @@ def read_examples(file: Path) -> list[Example]:
 
 
 def data_digest(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
     try:
         digest = hashlib.sha256()
         with file.open("rb") as data:

@@ -41,7 +41,6 @@ class WeightsClient:
         self._connection = AsyncConnection(address, _OPTIONS)
 
     async def close(self) -> None:
-        """Close the connection and end running calls."""
         await self._connection.close()
 
     async def have(self, digests: Sequence[str]) -> tuple[bytes, int]:

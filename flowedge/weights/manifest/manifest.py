@@ -117,7 +117,6 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def parse_manifest(data: bytes, expected_id: str) -> Manifest:
-    """The manifest in received bytes, checked by `document.parse`."""
     manifest = document.parse(data, expected_id, "manifest", _MANIFEST)
     for tensor in manifest.tensors:
         if tensor.bytes != math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]:

@@ -35,7 +35,6 @@ class QuantisedList:
 
     @cached_property
     def id(self) -> str:
-        """The SHA-256 of the content."""
         return digest_of(self.content)
 
 
