@@ -15,7 +15,7 @@ from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.transcript import Chunk, StreamedTranscript
 from flowedge.net.grpc_status import from_status
-from flowedge.security.tls.connection import AsyncConnection
+from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub

@@ -10,9 +10,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, DraftSession, Frontier, SessionDrafter
 from flowedge.drafting.ranking import ranked
-from flowedge.drafting.sessions import DraftSession, SessionDrafter
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, padded_layer
+from flowedge.drafting.drafter import ROOT, DraftLayer, DraftSession, Frontier, SessionDrafter, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
-from flowedge.drafting.sessions import DraftSession, SessionDrafter
 from flowedge.models.layers.taps import Taps
 
 MAX_N = 12

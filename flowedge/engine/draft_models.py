@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.drafter_memory import drafter_memory
-from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor

@@ -62,13 +62,11 @@ async def ask_all(addresses: Sequence[str]) -> tuple[list[HeldModel], list[str]]
     settings = WeightsSettings()
 
     async def ask(address: str) -> list[HeldModel] | str:
-        client = WeightsClient(address, settings)
         try:
-            return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
+            async with WeightsClient(address, settings) as client:
+                return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
         except FlowEdgeError as error:
             return str(error)
-        finally:
-            await client.close()
 
     answers = await asyncio.gather(*map(ask, addresses))
     held = [model for answer in answers if isinstance(answer, list) for model in answer]

@@ -14,8 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.operations.logs import log_failure
-from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.metrics_readings import MetricsReadings
+from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole

@@ -11,7 +11,7 @@ import torch
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
-from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
+from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
@@ -31,7 +31,6 @@ from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
 from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
-from flowedge.weights.open.needed_tensors import head_tensors
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is

@@ -95,11 +95,8 @@ class WeightSharing:
         return all(await asyncio.gather(*(self._stage_has(stage, route.model) for stage in route.stages)))
 
     async def _stage_has(self, stage: PlannedStage, model: str) -> bool:
-        client = WeightsClient(stage.address, self.agent.config.weights)
-        try:
+        async with WeightsClient(stage.address, self.agent.config.weights) as client:
             return await client.has_model(model)
-        finally:
-            await client.close()
 
     async def _share(self, route: PlannedRoute) -> tuple[str, Manifest]:
         """Have the library give a route's model, which is hashed once; return its name and its manifest."""

@@ -84,6 +84,7 @@ class MeasureService(rpc.MeasureServicer):
 
     async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
         """Send data to another agent, whose id has to be the one that the caller gives."""
+
         async def measure() -> pb.MeasureLinkReply:
             check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)

@@ -87,24 +87,6 @@ def state_name(quant_type: str) -> str:
     return _KEY + quant_type
 
 
-def write_state(state: StoredState) -> dict[str, torch.Tensor]:
-    """The tensor of the state by its name, as bitsandbytes writes it."""
-    content = {
-        "quant_type": state.quant_type,
-        "blocksize": state.blocksize,
-        "dtype": "float32",
-        "shape": state.shape,
-    }
-    if state.nested_blocksize is not None:
-        content |= {
-            "nested_blocksize": state.nested_blocksize,
-            "nested_dtype": "float32",
-            "nested_offset": state.nested_offset,
-        }
-    packed = torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
-    return {state_name(state.quant_type): packed}
-
-
 def read_state(tensors: dict[str, torch.Tensor]) -> StoredState:
     """Read the state among a weight's tensors."""
     found = [tensors[state_name(name)] for name in TYPES if state_name(name) in tensors]

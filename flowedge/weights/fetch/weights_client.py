@@ -15,7 +15,7 @@ from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError, 
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
-from flowedge.security.tls.connection import AsyncConnection
+from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.source import SourceAddress
@@ -39,6 +39,12 @@ class WeightsClient:
         self.address = address
         self._settings = settings
         self._connection = AsyncConnection(address, _OPTIONS)
+
+    async def __aenter__(self) -> WeightsClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         await self._connection.close()
@@ -133,14 +139,12 @@ async def fetch_document(
     while True:
         problems = []
         for source in sources:
-            client = WeightsClient(source.address, settings)
             try:
-                return parse(await client.read_all(digest, MAX_DOCUMENT_BYTES), digest)
+                async with WeightsClient(source.address, settings) as client:
+                    return parse(await client.read_all(digest, MAX_DOCUMENT_BYTES), digest)
             except FlowEdgeError as error:
                 _log.warning("%s did not give %s: %s", source.address, digest, error)
                 problems.append(f"{source.address}: {error}")
-            finally:
-                await client.close()
         if not sources or time.monotonic() > deadline:
             reasons = "; ".join(problems) or "no device is known that may have it"
             raise DeviceLostError(device, f"no device gave the manifest of the model: {reasons}")

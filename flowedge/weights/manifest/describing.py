@@ -13,7 +13,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.weight_file import DTYPES, WeightFile, WeightSlice
 from flowedge.storage.digest import digest_of, hash_range, is_digest
-from flowedge.weights.manifest.file_range import FileRange, FileState
+from flowedge.storage.file_range import FileRange, FileState
 from flowedge.weights.manifest.manifest import FILE_NAMES, FileEntry, Manifest, TensorEntry
 
 KNOWN = "known"  # below the cache's root: the hashes of files that were read before

@@ -135,3 +135,36 @@ def _check_unique(entries: Sequence[FileEntry | TensorEntry]) -> None:
     for entry in entries:
         if sizes.setdefault(entry.sha256, entry.bytes) != entry.bytes:
             raise ProtocolError(f"the manifest gives two sizes for {entry.sha256}")
+
+
+@dataclass(frozen=True)
+class QuantisedEntry:
+    """A file of a QuantCache: the digest of its key, its bytes, and their SHA-256."""
+
+    key: document.Digest
+    bytes: Annotated[int, Field(ge=0, le=document.MAX_OBJECT_BYTES)]
+    sha256: document.Digest
+
+
+@dataclass(frozen=True)
+class QuantisedList:
+    """The quantised weights of one model, in one quantisation and dtype."""
+
+    entries: tuple[QuantisedEntry, ...]
+
+    @cached_property
+    def content(self) -> bytes:
+        """The JSON that is stored and sent."""
+        return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
+
+    @cached_property
+    def id(self) -> str:
+        return digest_of(self.content)
+
+
+_ENTRIES = TypeAdapter(Annotated[tuple[QuantisedEntry, ...], Field(max_length=document.MAX_ENTRIES)])
+
+
+def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
+    """The list in received bytes, checked by `document.parse`."""
+    return QuantisedList(document.parse(data, expected_id, "list of quantised weights", _ENTRIES))
