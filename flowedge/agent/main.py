@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.device_id import DeviceId
-from flowedge.agent.device_info import device_name
+from flowedge.agent.device_info import DeviceId, device_name
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.operations import Operations, Signals

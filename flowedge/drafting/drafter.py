@@ -1,4 +1,4 @@
-"""The interface of a drafter, which proposes the tokens of a draft tree."""
+"""The interface of a drafter, which proposes the tokens of a draft tree, and its sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading of the drafters that a list of names stands for. Imports torch and transformers."""
+"""Loading of the drafters that a list of names stands for; their memory. Imports torch and transformers."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from flowedge.models.layers.taps import Taps, eagle3_taps
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,11 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return NGramDrafter()
     directory = drafter_directory(source)
     kind = kind_of(directory)
-    return _load_lm(directory, target) if kind == "lm" else _load_head(directory, kind, target, recalls)
+    if kind != "lm":
+        return _load_head(directory, kind, target, recalls)
+    checkpoint = Checkpoint(directory)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
+    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
@@ -168,12 +173,6 @@ def check_width(head: DraftHead, config: Any, directory: Path) -> None:
         )
 
 
-def _load_lm(directory: Path, target: TargetModel) -> LMDrafter:
-    checkpoint = Checkpoint(directory)
-    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
-    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
-
-
 def tokenizer_of(checkpoint: Checkpoint) -> Any:
     """A small model's tokenizer; that of the bundled small model lies beside the bundled target."""
     bundled = checkpoint.directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL]
@@ -202,9 +201,6 @@ def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "
 
 def _shown(vocabulary: dict[int, str], id_: int) -> str:
     return repr(vocabulary[id_]) if id_ in vocabulary else "missing"
-
-
-STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
@@ -23,26 +24,45 @@ from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol.wire import FrameError
 
 _log = logging.getLogger(__name__)
+MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
 
+@dataclass(frozen=True)
 class SessionLog:
-    """The log of one stage of one pipeline."""
+    """The log lines of one stage of one pipeline about its sessions."""
 
-    def __init__(self, device: str, pipeline: str) -> None:
-        self._device = device
-        self._pipeline = pipeline
+    device: str
+    pipeline: str
 
     def sending(self, message: Message) -> None:
         """Log a message that is handed to the in-band link, if it begins or ends a session."""
         match message:
             case Open():
-                self._opened(message)
+                fields = about(
+                    event="session_opened",
+                    pipeline=self.pipeline,
+                    session=message.session,
+                    cache_rows=message.capacity,
+                )
+                _log.info("a session was opened", extra=fields)
             case Close():
-                self._closed(message)
-            case Fault() if message.device == self._device:
+                own = message.reports[-1]
+                fields = about(
+                    event="session_closed",
+                    pipeline=self.pipeline,
+                    session=message.session,
+                    reason="the draft node closed it",
+                    segments=own.segments,
+                    rows_computed=own.rows_computed,
+                    rows_trimmed=own.rows_trimmed,
+                    bytes=own.bytes_sent,
+                    busy_s=own.busy_s,
+                )
+                _log.info("a session has ended", extra=fields)
+            case Fault() if message.device == self.device:
                 fields = about(
                     event="session_failed",
-                    pipeline=self._pipeline,
+                    pipeline=self.pipeline,
                     session=message.session,
                     code=message.code,
                     reason=message.reason,
@@ -52,35 +72,8 @@ class SessionLog:
     def dropped(self, sessions: Iterable[str], reason: str) -> None:
         """Log the end of sessions that were open when the pipeline ended."""
         for session in sessions:
-            fields = about(event="session_closed", pipeline=self._pipeline, session=session, reason=reason)
+            fields = about(event="session_closed", pipeline=self.pipeline, session=session, reason=reason)
             _log.warning("a session has ended", extra=fields)
-
-    def _opened(self, message: Open) -> None:
-        fields = about(
-            event="session_opened",
-            pipeline=self._pipeline,
-            session=message.session,
-            cache_rows=message.capacity,
-        )
-        _log.info("a session was opened", extra=fields)
-
-    def _closed(self, message: Close) -> None:
-        own = message.reports[-1]
-        fields = about(
-            event="session_closed",
-            pipeline=self._pipeline,
-            session=message.session,
-            reason="the draft node closed it",
-            segments=own.segments,
-            rows_computed=own.rows_computed,
-            rows_trimmed=own.rows_trimmed,
-            bytes=own.bytes_sent,
-            busy_s=own.busy_s,
-        )
-        _log.info("a session has ended", extra=fields)
-
-
-MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
 
 class LiveStage(LiveDriver[StageJob, Payload]):

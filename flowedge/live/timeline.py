@@ -14,6 +14,8 @@ from flowedge.v1 import agent_pb2 as pb
 
 MAX_EVENTS = 20_000  # of all sessions together
 MAX_SESSIONS = 64
+_CODES: dict[str, int] = {kind: pb.Activity.Value(f"ACTIVITY_{kind.upper()}") for kind in ACTIVITIES}
+_KINDS = {code: kind for kind, code in _CODES.items()}
 
 
 class TimelineEvent(NamedTuple):
@@ -77,10 +79,6 @@ class Timeline:
                 known.dropped += 1
                 self._held -= 1
                 return
-
-
-_CODES: dict[str, int] = {kind: pb.Activity.Value(f"ACTIVITY_{kind.upper()}") for kind in ACTIVITIES}
-_KINDS = {code: kind for kind, code in _CODES.items()}
 
 
 def encode(events: Sequence[TimelineEvent], dropped: int) -> pb.TimelineReply:

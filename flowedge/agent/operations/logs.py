@@ -16,6 +16,8 @@ from flowedge.agent.config.agent_config import LogSettings
 from flowedge.core.log_fields import ATTRIBUTE
 
 _log = logging.getLogger(__name__)
+# Of syslog, as sd-daemon(3) has them.
+_PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 
 
 def set_up_logs(settings: LogSettings, device: str) -> None:
@@ -54,10 +56,6 @@ def log_failure(text: str) -> Callable[[asyncio.Task[None]], None]:
             _log.error(text, exc_info=task.exception())
 
     return log
-
-
-# Of syslog, as sd-daemon(3) has them.
-_PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 
 
 class JsonFormatter(logging.Formatter):

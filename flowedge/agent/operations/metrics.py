@@ -1,4 +1,4 @@
-"""The counters and histograms of an agent for Prometheus; docs/metrics.md lists them."""
+"""The metrics of an agent for Prometheus, counted or read when it asks; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 TTFT_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": "wasted"}
+_INFOS = {
+    "flowedge_agent": "The device and what it runs.",
+    "flowedge_role": "The role that the device has.",
+}
 
 
 class AgentMetrics(LiveObserver):
@@ -120,10 +124,6 @@ class AgentMetrics(LiveObserver):
             self._itl.observe(0.0)
 
 
-_INFOS = {
-    "flowedge_agent": "The device and what it runs.",
-    "flowedge_role": "The role that the device has.",
-}
 _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_draining": ("1 while the agent is being stopped.", ()),
     "flowedge_lane_overdue_seconds": ("By how much a computation is beyond its limit.", ()),

@@ -28,6 +28,9 @@ from flowedge.weights.service import WeightsService
 if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
 
+T = TypeVar("T")
+STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
+
 
 @dataclass(frozen=True)
 class Instruments:
@@ -40,10 +43,6 @@ class Instruments:
 
     make_timing: Callable[[ComputeThread], WorkTiming] = RealTime
     express_fault: ExpressFault | None = None
-
-
-T = TypeVar("T")
-STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
 
 
 @dataclass

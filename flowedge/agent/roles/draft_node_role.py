@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, ReportProgress, release_stages
@@ -152,16 +153,14 @@ class DraftNodeRole(PipelineRole):
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
         self._routes = routes
-        running = PipelineSetup(self.pipeline, agent.info.address_for, weights, report).start(routes)
-        try:
+        setup = PipelineSetup(self.pipeline, agent.info.address_for, weights, report)
+        async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models = await agent.run(lambda: side.load_draft_models(target.checkpoint, request))
             self._models, self._executor = models, models.executor
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            await running.wait()
-        finally:
-            await running.cancel()
+            await asyncio.gather(*others)
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, self._open_link)
 

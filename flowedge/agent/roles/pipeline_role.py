@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.live.live_driver import LiveDriver
@@ -14,12 +14,7 @@ from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
-
-
-class LoadedExecutor(Protocol):
-    """An executor whose weights `close` frees."""
-
-    def close(self) -> None: ...
+    from flowedge.engine.executors import BlockExecutor, HeadExecutor
 
 
 class PipelineRole(ABC):
@@ -37,7 +32,7 @@ class PipelineRole(ABC):
         self.cache_budget = 0
         self._agent = agent
         self._live = None
-        self._executor: LoadedExecutor | None = None
+        self._executor: BlockExecutor | HeadExecutor | None = None
         self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
         self._loaded = False
         self._stopped = False

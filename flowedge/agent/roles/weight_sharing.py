@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 
 REPORT_S = 2.0  # between two reports on the progress of hashing
+LOOK_S = 1.0
+MOST = 16  # neighbours; more are left out
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,6 @@ class WeightSharing:
             if known.manifest.id == model:
                 return known.name, known.manifest
         raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")
-
-
-LOOK_S = 1.0
-MOST = 16  # neighbours; more are left out
-
-_log = logging.getLogger(__name__)
 
 
 async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:

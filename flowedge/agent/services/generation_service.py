@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 256
+AUTOREGRESSIVE = "autoregressive"
+DEFAULT_NOISE = "shared"
 
 
 class RequestLog:
@@ -92,12 +96,6 @@ class RequestLog:
                 seconds=time.monotonic() - self._arrived,
             )
             _log.log(level, "a session has ended", extra=fields)
-
-
-MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 256
-AUTOREGRESSIVE = "autoregressive"
-DEFAULT_NOISE = "shared"
 
 
 class GenerationService(rpc.GenerationServicer):

@@ -24,6 +24,17 @@ def layer_prefix(index: int) -> str:
     return f"model.layers.{index}."
 
 
+@functools.cache
+def _class(module: str, kind: str, name: str) -> Any:
+    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
+    return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
+
+
+def _modeling(suffix: str) -> property:
+    """A property of a family: its class in transformers whose name ends so."""
+    return property(lambda family: _class(family.module, "modeling", f"{family.prefix}{suffix}"))
+
+
 @dataclass(frozen=True)
 class Family:
     """A model family: the names of its transformers classes, and its computations outside of the layers.
@@ -53,37 +64,16 @@ class Family:
     def config(self) -> Any:
         return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
 
-    @property
-    def decoder_layer(self) -> Any:
-        """(config, layer_index) -> module."""
-        return _class(self.module, "modeling", f"{self.prefix}DecoderLayer")
-
-    @property
-    def norm(self) -> Any:
-        """(hidden_size, eps) -> module."""
-        return _class(self.module, "modeling", f"{self.prefix}RMSNorm")
-
-    @property
-    def rotary(self) -> Any:
-        """(config) -> module that returns (cos, sin) of positions."""
-        return _class(self.module, "modeling", f"{self.prefix}RotaryEmbedding")
-
-    @property
-    def causal_lm(self) -> Any:
-        """The class of the whole model, which the reference runs."""
-        return _class(self.module, "modeling", f"{self.prefix}ForCausalLM")
+    decoder_layer = _modeling("DecoderLayer")  # (config, layer_index) -> module
+    norm = _modeling("RMSNorm")  # (hidden_size, eps) -> module
+    rotary = _modeling("RotaryEmbedding")  # (config) -> module that returns (cos, sin) of positions
+    causal_lm = _modeling("ForCausalLM")  # the class of the whole model, which the reference runs
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""
         for pattern, replacement in self.renames:
             stored = re.sub(pattern, replacement, stored)
         return stored
-
-
-@functools.cache
-def _class(module: str, kind: str, name: str) -> Any:
-    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
-    return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
 
 
 def _root_of_width(config: Any, dtype: torch.dtype) -> float:

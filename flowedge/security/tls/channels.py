@@ -1,4 +1,7 @@
-"""gRPC channels: in mutual TLS with credentials, in plaintext only where that is allowed."""
+"""gRPC channels: in mutual TLS with credentials, in plaintext only where that is allowed.
+
+Programs use a connection for weeks: it opens a new channel once certificates have been renewed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from flowedge.security.process import Security, security_for
 from flowedge.security.tls.peer_verification import VerifiedPeer, verify_peer, verify_peer_async
 
 Options = Sequence[tuple[str, Any]]
+_MAX_CHANNELS = 2  # calls on the previous channel may still be running
+_RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time
 
 
 async def open_channel(
@@ -73,10 +78,6 @@ def tls_for(peer: VerifiedPeer) -> grpc.ChannelCredentials:
 def options_for(peer: VerifiedPeer, options: Options) -> list[tuple[str, Any]]:
     """Channel options that demand the very certificate that was verified."""
     return [*options, ("grpc.ssl_target_name_override", peer.holder.dns_name)]
-
-
-_MAX_CHANNELS = 2  # calls on the previous channel may still be running
-_RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time
 
 
 @dataclass(eq=False)

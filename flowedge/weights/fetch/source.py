@@ -1,4 +1,7 @@
-"""A device that objects are fetched from."""
+"""A device that objects are fetched from, and which object to fetch next from which device.
+
+The choice is a pure function of what is known about all devices.
+"""
 
 from __future__ import annotations
 

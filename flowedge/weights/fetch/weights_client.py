@@ -1,4 +1,4 @@
-"""Calling the Weights service of another device."""
+"""Calling the Weights service of another device, and fetching a document from the first that gives it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+T = TypeVar("T")
+RETRY_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 class WeightsClient:
@@ -113,12 +116,6 @@ class WeightsClient:
             raise from_status(error, self.address) from error
         except DeadlineError as error:
             raise FlowEdgeError(f"{self.address}: {error}") from error
-
-
-T = TypeVar("T")
-RETRY_S = 0.5
-
-_log = logging.getLogger(__name__)
 
 
 async def fetch_document(

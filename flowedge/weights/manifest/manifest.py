@@ -1,4 +1,4 @@
-"""The manifest of a model: its files and tensors, each with its SHA-256."""
+"""The manifest of a model, its files and tensors each with its SHA-256, and the list of quantised weights."""
 
 from __future__ import annotations
 
