@@ -119,7 +119,7 @@ class DeviceInfo:
 
     @classmethod
     def of(cls, config: AgentConfig, port: int, device_id: str | None = None) -> DeviceInfo:
-        """Return the identity of this device; without an id (see device_id.py) it gets a new one."""
+        """Return the identity of this device; without an id (see DeviceId) it gets a new one."""
         return cls(
             device_id or uuid.uuid4().hex[:16],
             device_name(config),

@@ -15,6 +15,7 @@ from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import ExpressFault
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
@@ -106,6 +107,21 @@ class Agent:
         """Run a function in the compute thread within the time for loading; see ComputeThread.run."""
         result, _ = await self.compute.run(function, self.config.deadlines.load_s)
         return result
+
+    async def open_link(
+        self, pipeline: str, address: str, kind: LinkKind, events: LinkEvents, route: int = 0
+    ) -> OutLink:
+        """Open a link of a pipeline; see OutLink.open."""
+        return await OutLink.open(
+            address,
+            kind,
+            pipeline=pipeline,
+            device=self.name,
+            events=events,
+            settings=self.config.link,
+            route=route,
+            observer=self.observer,
+        )
 
     async def compute_side(self) -> ComputeSide:
         """Return the side that computes. The first call imports torch, in the compute thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, ReportProgress, release_stages
@@ -33,7 +34,8 @@ class DraftNodeRole(PipelineRole):
 
     def __init__(self, agent: Agent, request: pb.DraftNodeRole, taps: Taps | None = None) -> None:
         """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for."""
-        super().__init__(agent, request.pipeline)
+        super().__init__(agent.name, agent.compute, request.pipeline)
+        self._agent = agent
         self._request = request
         self._taps = taps
         self._routes: list[PlannedRoute] = []
@@ -162,7 +164,7 @@ class DraftNodeRole(PipelineRole):
             self._live = self._make_live(models)
             await asyncio.gather(*others)
         addresses = [[stage.address for stage in route.stages] for route in routes]
-        await self._live.connect(addresses, self._open_link)
+        await self._live.connect(addresses, partial(agent.open_link, self.pipeline))
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]

@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
-    from flowedge.agent.roles.agent import Agent
     from flowedge.engine.executors import BlockExecutor, HeadExecutor
 
 
@@ -27,10 +26,11 @@ class PipelineRole(ABC):
 
     _live: LiveDriver[Any, Any] | None
 
-    def __init__(self, agent: Agent, pipeline: str) -> None:
+    def __init__(self, device: str, compute: ComputeThread, pipeline: str) -> None:
         self.pipeline = pipeline
         self.cache_budget = 0
-        self._agent = agent
+        self._device = device
+        self._compute = compute
         self._live = None
         self._executor: BlockExecutor | HeadExecutor | None = None
         self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
@@ -74,7 +74,7 @@ class PipelineRole(ABC):
     def streams(self) -> LiveDriver[Any, Any]:
         """Return the owner of the pipeline's streams. Raises DeviceError while the role is being loaded."""
         if self._live is None:
-            raise DeviceError(self._agent.name, "it is still loading")
+            raise DeviceError(self._device, "it is still loading")
         return self._live
 
     def timeline(self) -> Timeline:
@@ -96,22 +96,10 @@ class PipelineRole(ABC):
                 await live.stop(reason)
         finally:
             if executor is not None:
-                self._agent.compute.run_later(executor.close)
+                self._compute.run_later(executor.close)
             if opened is not None:
                 opened.release()
 
-    async def _open_link(self, address: str, kind: LinkKind, events: LinkEvents, route: int = 0) -> OutLink:
-        return await OutLink.open(
-            address,
-            kind,
-            pipeline=self.pipeline,
-            device=self._agent.name,
-            events=events,
-            settings=self._agent.config.link,
-            route=route,
-            observer=self._agent.observer,
-        )
-
     def _check_not_stopped(self) -> None:
         if self._stopped:
-            raise DeviceError(self._agent.name, "the role was given up while it was being loaded")
+            raise DeviceError(self._device, "the role was given up while it was being loaded")

@@ -32,7 +32,8 @@ class StageRole(PipelineRole):
     _executor: BlockExecutor | None
 
     def __init__(self, agent: Agent, request: pb.StageRole) -> None:
-        super().__init__(agent, request.pipeline)
+        super().__init__(agent.name, agent.compute, request.pipeline)
+        self._agent = agent
         self._request = request
         self._ready_at = 0.0
 
@@ -108,7 +109,9 @@ class StageRole(PipelineRole):
         while True:
             self._check_not_stopped()
             try:
-                return await self._open_link(request.downstream, LinkKind.IN_BAND, events, request.route)
+                return await agent.open_link(
+                    self.pipeline, request.downstream, LinkKind.IN_BAND, events, request.route
+                )
             except FlowEdgeError:
                 if time.monotonic() > deadline:
                     raise
