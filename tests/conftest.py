@@ -1,22 +1,22 @@
-"""What all tests share: one cluster of real processes, and a check that none is left behind."""
+"""What all tests share: agents, directories, and a check that no process is left behind."""
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent, LocalCluster, agent_command
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.models.libraries import import_libraries
-from tests.scheduling import Units, slow_first
+from tests.support.processes import AgentProcess, agents, left_behind
+from tests.support.scheduling import Units, shared, slow_first
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Tests are about to be imported; a process that only deals them out does not get here."""
+    """Import torch before the tests do; a process that only deals tests out does not get here."""
     if isinstance(collector, pytest.Session):
         import_libraries()
 
@@ -28,47 +28,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
-    """Marks of groups would be the usual way, but pytest 9.2 and pytest-xdist 3.8 ignore them together."""
+    """Deal tests out by `unit_of`; pytest-xdist 3.8 ignores its own marks of groups under pytest 9.2."""
     config.option.loadscopereorder = False
     return Units(config, log)
 
 
-@pytest.fixture(scope="session")
-def cluster4(processes_end: None) -> Iterator[str]:
-    """The draft node's address of the bundled pair over 4 stages, each a real process.
+def names_of_agents(count: int) -> list[str]:
+    """Return names for a draft node and stages, unlike those of all other clusters on the network."""
+    token = uuid.uuid4().hex[:6]
+    return [f"test-{token}-d0", *(f"test-{token}-v{place}" for place in range(1, count))]
 
-    It is started once and reused: name files that use it in scheduling.SHARING.
-    """
-    with LocalCluster(4, name="test") as cluster:
-        addresses = [agent.address for agent in cluster.agents]
+
+@pytest.fixture(scope="session", params=shared("cluster4"))
+def cluster4(processes_end: None) -> Iterator[str]:
+    """The address of the draft node of the bundled models over 4 stages, each a real process."""
+    with agents(names_of_agents(5), advertise=True) as cluster:
+        addresses = [agent.address for agent in cluster]
         assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
         yield addresses[0]
 
 
-@pytest.fixture(scope="session")
-def agents9(processes_end: None) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="session", params=shared("agents9"))
+def agents9(processes_end: None) -> Iterator[list[AgentProcess]]:
     """Nine agents, each a real process, whose logs are JSON; see `idle_agents`."""
-
-    def command(place: int, name: str) -> list[str]:
-        return [*agent_command(place, name), "--log-format", "json"]
-
-    with LocalCluster(8, name="test", command=command) as cluster:
+    with agents(names_of_agents(9), "--log-format", "json", advertise=True) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def idle_agents(agents9: LocalCluster) -> Iterator[list[LocalAgent]]:
-    """Nine idle agents, for a test to make pipelines of; they are idle again after it.
-
-    A test need not wait for processes to start and to import torch: name its file in scheduling.SHARING.
-    """
-    yield agents9.agents
-    release([agent.address for agent in agents9.agents], "")
+def idle_agents(agents9: list[AgentProcess]) -> Iterator[list[AgentProcess]]:
+    """Nine idle agents, for a test to make pipelines of; they are idle again after it."""
+    yield agents9
+    release([agent.address for agent in agents9], "")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents inherit them, so that nothing is kept in the user's own cache and state."""
+    """Directories for cache and state, which agents inherit: no test writes to those of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "FLOWEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setitem(os.environ, "FLOWEDGE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
@@ -77,11 +73,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def processes_end() -> Iterator[None]:
-    """No test leaves an agent behind."""
+    """Check that no test leaves a process behind."""
     yield
-    left = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and "flowedge.cli.main" in child.cmdline()
-    ]
-    assert not left, f"agents were left running: {left}"
+    assert not left_behind(), "processes were left running"

@@ -38,6 +38,8 @@ _STATUS = {
     DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+# What gRPC reports when a device that wants TLS closes a plaintext connection; which of them is a race.
+_CLOSED = ("Socket closed", "Connection reset by peer")
 _TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join TOKEN)"
 
 
@@ -60,7 +62,7 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
     details = (call.details() if call is not None else None) or str(error)
     match code:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
-            hint = _TLS_HINT if "Socket closed" in details else ""
+            hint = _TLS_HINT if any(closed in details for closed in _CLOSED) else ""
             return DeviceLostError(peer, f"the connection failed: {details}{hint}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineError(f"device {peer} did not answer in time")

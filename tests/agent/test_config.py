@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 
 from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
 from flowedge.agent.config.loading import EffectiveConfig, load_config
@@ -24,6 +24,11 @@ from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.link_settings import LinkSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 WRITE = "python -m flowedge.agent.config.rendering"
@@ -87,6 +92,7 @@ def test_without_any_the_defaults_are_those_of_the_runtime(tmp_path: Path) -> No
         ("[agent]\nthreads = true\n", ":2:1", "integer"),
         ("agent.threads = 0\n", ":1:7", "greater than or equal to 1"),
         ('[agent]\nhost = "board"\n', ":2:1", "give an IP address"),
+        ('[pipeline]\ndrafter = ["a", "a"]\n', ":2:1", "the drafter a is not joined with itself"),
         ("[cache]\ngib = nan\n", ":2:1", "finite"),
         ("[deadlines]\nsilence_s = 0.5\n", ":1:2", "longer than heartbeat_s"),
         ("[agent]\nport = = 1\n", ":2:8", "nvalid value"),
@@ -155,10 +161,10 @@ def test_print_config_gives_a_file_that_means_the_same(
 def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
     text = (ROOT / EXAMPLE_FILE).read_text(encoding="utf-8")
     assert text == example_toml(), WRITE
-    assert {key for table in tomli.loads(text).values() for key in table} == set()
+    assert {key for table in tomllib.loads(text).values() for key in table} == set()
     found = re.findall(r"^# .+\n#(\w+) = .", text, re.MULTILINE)
     assert found == [key for model in SECTIONS.values() for key in model.model_fields]
-    given = AgentConfig.model_validate(tomli.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
+    given = AgentConfig.model_validate(tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
     for section, model in SECTIONS.items():
         for key, field in model.model_fields.items():
             assert getattr(getattr(given, section), key) == example_value(field)
@@ -176,6 +182,22 @@ def test_lists_and_paths_are_written_too() -> None:
     assert toml_value(("a", Path("/b"), True, 1, 2.5)) == '["a", "/b", true, 1, 2.5]'
     with pytest.raises(TypeError, match="dict"):
         toml_value({})
+
+
+def test_drafters_are_a_name_or_a_list_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drafters() -> tuple[str, ...]:
+        return load(path).config.pipeline.drafters
+
+    path = write(tmp_path, "")
+    assert drafters() == ("bundled",)
+    path = write(tmp_path, '[pipeline]\ndrafter = "none"\n')
+    assert drafters() == ()
+    path = write(tmp_path, '[pipeline]\ndrafter = ["bundled", "ngram"]\n')
+    assert drafters() == ("bundled", "ngram")
+    monkeypatch.setenv("FLOWEDGE_PIPELINE__DRAFTER", "ngram")
+    assert drafters() == ("ngram",)
+    monkeypatch.setenv("FLOWEDGE_PIPELINE__DRAFTER", '["a", "b"]')
+    assert drafters() == ("a", "b")
 
 
 def test_discovery_is_configured_for_agents_and_for_commands(

@@ -21,7 +21,7 @@ from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
-from tests.agent.processes import AgentProcess, agents, become_pipeline
+from tests.support.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [
     pytest.mark.slow,

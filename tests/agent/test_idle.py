@@ -11,21 +11,21 @@ from pathlib import Path
 
 from flowedge.agent import main
 from flowedge.discovery.discovery import discover
-from tests.agent.processes import agents
+from tests.support.processes import agents
 
 MEGABYTE = 10**6
 
 
 def test_idle_agent_is_small_and_serves_soon() -> None:
     name = f"idle-{uuid.uuid4().hex[:8]}"
-    with agents([name], advertise=True) as (agent,):
+    with agents([name], advertise=True, fresh=True) as (agent,):
         found = asyncio.run(discover(10.0, want=[name]))
         assert [(device.name, device.address) for device in found] == [(name, agent.address)]
         device = agent.describe()
         assert (device.name, device.role, device.weight_bytes) == (name, "", 0)
         assert device.memory_total > device.memory_available > 0
         assert agent.resident_bytes() < 120 * MEGABYTE
-        print(f"served after {agent.started_s:.2f} s with {agent.resident_bytes() / MEGABYTE:.0f} MB")
+        print(f"an idle agent holds {agent.resident_bytes() / MEGABYTE:.0f} MB")
 
 
 IDLE = """

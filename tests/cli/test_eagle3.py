@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.support.processes import AgentProcess
 
 
 @pytest.mark.slow
 def test_generate_with_the_check(
-    idle_agents: list[LocalAgent], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, head = tmp_path / "model", tmp_path / "head"
     save_small_lm(model, num_hidden_layers=8)

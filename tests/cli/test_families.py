@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
 from tests.models.checkpoint.test_tokenizer import byte_level
 from tests.models.tiny_families import make_tiny
+from tests.support.processes import AgentProcess
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemma3", "qwen3_moe"])
 def test_generate_with_the_check(
-    idle_agents: list[LocalAgent], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     make_tiny(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)

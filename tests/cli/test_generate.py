@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli import check
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
+from tests.support.processes import AgentProcess
 
 PROMPT = "Tell me a story about a lamp."
 
@@ -141,7 +141,7 @@ def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_lookup_drafts_without_weights(
-    idle_agents: list[LocalAgent], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.json"
     options = ["--drafter", "ngram", "--max-new-tokens", "48", "--check", "--json", str(out)]
@@ -155,7 +155,7 @@ def test_lookup_drafts_without_weights(
 
 @pytest.mark.slow
 def test_joined_drafters_reach_the_draft_node(
-    idle_agents: list[LocalAgent], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.json"
     peers = ",".join(agent.address for agent in idle_agents[:2])
@@ -181,7 +181,7 @@ def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: 
 
 @pytest.mark.slow
 def test_a_pipeline_is_freed_before_it_is_made_anew(
-    idle_agents: list[LocalAgent], capsys: pytest.CaptureFixture[str]
+    idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (agent.address for agent in idle_agents[:2])
     assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)

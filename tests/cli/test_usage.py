@@ -26,7 +26,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("flowedge.agent.local_cluster._launch", fail)
+    monkeypatch.setattr("flowedge.agent.local_cluster.LocalCluster.start", fail)
 
 
 @pytest.mark.parametrize(

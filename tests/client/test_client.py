@@ -97,10 +97,8 @@ def test_a_silent_node_is_lost_and_named() -> None:
     with serving(silent) as (_, address), Client(address, silence_s=0.4) as client:
         generation = client.generate("Hi")
         assert next(generation).text == "Hel"
-        began = time.monotonic()
         with pytest.raises(DeviceLostError, match="no sign of life") as caught:
             next(generation)
-        assert time.monotonic() - began < 2
     assert caught.value.device == address
 
 
@@ -114,11 +112,12 @@ def test_a_silent_node_is_lost_for_the_async_client_too() -> None:
 
 
 def test_signs_of_life_keep_a_slow_node_but_not_beyond_the_deadline() -> None:
-    with serving(alive) as (_, address), Client(address, silence_s=0.5) as client:
-        began = time.monotonic()
-        with pytest.raises(DeadlineError):
-            client.generate("Hi", timeout_s=1.5).result()
-        assert 1.0 < time.monotonic() - began < 4
+    with (
+        serving(alive) as (_, address),
+        Client(address, silence_s=1.0) as client,
+        pytest.raises(DeadlineError),  # a node that gives no sign of life would be lost before
+    ):
+        client.generate("Hi", timeout_s=2.0).result()
 
 
 def test_nobody_there() -> None:

@@ -1,87 +1,61 @@
-"""Processes on hosts that are network namespaces, for tests; none is left behind."""
+"""Processes on hosts that are network namespaces, for tests."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flowedge.version import PROTOCOL_VERSION
 from flowedge_testbed.paced.namespaces import Namespaces
+from tests.support.processes import AgentProcess, FlowEdgeProcess, running
 
 DEADLINE_S = 120.0
-CLI = [sys.executable, "-m", "flowedge.cli.main"]
-AGENT = (
-    "import sys; from flowedge.agent.main import serve; "
-    "from flowedge.agent.config.agent_config import AgentConfig; "
-    "from flowedge.agent.config.agent_config import DeviceSettings; "
-    "from flowedge.discovery.settings import DiscoverySettings; "
-    "from flowedge.security.settings import SecuritySettings; "
-    "serve(AgentConfig(agent=DeviceSettings(host='0.0.0.0', name=sys.argv[1], port=int(sys.argv[2])), "
-    "security=SecuritySettings(insecure=True), discovery=DiscoverySettings(ttl_s=2)))"
-)
 
 
 @contextmanager
-def running(network: Namespaces, host: int, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of a host; it is gone when the context ends."""
-    process = subprocess.Popen(
-        network.enter(host, command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def process(network: Namespaces, host: int, *arguments: str, **launch: Any) -> Iterator[FlowEdgeProcess]:
+    """A process of a host; it is killed when the context ends."""
+    made = FlowEdgeProcess(*arguments, enter=partial(network.enter, host), **launch)
+    made.start()
     try:
-        yield process
+        yield made
     finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
-
-
-def line(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -> str:
-    """The next line of a process that is wanted; others are skipped."""
-    assert process.stdout is not None
-    found: list[str] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        for text in process.stdout:
-            found.append(text)
-            if wanted(text):
-                return
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(DEADLINE_S)
-    assert found and wanted(found[-1]), f"it did not come; there were {found}"
-    return found[-1]
+        made.kill()
+        made.remove()
 
 
 @contextmanager
-def agent(
-    network: Namespaces, host: int, name: str, state: Path, port: int = 0
-) -> Iterator[subprocess.Popen[str]]:
+def agent(network: Namespaces, host: int, name: str, state: Path, port: int = 0) -> Iterator[AgentProcess]:
     """A real agent on every network of a host."""
-    command = ["env", f"FLOWEDGE_STATE_DIR={state}", sys.executable, "-c", AGENT, name, str(port)]
-    with running(network, host, *command) as process:
-        line(process, lambda text: "listening on" in text)
-        yield process
+    made = AgentProcess(
+        name,
+        *("--host", "0.0.0.0", "--insecure"),
+        port=port,
+        settings={"discovery": {"ttl_s": 2}},
+        environment={"FLOWEDGE_STATE_DIR": str(state)},
+        enter=partial(network.enter, host),
+    )
+    with running(made):
+        yield made
 
 
 @contextmanager
 def advertised(network: Namespaces, host: int, device_id: str, name: str) -> Iterator[None]:
     """An announcement with no agent behind it."""
-    command = [sys.executable, "-m", "tests.discovery.advertise", device_id, name, "0.0.0.0:5001"]
-    with running(network, host, *command, str(PROTOCOL_VERSION), "2") as process:
-        line(process, lambda text: text == "advertised\n")
+    program = [sys.executable, "-m", "tests.discovery.advertise"]
+    arguments = [device_id, name, "0.0.0.0:5001", str(PROTOCOL_VERSION), "2"]
+    with process(network, host, *arguments, command=program) as announcer:
+        announcer.line("advertised")
         yield
 
 
 def run(network: Namespaces, host: int, *command: str) -> str:
+    """Run a command on a host and return its output."""
     done = subprocess.run(
         network.enter(host, command), capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from flowedge_testbed.paced.namespaces import Namespaces, why_not
-from tests.discovery.hosts import CLI, DEADLINE_S, advertised, agent, line, run, running
+from tests.discovery.hosts import DEADLINE_S, advertised, agent, process, run
+from tests.support.processes import CLI
 
 pytestmark = pytest.mark.skipif(
     why_not() is not None, reason=f"DISCOVERY BETWEEN HOSTS IS NOT TESTED: {why_not()}"
@@ -58,15 +59,15 @@ def test_an_agent_on_several_interfaces_is_shown_once_at_the_address_that_answer
 def test_an_agent_that_is_killed_is_stale_and_then_gone_and_keeps_its_id(
     network: Namespaces, tmp_path: Path
 ) -> None:
-    with running(network, 1, *CLI, "devices", "--watch", "--json", "--insecure") as watch:
-        with agent(network, 0, "kitchen", tmp_path) as process:
-            came = json.loads(line(watch, lambda text: text.startswith("{")))
-            process.kill()
-            changes = [json.loads(line(watch, lambda text: text.startswith("{"))) for _ in range(2)]
-        with agent(network, 0, "kitchen", tmp_path) as process:
-            again = json.loads(line(watch, lambda text: text.startswith("{")))
-            process.terminate()
-            left = json.loads(line(watch, lambda text: text.startswith("{")))
+    with process(network, 1, "devices", "--watch", "--json", "--insecure") as watch:
+        with agent(network, 0, "kitchen", tmp_path) as kitchen:
+            came = json.loads(watch.next_line("{"))
+            kitchen.kill()
+            changes = [json.loads(watch.next_line("{")) for _ in range(2)]
+        with agent(network, 0, "kitchen", tmp_path) as kitchen:
+            again = json.loads(watch.next_line("{"))
+            kitchen.request_stop()
+            left = json.loads(watch.next_line("{"))
     assert came["change"] == "came"
     assert [change["change"] for change in changes] == ["stale", "gone"]
     assert [again["change"], left["change"]] == ["came", "left"]

@@ -13,7 +13,8 @@ import pytest
 from flowedge.doctor.compute import try_libraries
 from flowedge.doctor.memory import disk_facts
 from flowedge_testbed.paced.namespaces import Namespaces, why_not
-from tests.discovery.hosts import CLI, DEADLINE_S, agent, run
+from tests.discovery.hosts import DEADLINE_S, agent, run
+from tests.support.processes import CLI
 
 between_hosts = pytest.mark.skipif(why_not() is not None, reason=f"THE DOCTOR IS NOT TESTED: {why_not()}")
 Pair = tuple[Namespaces, str]

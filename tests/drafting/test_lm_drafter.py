@@ -185,8 +185,8 @@ def test_a_token_the_model_does_not_have_ends_nothing(directory: Path) -> None:
 
 
 def test_memory_is_accounted_for(directory: Path, small_lm: Callable[..., Path]) -> None:
-    drafter = Setting(directory).drafter
-    config = drafter._block.config
+    setting = Setting(directory)
+    drafter, config = setting.drafter, setting.plain.config
     row = 2 * 2 * config.num_key_value_heads * config.head_dim * 4
     hidden_states = 101 * config.hidden_size * 4
     assert drafter.session_bytes(100) == row * (101 + SCRATCH_ROWS) + hidden_states

@@ -16,6 +16,7 @@ from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
+from tests.support.seams import draft_sessions, is_empty, stage_sessions
 
 
 class RandomCosts:
@@ -234,13 +235,13 @@ def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
 
 def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
     """What must hold after every event on a route, for every session that is open everywhere."""
-    for name, session in node._sessions.items():
+    for name, session in draft_sessions(node).items():
         if route not in session.routes:
-            assert all(name not in stage._sessions for stage in stages)
+            assert all(name not in stage_sessions(stage) for stage in stages)
             continue
         sequence = session.ledger(route).sequence
         for stage in stages:
-            held = stage._sessions.get(name)
+            held = stage_sessions(stage).get(name)
             if held is None or held.epoch != sequence.epoch:
                 continue
             tail = held.tail
@@ -251,7 +252,7 @@ def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
                 assert tail.parents.tolist() == sequence.parents[:draft].tolist()
                 assert tail.positions.tolist() == sequence.positions[:draft].tolist()
         for stage in stages:
-            held = stage._sessions.get(name)
+            held = stage_sessions(stage).get(name)
             if held is not None:
                 assert held.epoch <= sequence.epoch
                 assert held.fence <= held.epoch
@@ -260,9 +261,8 @@ def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
 
 def check_clean(node: DraftNode, stages: list[Stage], executors, head: ExactHead) -> None:
     """Nothing is left of any session."""
-    assert not node._sessions and not node._closing and not node._reports
+    assert is_empty(node)
     assert not head.open
     for stage, executor in zip(stages, executors, strict=True):
-        assert not stage._sessions and not stage._inbox and len(stage._outbox) == 0
-        assert not stage._closed, "a tombstone stays"
+        assert is_empty(stage), "a session, a message or a tombstone stays"
         assert not executor.caches

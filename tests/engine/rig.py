@@ -7,6 +7,7 @@ import numpy as np
 from flowedge.core.messages import CONTEXT, Close, Fault, Message, Open, Prune, Segment
 from flowedge.engine.stage import Stage, StageSpec
 from tests.engine.exact_model import ExactStage
+from tests.support.seams import is_empty
 
 VOCAB = 50
 
@@ -89,11 +90,8 @@ class Rig:
 
     def check_empty(self) -> None:
         """Nothing is left of any session."""
-        stage = self.stage
-        assert stage.num_sessions == 0
-        assert not stage._closed
-        assert not stage._inbox
-        assert len(stage._outbox) == 0
+        assert self.stage.num_sessions == 0
+        assert is_empty(self.stage)
         assert not self.executor.caches
 
 

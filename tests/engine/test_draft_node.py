@@ -28,6 +28,7 @@ from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, PlainModel, token_of
 from tests.engine.histories import NoText
 from tests.engine.rig import Rig
+from tests.support.seams import draft_sessions, is_empty, waits_for_thread
 
 VOCAB = 4
 SMALL = {
@@ -132,7 +133,7 @@ class Loop:
 
     def check_empty(self) -> None:
         assert self.node.num_sessions == 0
-        assert not self.node._reports
+        assert is_empty(self.node)
         assert not self.head.open
         assert self.node.next_job() is None
         assert self.node.next_outbound() is None
@@ -492,8 +493,8 @@ def test_verifying_goes_before_drafting():
     loop.start(request("other"))
     both = 0
     for _ in range(200):
-        waiting = [s for s in loop.node._sessions.values() if s._results]
-        growing = [s for s in loop.node._sessions.values() if s._growth is not None]
+        waits = [waits_for_thread(session) for session in draft_sessions(loop.node).values()]
+        waiting, growing = any(verify for verify, _ in waits), any(draft for _, draft in waits)
         before = len(loop.jobs)
         if not loop.turn(lambda m: [m]):
             break

@@ -12,6 +12,7 @@ from flowedge.engine.jobs import DropCache, Forward, OpenCache
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage_sessions import finish, opened
+from tests.support.seams import inbox, stage_sessions
 
 NUMBERS = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**40, -(2**40), 10**6]))
 ROWS = st.lists(st.one_of(st.integers(-2, 12), st.sampled_from([2**40, 10**6])), max_size=5)
@@ -86,8 +87,8 @@ class StrictStage(ExactStage):
 
 def probe(rig: Rig) -> None:
     """Whatever state the garbage has left the session in, have it compute a row that fits this state."""
-    held = rig.stage._sessions.get("s")
-    if held is None or rig.stage._inbox or held.epoch != held.fence:
+    held = stage_sessions(rig.stage).get("s")
+    if held is None or inbox(rig.stage) or held.epoch != held.fence:
         return
     first, context = held.tail.cached, held.tail.context
     if first < held.capacity:

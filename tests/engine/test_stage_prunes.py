@@ -8,6 +8,7 @@ import pytest
 from flowedge.core.messages import CONTEXT, Close, Open, Prune, Segment
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage_sessions import KEEP_5, draft, finish, opened, refused
+from tests.support.seams import inbox, stage_sessions
 
 
 def later(epoch: int, context: int) -> Prune:
@@ -74,7 +75,7 @@ def test_express_prunes_out_of_order_are_held_until_their_turn():
     assert rig.receive(KEEP_5, express=True) == [KEEP_5, second, third]
     for message in (KEEP_5, second, third):
         assert rig.receive(message) == []
-    held = rig.stage._sessions["s"]
+    held = stage_sessions(rig.stage)["s"]
     assert (held.epoch, held.fence, held.maps, held.held) == (3, 3, {}, {})
     finish(rig)
 
@@ -101,14 +102,14 @@ def test_maps_are_dropped_when_the_fence_has_passed():
     rig.receive(KEEP_5, express=True)
     second = prune(epoch=2, source_len=8, context=5, accepted=1, retained=[5, 6])
     rig.receive(second, express=True)
-    assert sorted(rig.stage._sessions["s"].maps) == [1, 2]
+    assert sorted(stage_sessions(rig.stage)["s"].maps) == [1, 2]
     # A segment that was sent before both: its rows go through both maps. 7 -> 6, 8 -> 7 -> gone.
     (sent,) = rig.receive(draft())
     assert (sent.epoch, sent.first_row, sent.num_rows, sent.parents.tolist()) == (2, 6, 1, [CONTEXT])
     rig.receive(KEEP_5)
-    assert sorted(rig.stage._sessions["s"].maps) == [2]
+    assert sorted(stage_sessions(rig.stage)["s"].maps) == [2]
     rig.receive(second)
-    assert rig.stage._sessions["s"].maps == {}
+    assert stage_sessions(rig.stage)["s"].maps == {}
     finish(rig)
 
 
@@ -119,12 +120,12 @@ def test_an_in_band_prune_acts_on_receipt_not_in_its_turn():
     rig.receive(prune(epoch=1, source_len=11, context=4, accepted=1, retained=[4, 6, 10]), compute=False)
     computing = rig.held[0]
     assert computing.dead, "no row of it lives: the computation is to be aborted"
-    (waiting,) = rig.stage._inbox
+    (waiting,) = inbox(rig.stage)
     assert (waiting.epoch, waiting.first_row, waiting.num_rows) == (1, 6, 1)
     empty, live = rig.release()
     assert (empty.number, empty.num_rows, empty.payload.shape) == (2, 0, (0, 1))
     assert (live.number, live.num_rows, live.parents.tolist()) == (3, 1, [5])
-    report = rig.stage._sessions["s"].report
+    report = stage_sessions(rig.stage)["s"].report
     assert (report.aborted, report.rows_trimmed) == (1, 1)
     finish(rig)
 
@@ -161,7 +162,7 @@ def test_a_result_that_waits_to_be_sent_is_trimmed_and_follows_the_prune():
     first, second = rig.take()
     assert isinstance(first, Prune)
     assert (second.epoch, second.first_row, second.num_rows) == (1, 6, 1)
-    assert rig.stage._sessions["s"].report.rows_wasted == 1
+    assert stage_sessions(rig.stage)["s"].report.rows_wasted == 1
     finish(rig)
 
 

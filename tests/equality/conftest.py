@@ -17,9 +17,10 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import ExpressDelay, TimedOutput, VirtualPipeline
 
 TEXT = (
@@ -52,9 +53,15 @@ class Pair:
             drafter=self.drafter,
             head=self.head,
             make_text=lambda: StreamDecoder(self.tokenizer),
-            quant=quant,
             express_fault=express_fault,
+            blocks=bundled_blocks(tuple(split), quant),
         )
+
+
+@cache
+def bundled_blocks(split: tuple[int, ...], quant: str = "none") -> list[LayerBlock]:
+    """Return the blocks of the bundled model; they are loaded once, because they hold nothing of a run."""
+    return load_blocks(Checkpoint.open("bundled"), split, quant)
 
 
 @cache

@@ -16,8 +16,8 @@ from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
 from tests.drafting.conftest import save_small_lm
-from tests.equality.conftest import Pair, expected, request, token_ids
-from tests.truncated import first_layers
+from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
+from tests.support.truncated import first_layers
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=13)}
 SPLITS = {1: [8], 4: [2, 2, 2, 2]}
@@ -61,6 +61,7 @@ def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, 
         make_text=lambda: StreamDecoder(pair.tokenizer),
         side_models=middles,
         express_fault=fault,
+        blocks=bundled_blocks(tuple(SPLITS[stages])),
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.client import Client, Generation
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from tests.support.processes import AgentProcess
 
 STRATEGIES = ("autoregressive", "flowspec", "auto")
 SAMPLINGS = (
@@ -91,7 +91,7 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [1, 8])
 def test_over_one_stage_and_over_one_layer_a_stage(
-    idle_agents: list[LocalAgent], reference: Reference, stages: int
+    idle_agents: list[AgentProcess], reference: Reference, stages: int
 ) -> None:
     address = assembled(idle_agents[: stages + 1])
     for strategy in STRATEGIES:
@@ -100,7 +100,7 @@ def test_over_one_stage_and_over_one_layer_a_stage(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["nf4", "int8", "int4"])
-def test_quantised(idle_agents: list[LocalAgent], reference: Reference, quant: str) -> None:
+def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
     generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS[1])
     model = reference(quant)
@@ -110,7 +110,7 @@ def test_quantised(idle_agents: list[LocalAgent], reference: Reference, quant: s
     assert judgement.passed, judgement
 
 
-def assembled(agents: Sequence[LocalAgent], quant: str = "none") -> str:
+def assembled(agents: Sequence[AgentProcess], quant: str = "none") -> str:
     addresses = [agent.address for agent in agents]
     spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), quant)
     assemble(spec, lambda *_: None)

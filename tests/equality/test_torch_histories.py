@@ -78,7 +78,7 @@ def random_split(rng: np.random.Generator) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", range(SHARDS), ids="shard{}".format)
 def test_random_histories_on_torch(checkpoint: Checkpoint, shard: int) -> None:
     reference = ReferenceModel.load(checkpoint)
     head = LMHead.load(checkpoint)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 import zlib
 from collections import Counter
@@ -29,9 +30,8 @@ from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, we
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from tests.agent.processes import LOAD_S, AgentProcess, agents, become_pipeline
 from tests.fuzz.mutation import Mutator
-from tests.fuzz.peers import DEADLINES, MAX_REPLIES, FakeStage, Peer, RawStream, mark, serving
+from tests.fuzz.peers import DEADLINES, FakeStage, Peer, RawStream, mark, serving
 from tests.fuzz.seeds import (
     calls,
     express_frames,
@@ -40,6 +40,7 @@ from tests.fuzz.seeds import (
     session_frames,
     streamed_calls,
 )
+from tests.support.processes import LOAD_S, AgentProcess, agents, become_pipeline
 
 TIMEOUT_S = 590
 MESSAGES = int(os.environ.get("FLOWEDGE_FUZZ_MESSAGES", "100000"))
@@ -59,6 +60,7 @@ SHARES = {
     "requests": 0.04,
     "results": 0.06,
 }
+PATIENT_AGENT = [sys.executable, "-m", "tests.fuzz.patient_agent"]
 EXTREME = {
     "deadlines": {**DEADLINES, "keep_alive_s": 0.05, "progress_s": 30.0},
     "limits": {"sessions": 16, "prompt_bytes": 2000, "calls": 2000},
@@ -278,7 +280,7 @@ async def warm_up(idle: AgentProcess) -> None:
 @contextlib.contextmanager
 def fuzzed_agents() -> Iterator[list[AgentProcess]]:
     """Two for stages, one without a role, one for a draft node."""
-    shared: dict[str, Any] = {"environment": {"HF_HUB_OFFLINE": "1"}, "max_replies": MAX_REPLIES}
+    shared: dict[str, Any] = {"environment": {"HF_HUB_OFFLINE": "1"}, "command": PATIENT_AGENT}
     # A role that waits for a next device which is not there should not hold up the others for long.
     impatient = {**EXTREME, "deadlines": {**EXTREME["deadlines"], "load_s": 5.0}}
     with (
@@ -320,9 +322,7 @@ def test_mutated_messages_do_no_harm() -> None:
         grown = {agent.name: (agent.resident_bytes() - before[agent.name]) / 2**20 for agent in running}
         print(f"{run.sent.total()} messages in {seconds:.1f} s, {dict(run.sent)}; MiB grown: {grown}")
         assert run.sent.total() >= MESSAGES
-        assert all(agent.process.poll() is None for agent in running), [
-            agent.lines[-20:] for agent in running
-        ]
+        assert all(agent.running for agent in running), [agent.lines[-20:] for agent in running]
         assert all(grown[name] < limit for name, limit in GROWTH.items()), grown
         become_pipeline([running[3], *running[:3]], pipeline="real")
         with Client(running[3].address) as client:

@@ -29,6 +29,7 @@ from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
+from tests.support.seams import writing_lock
 
 SETTINGS = LinkSettings(heartbeat_s=0.1, silence_s=20.0, upstream_silence_s=20.0, connect_s=20.0)
 BRISK = LinkSettings(heartbeat_s=0.05, silence_s=1.0, upstream_silence_s=1.0, connect_s=20.0)
@@ -292,7 +293,7 @@ def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
         loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
         async with serving(Owner()) as address:
             link = await open_link(address, Client())
-            async with link._writing:
+            async with writing_lock(link):
                 await until(is_sending)
                 await link.close()
             await until(lambda: not is_sending())

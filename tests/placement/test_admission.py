@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from flowedge.agent.local_cluster import LocalCluster, agent_command
 from flowedge.core.errors import CapacityError
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -27,6 +26,7 @@ from flowedge.system.memory import (
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from tests.support.processes import agents
 
 MEMINFO = "MemTotal:        8000 kB\nMemFree:  100 kB\nMemAvailable:    5000 kB\nHugePages_Total: 0\n"
 
@@ -139,16 +139,10 @@ def test_a_draft_node_takes_what_its_files_say(drafter: tuple[str, ...]) -> None
     assert row * 1000 == models.drafter_bytes(2000) - models.drafter_bytes(1000)
 
 
-def test_an_agent_refuses_what_its_limit_has_no_room_for(tmp_path: Path) -> None:
-    file = tmp_path / "agent.toml"
-    file.write_text("[memory]\nlimit_gib = 0.3\n")
-
-    def command(place: int, name: str) -> list[str]:
-        return [*agent_command(place, name), "--config", str(file)]
-
+def test_an_agent_refuses_what_its_limit_has_no_room_for() -> None:
     with (
-        LocalCluster(1, name="small", draft_node=False, command=command) as cluster,
-        grpc.insecure_channel(cluster.agents[0].address) as channel,
+        agents(["small-v1"], settings={"memory": {"limit_gib": 0.3}}, fresh=True) as (agent,),
+        grpc.insecure_channel(agent.address) as channel,
     ):
         stub = rpc.AgentStub(channel)
         role = pb.StageRole(

@@ -14,7 +14,6 @@ import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.local_cluster import LocalCluster
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
@@ -30,6 +29,7 @@ from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.local_weights import LocalWeights
+from tests.support.processes import agents
 
 SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
@@ -38,8 +38,8 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def pair_of_agents() -> Iterator[tuple[str, str]]:
     """Two idle agents."""
-    with LocalCluster(1, name="measure") as cluster:
-        yield cluster.draft_node.address, cluster.stages[0].address
+    with agents(["measure-d0", "measure-v1"]) as running:
+        yield running[0].address, running[1].address
 
 
 def agent_id(address: str) -> str:

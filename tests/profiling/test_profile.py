@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.profiling.documents.measured_profiles import link_profile
@@ -16,6 +15,7 @@ from flowedge.profiling.measurement import LinkMeasurement
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
+from tests.support.processes import AgentProcess
 
 QUICK = ["--repeats", "1", "--stack-mib", "4", "--link-mib", "1", "--round-trips", "5"]
 
@@ -98,7 +98,7 @@ def _bench(directory: Path, options: list[str]) -> None:
 
 @pytest.mark.slow
 def test_a_ring_of_agents_is_measured(
-    idle_agents: list[LocalAgent], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = [agent.address for agent in idle_agents[:2]]
     names = [agent.name for agent in idle_agents[:2]]

@@ -1,14 +1,9 @@
-"""A cluster with its CA's service and agents as real processes, for tests; none is left behind."""
+"""A cluster, its CA's service and its members, for tests."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import socket
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,8 +15,8 @@ from flowedge.security.credentials.certificates import key_pem, new_key, read_ce
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.process import Security
+from tests.support.processes import AgentProcess, FlowEdgeProcess, running
 
-DEADLINE_S = 60.0
 OLD = datetime.timedelta(days=200)  # the cluster is, so that members can have certificates that are
 MINUTE = datetime.timedelta(minutes=1)
 
@@ -75,86 +70,33 @@ class Cluster:
         return Security(CredentialStore.open(self.member(name, role, issued)))
 
 
-class Process:
-    """A process whose output is kept; `address` is where it says that it listens."""
-
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowedge.cli.main", *arguments, "--exit-with-parent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment},
-        )
-        threading.Thread(target=self._collect, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return self.line("listening on ").rsplit("listening on ", 1)[1].strip()
-
-    def line(self, *texts: str, after: int = 0) -> str:
-        """The first line with all these texts, from number `after` on; it is waited for."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            for line in self.lines[after:]:
-                if all(text in line for text in texts):
-                    return line
-            assert self.process.poll() is None, f"it ended: {self.lines}"
-            assert time.monotonic() < deadline, f"no line with {texts} in {self.lines}"
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(15)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _collect(self) -> None:
-        assert self.process.stdout is not None
-        try:
-            for line in self.process.stdout:
-                self.lines.append(line.rstrip())
-        except ValueError:  # it has been closed
-            return
-
-
 @contextmanager
-def enrolment_service(cluster: Cluster) -> Iterator[Process]:
+def enrolment_service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
     """`flowedge cluster serve`."""
-    service = Process(["cluster", "serve", "--dir", str(cluster.ca), "--host", "127.0.0.1"], {})
-    try:
+    where = ["--dir", str(cluster.ca), "--host", "127.0.0.1"]
+    service = FlowEdgeProcess("cluster", "serve", *where, "--exit-with-parent")
+    with running(service):
         assert service.address == cluster.address
         yield service
-    finally:
-        service.stop()
 
 
 @contextmanager
-def agents(states: Sequence[Path], *options: str) -> Iterator[list[Process]]:
-    """`flowedge agent` on loopback for each state directory, all started at once."""
-    running: list[Process] = []
-    try:
-        for state in states:
-            arguments = ["agent", "--host", "127.0.0.1", "--config", os.devnull, *options]
-            environment = {
-                "FLOWEDGE_STATE_DIR": str(state),
-                "FLOWEDGE_SECURITY__REFRESH_S": "0.3",
-                "FLOWEDGE_METRICS__ENABLED": "false",
-            }
-            running.append(Process(arguments, environment))
-        for agent in running:
-            assert agent.address
-        yield running
-    finally:
-        for agent in running:
-            agent.stop()
+def members(states: Sequence[Path]) -> Iterator[list[AgentProcess]]:
+    """Agents on loopback, each with the credentials of a state directory."""
+    settings = {"security": {"refresh_s": 0.3}, "metrics": {"enabled": False}}
+    made = [
+        AgentProcess(
+            "",
+            "--host",
+            "127.0.0.1",
+            "--no-advertise",
+            settings=settings,
+            environment={"FLOWEDGE_STATE_DIR": str(state)},
+        )
+        for state in states
+    ]
+    with running(*made):
+        yield made
 
 
 def free_ports() -> int:

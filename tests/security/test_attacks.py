@@ -20,7 +20,6 @@ from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.security import process
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
@@ -31,8 +30,10 @@ from flowedge.security.tls.peer_verification import VerifiedPeer
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
-from tests.security.clusters import OLD, Cluster, Process, agents, enrolment_service, free_ports, now
+from tests.security.clusters import OLD, Cluster, enrolment_service, free_ports, members, now
 from tests.security.impostor import call_as, impostor, posing_as
+from tests.support.processes import AgentProcess
+from tests.support.seams import set_own_security
 
 HANDSHAKE = "Handshake failed"
 ANSWER_S = 10
@@ -46,10 +47,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def kitchen(cluster: Cluster) -> Iterator[Process]:
+def kitchen(cluster: Cluster) -> Iterator[AgentProcess]:
     """An agent; its certificate is old enough to be renewed at once."""
     state = cluster.member("kitchen", CertificateRole.AGENT, now() - OLD * 0.4)
-    with agents([state], "--no-advertise") as (agent,):
+    with members([state]) as (agent,):
         yield agent
 
 
@@ -78,7 +79,9 @@ def frames(channel: grpc.Channel, lane: str) -> Any:
     return stream(iter([b""]), timeout=ANSWER_S)
 
 
-def refused(agent: Process, server: Credentials, caller: Credentials | None, code: grpc.StatusCode) -> str:
+def refused(
+    agent: AgentProcess, server: Credentials, caller: Credentials | None, code: grpc.StatusCode
+) -> str:
     """The details of the error that a call ends with."""
     with call_as(agent.address, server, caller) as channel, pytest.raises(grpc.RpcError) as caught:
         describe(channel)
@@ -87,7 +90,9 @@ def refused(agent: Process, server: Credentials, caller: Credentials | None, cod
     return str(caught.value.details())
 
 
-def test_a_running_agent_renews_its_certificate_and_serves_on(cluster: Cluster, kitchen: Process) -> None:
+def test_a_running_agent_renews_its_certificate_and_serves_on(
+    cluster: Cluster, kitchen: AgentProcess
+) -> None:
     kitchen.line("the certificate was renewed until")
     issued = [c for c in cluster.authority.certificates() if c.name == "kitchen"]
     assert len(issued) == 2
@@ -99,25 +104,27 @@ def test_a_running_agent_renews_its_certificate_and_serves_on(cluster: Cluster, 
         assert client.describe().certified_role == "agent"
 
 
-def test_a_peer_without_a_certificate(kitchen: Process, own_credentials: Credentials) -> None:
+def test_a_peer_without_a_certificate(kitchen: AgentProcess, own_credentials: Credentials) -> None:
     seen = len(kitchen.lines)
     refused(kitchen, own_credentials, None, grpc.StatusCode.UNAVAILABLE)
     kitchen.line(HANDSHAKE, "PEER_DID_NOT_RETURN_A_CERTIFICATE", after=seen)
 
 
-def test_a_peer_in_plaintext(kitchen: Process) -> None:
+def test_a_peer_in_plaintext(kitchen: AgentProcess) -> None:
     seen = len(kitchen.lines)
     with grpc.insecure_channel(kitchen.address) as channel, pytest.raises(grpc.RpcError):
         describe(channel)
     kitchen.line(HANDSHAKE, "WRONG_VERSION_NUMBER", after=seen)
     with (
         Client(kitchen.address, security=Security(None)) as client,
-        pytest.raises(DeviceLostError, match="this machine has to be as well"),
+        pytest.raises(DeviceLostError, match=r"add this machine to it first \(flowedge join TOKEN\)"),
     ):
         client.describe()
 
 
-def test_a_peer_of_another_cluster(kitchen: Process, own_credentials: Credentials, stranger: Cluster) -> None:
+def test_a_peer_of_another_cluster(
+    kitchen: AgentProcess, own_credentials: Credentials, stranger: Cluster
+) -> None:
     seen = len(kitchen.lines)
     caller = CredentialStore.open(stranger.member("admin2", CertificateRole.ADMIN)).credentials
     refused(kitchen, own_credentials, caller, grpc.StatusCode.UNAVAILABLE)
@@ -125,7 +132,7 @@ def test_a_peer_of_another_cluster(kitchen: Process, own_credentials: Credential
 
 
 def test_a_peer_whose_certificate_has_expired(
-    cluster: Cluster, kitchen: Process, own_credentials: Credentials
+    cluster: Cluster, kitchen: AgentProcess, own_credentials: Credentials
 ) -> None:
     seen = len(kitchen.lines)
     old = cluster.security("old", CertificateRole.ADMIN, now() - OLD / 2)
@@ -136,7 +143,9 @@ def test_a_peer_whose_certificate_has_expired(
         client.describe()
 
 
-def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_credentials: Credentials) -> None:
+def test_a_peer_with_the_wrong_role(
+    cluster: Cluster, kitchen: AgentProcess, own_credentials: Credentials
+) -> None:
     """A client gives no stage roles, an agent asks nothing, and neither sends rows out of turn."""
     client = CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT)).credentials
     agent = CredentialStore.open(cluster.member("garage", CertificateRole.AGENT)).credentials
@@ -177,15 +186,17 @@ def test_a_peer_with_the_wrong_role(cluster: Cluster, kitchen: Process, own_cred
         kitchen.line(f"refused {method} from", f"{caller.holder.member} may not call")
 
 
-def test_an_agent_may_not_lead(cluster: Cluster, kitchen: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_may_not_lead(
+    cluster: Cluster, kitchen: AgentProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its certificate would not let it give roles to others."""
-    monkeypatch.setattr(process, "_current", cluster.security("boss", CertificateRole.ADMIN))
+    set_own_security(monkeypatch, cluster.security("boss", CertificateRole.ADMIN))
     with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
         assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
-    cluster: Cluster, kitchen: Process, own_credentials: Credentials
+    cluster: Cluster, kitchen: AgentProcess, own_credentials: Credentials
 ) -> None:
     caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).credentials
     probes: queue.SimpleQueue[measure_pb2.Probe | None] = queue.SimpleQueue()
@@ -265,7 +276,7 @@ def test_a_forged_verification_is_worth_nothing(
 
 def test_advertisements_that_lie(
     cluster: Cluster,
-    kitchen: Process,
+    kitchen: AgentProcess,
     stranger: Cluster,
     reader: Security,
     caplog: pytest.LogCaptureFixture,
@@ -273,7 +284,7 @@ def test_advertisements_that_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Real multicast: one names another agent's address as its own, one a stranger's, one another cluster."""
-    monkeypatch.setattr(process, "_current", None)
+    set_own_security(monkeypatch, None)
     assert reader.store is not None
 
     async def look(foreign_address: str) -> int:

@@ -13,8 +13,9 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.join_token import JoinToken
-from tests.security.clusters import Cluster, Process, enrolment_service, free_ports, now
+from tests.security.clusters import Cluster, enrolment_service, free_ports, now
 from tests.security.impostor import impostor, posing_as
+from tests.support.processes import FlowEdgeProcess
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def service(cluster: Cluster) -> Iterator[Process]:
+def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
     with enrolment_service(cluster) as process:
         yield process
 
@@ -40,7 +41,7 @@ def lured(token: str, address: str) -> str:
 
 
 def test_a_device_joins_once_with_a_token(
-    cluster: Cluster, service: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, service: FlowEdgeProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     token = cluster.token(CertificateRole.DRAFT_NODE)
     assert join(token, "shelf", tmp_path / "shelf") == 0
@@ -63,7 +64,7 @@ def test_a_device_joins_once_with_a_token(
 
 
 def test_an_expired_token_is_refused(
-    cluster: Cluster, service: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, service: FlowEdgeProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = now() - datetime.timedelta(hours=1)
     assert join(cluster.token(made=made), "late", tmp_path / "late") == 1

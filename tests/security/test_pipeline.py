@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.security import process
 from flowedge.security.credentials.certificate_role import CertificateRole
-from tests.security.clusters import Cluster, agents
+from tests.security.clusters import Cluster, members
+from tests.support.seams import set_own_security
 
 
 @pytest.fixture
 def own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_current", None)
+    set_own_security(monkeypatch, None)
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_output_over_mutual_tls_is_the_plain_models(
         *(cluster.member(n, CertificateRole.AGENT) for n in ("v1", "v2")),
     ]
     client = cluster.member("laptop", CertificateRole.CLIENT)
-    with agents(states, "--no-advertise") as running:
+    with members(states) as running:
         peers = ",".join(agent.address for agent in running)
         options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "12", "--check"]
         prompt = ["--prompt", "Tell me a story about a lamp.", "--cluster-dir", str(client)]

@@ -20,6 +20,7 @@ from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND
+from tests.support.seams import decision_of, draft_tree
 
 
 def auto(**changes: float) -> Auto:
@@ -112,13 +113,13 @@ def test_single_rows_that_become_quick_in_mid_request_go_alone():
     strategy = auto(lone_share=0.0)
     several = [PipelineTrip(rows, 1.0 + 0.001 * rows) for rows in (128,)]
     strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
-    share = strategy._trip_estimate
+    share, _ = decision_of(strategy)
     share.observe([PipelineTrip(1, 0.9)] * 5)
-    assert not strategy._sends_single_rows
+    assert not decision_of(strategy)[1]
     share.observe([PipelineTrip(1, 0.3)] * 20)
-    assert not strategy._sends_single_rows, "many rows may be dear, or one cheap"
+    assert not decision_of(strategy)[1], "many rows may be dear, or one cheap"
     share.observe([PipelineTrip(5, 1.005)])
-    assert strategy._sends_single_rows
+    assert decision_of(strategy)[1]
 
 
 def test_a_candidate_becomes_a_node_as_the_root_moves():
@@ -262,7 +263,8 @@ def test_auto_on_random_scripts(data, seed):
     }
     rng = np.random.default_rng(seed)
     vocab, stages = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
-    strategy, check = Auto(AutoSettings.from_options(values)), DrafterCheck()
+    settings = AutoSettings.from_options(values)
+    strategy, check = Auto(settings), DrafterCheck()
     script = Script(
         strategy, token=int(rng.integers(vocab)), granted=data.draw(st.integers(0, 3)), stages=stages
     )
@@ -289,7 +291,7 @@ def test_auto_on_random_scripts(data, seed):
             first = script.in_flight[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
             script.verified(accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random())))
-        check_state(strategy, script, script.sends[before:])
+        check_state(strategy, script, script.sends[before:], settings.segment_rows)
         assert sum(map(bool, script.in_flight)) <= stages + values["extra_segments"] + 1
     assert script.emitted == drawn
     # Whatever has happened: with credits, layers and what comes back, the root always gets out.
@@ -317,11 +319,11 @@ def follow(script: Script, rows: list[int], rng: np.random.Generator, vocab: int
         accepted.append(row)
 
 
-def check_state(strategy: Auto, script: Script, sends: list[Send]) -> None:
-    tree = strategy._candidates.tree
+def check_state(strategy: Auto, script: Script, sends: list[Send], limit: int) -> None:
+    tree = draft_tree(strategy)
     check_tree(tree)
     assert (tree.context, tree.next_row) == (script.sequence.context, script.sequence.length)
-    assert all(len(send.tokens) <= strategy._settings.segment_rows for send in sends)
+    assert all(len(send.tokens) <= limit for send in sends)
     effective, end = tree.effective_scores(), script.sequence.length
     sent = [effective[tree.node_of_row(row)] for row in range(end - sum(len(s.tokens) for s in sends), end)]
     assert sent == sorted(sent, reverse=True), "segments are not ordered by score"

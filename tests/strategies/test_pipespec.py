@@ -16,6 +16,7 @@ from flowedge.strategies.pipespec.token_chain import TokenChain
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings, LookaheadSettings
 from tests.strategies.script import Script
+from tests.support.seams import draft_chain
 
 
 class Run:
@@ -47,7 +48,7 @@ class Run:
         return self.event(Predicted(route, position, tokens))
 
     def chain(self) -> tuple[int, ...]:
-        chain = self.strategy._chain
+        chain = draft_chain(self.strategy)
         return chain.tokens(chain.root, chain.end)
 
 

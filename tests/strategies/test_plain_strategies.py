@@ -15,6 +15,7 @@ from flowedge.strategies.registry import STRATEGIES, make_strategy
 from flowedge.strategies.settings import TreeSettings
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND, grow_all, small
+from tests.support.seams import base_growth
 
 
 @pytest.mark.parametrize("rows, sizes", [(16, [16] * 5), (80, [80]), (30, [30, 30, 20])])
@@ -27,7 +28,7 @@ def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, si
         script.credit()
     assert [len(send.tokens) for send in script.sends] == sizes
     assert [send.more for send in script.sends] == [True] * (len(sizes) - 1) + [False]
-    base = strategy._growth.base
+    base = base_growth(strategy).base
     sent_tokens = [token for send in script.sends for token in send.tokens]
     assert sent_tokens == base.tokens[base.best(80)].tolist()
     script.credit()

@@ -14,6 +14,7 @@ from flowedge.strategies.settings import TreeSettings
 from tests.core.trees import check_tree
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND, grow_all, small
+from tests.support.seams import base_growth, draft_tree
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -23,12 +24,12 @@ def test_eighty_nodes_go_out_as_five_segments_of_sixteen_best_first(seed):
     script = Script(strategy, granted=5)
     grow_all(script, np.random.default_rng(seed), layers=6)
     assert [len(send.tokens) for send in script.sends] == [16] * 5
-    base = strategy._growth.base
-    assert strategy._growth.layers == 6
+    base = base_growth(strategy).base
+    assert base_growth(strategy).layers == 6
     scores = sorted(base.effective_scores(), reverse=True)[:80]
-    sent = strategy._tree.rows != UNSENT
-    by_row = np.argsort(strategy._tree.rows[sent])
-    assert strategy._tree.effective_scores()[sent][by_row].tolist() == scores
+    sent = draft_tree(strategy).rows != UNSENT
+    by_row = np.argsort(draft_tree(strategy).rows[sent])
+    assert draft_tree(strategy).effective_scores()[sent][by_row].tolist() == scores
 
 
 def test_segments_are_score_ordered_and_the_next_begins_where_the_last_ends():
@@ -137,7 +138,7 @@ def test_a_layer_of_the_new_root_refreshes_scores_and_keeps_rows():
     script.layer(*FIRST)
     script.layer(*SECOND)
     script.verified([5], 1)
-    tree = strategy._tree
+    tree = draft_tree(strategy)
     three, four = tree.child(0, 3), tree.child(0, 4)
     assert tree.rows[0] == 6
     assert tree.scores[three] == pytest.approx(np.log(0.9))
@@ -264,7 +265,7 @@ def follow(script: Script, rows: list[int], rng: np.random.Generator, vocab: int
 
 
 def check_sends(strategy: FlowSpec, script: Script, sends: list[Send], limit: int) -> None:
-    tree = strategy._tree
+    tree = draft_tree(strategy)
     check_tree(tree)
     assert tree.next_row == script.sequence.length
     assert tree.context == script.sequence.context

@@ -24,8 +24,8 @@ from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
+from tests.support.truncated import first_layers
 from tests.testbed.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
-from tests.truncated import first_layers
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
 MIDDLE = EmulatedMiddle(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 import flowedge_testbed
-from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.main import run as flowedge
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
@@ -24,6 +24,7 @@ from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
 from flowedge_testbed.workers import read_record, read_trace
+from tests.support.processes import AgentProcess, agents
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -39,18 +40,20 @@ LIVE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(2, name="bench") as running:
+def cluster() -> Iterator[list[AgentProcess]]:
+    """A draft node and two stages."""
+    token = uuid.uuid4().hex[:6]
+    with agents([f"bench-{token}-{place}" for place in ("d0", "v1", "v2")]) as running:
         yield running
 
 
-def hosts_of(cluster: LocalCluster) -> dict[str, Any]:
-    return {"draft_node": cluster.draft_node.address, "stages": [stage.address for stage in cluster.stages]}
+def hosts_of(cluster: list[AgentProcess]) -> dict[str, Any]:
+    return {"draft_node": cluster[0].address, "stages": [stage.address for stage in cluster[1:]]}
 
 
-def roles_of(cluster: LocalCluster) -> list[str]:
+def roles_of(cluster: list[AgentProcess]) -> list[str]:
     roles = []
-    for agent in cluster.agents:
+    for agent in cluster:
         with Client(agent.address, silence_s=20) as client:
             roles.append(client.describe().role)
     return roles
@@ -62,7 +65,7 @@ def outputs(out: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_agents_are_measured(
-    cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+    cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     out = tmp_path / "real"
     asked = {**LIVE["report"], "plots": ["bars", "gantt"]}
@@ -73,7 +76,7 @@ def test_agents_are_measured(
     results = json.loads((out / "results.json").read_text())
     assert results["clock"] == "real"
     assert results["outputs_differ"] == []
-    assert results["profiles"]["bundled-fp32"]["hosts"] == [agent.address for agent in cluster.agents]
+    assert results["profiles"]["bundled-fp32"]["hosts"] == [agent.address for agent in cluster]
     assert [run["method"] for run in results["runs"]] == STRATEGIES
     for run in results["runs"]:
         assert (run["tokens"], run["stages"], run["mbps"], run["emulated"]) == (12, 2, None, False)
@@ -117,7 +120,7 @@ def test_agents_are_measured(
 
 
 def test_a_pipeline_that_is_there_is_used_and_left(
-    cluster: LocalCluster, scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+    cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     hosts = hosts_of(cluster)
     spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",))
@@ -137,7 +140,9 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     assert all(run["energy_j_per_token"] > 0 for run in runs)
 
 
-def test_the_template_works_with_hosts_filled_in(cluster: LocalCluster, bench: Bench, tmp_path: Path) -> None:
+def test_the_template_works_with_hosts_filled_in(
+    cluster: list[AgentProcess], bench: Bench, tmp_path: Path
+) -> None:
     form = (Path(flowedge_testbed.__file__).parent / "scenarios" / "lan-template.yaml").read_text()
     hosts = hosts_of(cluster)
     for name, address in zip(
@@ -258,7 +263,7 @@ def test_statistics_off_the_wire_are_checked() -> None:
 
 
 def test_an_agent_lost_on_the_way_leaves_what_is_finished(
-    cluster: LocalCluster,
+    cluster: list[AgentProcess],
     scenario_file: ScenarioFile,
     bench: Bench,
     tmp_path: Path,
@@ -270,7 +275,7 @@ def test_an_agent_lost_on_the_way_leaves_what_is_finished(
     def killing(clock: RealBackend, task: Task) -> Any:
         for found in measure(clock, task):
             yield found
-            cluster.stages[1].process.kill()
+            cluster[2].kill()
 
     monkeypatch.setattr(RealBackend, "measure", killing)
     scenario = scenario_file(**LIVE, hosts=hosts_of(cluster))
@@ -279,5 +284,5 @@ def test_an_agent_lost_on_the_way_leaves_what_is_finished(
     assert caught.value.code == "device_lost"
     assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 1
     assert not (tmp_path / "out" / "results.json").exists()
-    with Client(cluster.stages[0].address, silence_s=20) as client:
+    with Client(cluster[1:][0].address, silence_s=20) as client:
         assert client.describe().role == "idle"

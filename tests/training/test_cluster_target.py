@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.core.errors import DeviceLostError
@@ -25,6 +25,8 @@ from flowedge.training.targets.cluster_target import open_cluster_target
 from flowedge.training.targets.local_target import LocalTarget
 from flowedge.training.targets.target import Question, TrainingTarget
 from tests.drafting.conftest import save_small_lm
+from tests.support.processes import AgentProcess
+from tests.support.processes import agents as launched
 from tests.training.test_training import Recorder
 
 STEPS = 8
@@ -45,7 +47,7 @@ OPTIONS += ["--self-generate", "1", "--answer-tokens", "8", "--evaluate", "1"]
 class Killer(Recorder):
     """Kills an agent after a step."""
 
-    def __init__(self, agent: LocalAgent, step: int) -> None:
+    def __init__(self, agent: AgentProcess, step: int) -> None:
         super().__init__()
         self._agent = agent
         self._step = step
@@ -53,8 +55,7 @@ class Killer(Recorder):
     def step(self, progress: TrainingProgress, share: float) -> None:
         super().step(progress, share)
         if progress.step == self._step:
-            self._agent.process.kill()
-            self._agent.process.wait(10)
+            self._agent.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,9 +67,9 @@ def small_work() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def agents() -> Iterator[list[LocalAgent]]:
-    with LocalCluster(2, name="train", draft_node=False) as cluster:
-        yield cluster.stages
+def agents() -> Iterator[list[AgentProcess]]:
+    with launched([f"train-{uuid.uuid4().hex[:6]}-v{place}" for place in (1, 2)]) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def local(target: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def cluster_target(
-    target: Path, agents: list[LocalAgent], taps: tuple[int, ...] = ()
+    target: Path, agents: list[AgentProcess], taps: tuple[int, ...] = ()
 ) -> AbstractContextManager[TrainingTarget]:
     addresses = [agent.address for agent in agents]
     return open_cluster_target(
@@ -101,7 +102,7 @@ def cluster_target(
     )
 
 
-def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list[LocalAgent]) -> None:
+def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list[AgentProcess]) -> None:
     """Also of texts of several prefill chunks, with taps, and when they are endless."""
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 300, 40)]
     questions = [
@@ -119,7 +120,7 @@ def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list
 
 
 def test_a_training_over_two_agents_equals_a_local_one(
-    target: Path, data: Path, agents: list[LocalAgent], local: tuple[Recorder, float], tmp_path: Path
+    target: Path, data: Path, agents: list[AgentProcess], local: tuple[Recorder, float], tmp_path: Path
 ) -> None:
     watcher = Recorder()
     acceptance = train_drafter(
@@ -142,7 +143,7 @@ def test_a_training_over_two_agents_equals_a_local_one(
 def test_a_lost_agent_is_named_and_the_same_command_goes_on(
     target: Path,
     data: Path,
-    agents: list[LocalAgent],
+    agents: list[AgentProcess],
     local: tuple[Recorder, float],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

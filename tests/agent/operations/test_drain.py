@@ -19,7 +19,7 @@ from flowedge.net.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-from tests.agent.processes import AgentProcess, agents, become_pipeline
+from tests.support.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WAIT_S = 60.0
@@ -135,7 +135,7 @@ def test_running_requests_end_whole() -> None:
             assert generation.token_ids == expected
             # No stage was lost on the way, so that the reports of both came back.
             assert len(generation.statistics["stages"]) == 2
-            assert v2.process.wait(WAIT_S) == 0
+            assert v2.wait(WAIT_S) == 0
 
             become_pipeline([d0, v1], pipeline="second")
             generation, chunks = begun(client)
@@ -145,7 +145,7 @@ def test_running_requests_end_whole() -> None:
             assert health(d0, GENERATION) == "NOT_SERVING"
             list(chunks)
             assert generation.token_ids == expected
-        assert d0.process.wait(WAIT_S) == 0
+        assert d0.wait(WAIT_S) == 0
         assert v1.describe().role == ""
         assert any("draining" in line and "sessions=1 seconds=120.000" in line for line in d0.lines)
         assert any("the agent has drained" in line for line in v2.lines)
@@ -170,12 +170,12 @@ def test_what_does_not_end_in_time_is_handed_back_with_an_error() -> None:
             await_draining(v1)
             v1.signal(signal.SIGTERM)  # the second ends at once
             expect_hand_back(chunks, "v1")
-            assert v1.process.wait(WAIT_S) == 0
+            assert v1.wait(WAIT_S) == 0
 
             become_pipeline([d0, v2], pipeline="second")
             _, chunks = begun(client, 1500)
             d0.signal(signal.SIGTERM)
             expect_hand_back(chunks, "d0")
-        assert d0.process.wait(WAIT_S) == 0
+        assert d0.wait(WAIT_S) == 0
         assert any('handed back sessions=1 reason="told to stop at once"' in line for line in v1.lines)
         assert any('handed back sessions=1 reason="0.05 s were over"' in line for line in d0.lines)

@@ -8,18 +8,17 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowedge import Client
-from flowedge.agent.local_cluster import LocalAgent
 from flowedge.agent.operations.logs import JsonFormatter, TextFormatter, goes_to_journal
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.log_fields import about
 from flowedge.core.request_id import check_request_id, request_of, session_of
+from tests.support.processes import AgentProcess
 
 
 def record(message: str, *arguments: object, **changes: object) -> logging.LogRecord:
@@ -89,29 +88,29 @@ def test_a_session_is_named_after_its_request() -> None:
 
 
 @pytest.fixture
-def pipeline(idle_agents: list[LocalAgent]) -> list[LocalAgent]:
+def pipeline(idle_agents: list[AgentProcess]) -> list[AgentProcess]:
     """A draft node and two stages."""
     addresses = [agent.address for agent in idle_agents[:3]]
     assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
     return idle_agents[:3]
 
 
-def events(log: Path) -> list[dict[str, Any]]:
+def events(agent: AgentProcess) -> list[dict[str, Any]]:
     """What an agent has logged; all but its first line on stdout, and what libraries print, is JSON."""
-    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in agent.lines if line.startswith("{")]
 
 
-def of_request(request: str, log: Path) -> list[dict[str, Any]]:
+def of_request(request: str, agent: AgentProcess) -> list[dict[str, Any]]:
     """Its events; the client may know of the end before the draft node has logged it."""
     deadline = time.monotonic() + 20
     while True:
-        found = [event for event in events(log) if event.get("request") == request]
+        found = [event for event in events(agent) if event.get("request") == request]
         if any(event["event"] == "session_closed" for event in found) or time.monotonic() > deadline:
             return found
         time.sleep(0.02)
 
 
-def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[LocalAgent]) -> None:
+def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[AgentProcess]) -> None:
     with Client(pipeline[0].address) as client:
         generation = client.generate("Hello", max_new_tokens=4, ignore_eos=True, request_id="mine-1").result()
         with pytest.raises(CapacityError, match=r"\(request big-1\)$"):
@@ -121,7 +120,7 @@ def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[LocalAg
             nameless.result()
     assert generation.session.startswith("mine-1.")
     for agent in pipeline:
-        mine, logged = of_request("mine-1", agent.log), events(agent.log)
+        mine, logged = of_request("mine-1", agent), events(agent)
         assert {event["device"] for event in logged} == {agent.name}
         assert [event["event"] for event in mine] == ["session_opened", "session_closed"]
         assert {event["session"] for event in mine} == {generation.session}
@@ -129,7 +128,7 @@ def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[LocalAg
         assert [event["event"] for event in role][:2] == ["role_taken", "role_loaded"]
         assert mine[1]["reason"] == ("length" if agent is pipeline[0] else "the draft node closed it")
         assert mine[1]["new_tokens" if agent is pipeline[0] else "rows_computed"] >= 4
-    refused = [event for event in events(pipeline[0].log) if event.get("event") == "request_refused"]
+    refused = [event for event in events(pipeline[0]) if event.get("event") == "request_refused"]
     assert [(event["request"], event["code"]) for event in refused[-2:]] == [
         ("big-1", "capacity"),
         (nameless.request_id, "bad_request"),

@@ -14,6 +14,7 @@ from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
+from tests.support.seams import give_models
 
 
 @dataclass
@@ -30,7 +31,7 @@ def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None)
     role = DraftNodeRole(agent, pb.DraftNodeRole())
     models: Any = Models(NGramDrafter())
-    role._models = models
+    give_models(role, models)
     free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
     room = AvailableMemory(2 * free, free, "the device's memory")
     monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_available_memory", lambda settings: room)

@@ -15,9 +15,9 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import CheckpointError, DeviceLostError
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
-from tests.agent.processes import AgentProcess, agents
 from tests.drafting.conftest import save_small_lm
-from tests.truncated import first_layers
+from tests.support.processes import AgentProcess, agents
+from tests.support.truncated import first_layers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PROMPT = "Tell me a long story about the sea."

@@ -12,7 +12,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from tests.truncated import first_layers
+from tests.support.truncated import first_layers
 
 VOCAB = 4096
 

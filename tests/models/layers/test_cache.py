@@ -158,8 +158,8 @@ def test_tail_depths_count_from_the_context() -> None:
 
 def test_only_the_columns_that_can_have_changed_are_written() -> None:
     mask = AttentionMask(100, torch.float32, "cpu")
-    mask.write(50, np.ones((2, 4), dtype=np.bool_))
-    mask._buffer[:, :50] = 7.0  # would be overwritten if the context were masked again
+    view = mask.write(50, np.ones((2, 4), dtype=np.bool_))
+    view[..., :50] = 7.0  # would be overwritten if the context were masked again
     view = mask.write(52, np.ones((2, 4), dtype=np.bool_))
     assert (view[..., :50] == 7.0).all()
     assert (view[..., 50:] == 0.0).all()

@@ -199,10 +199,14 @@ def test_a_disk_that_takes_nothing_is_a_warning(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_a_warning(cache: QuantCache, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_a_warning(
+    cache: QuantCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Path("/dev/full")
+    monkeypatch.setattr("flowedge.models.quant.quant_cache.save_file", lambda *_: full.write_bytes(b"x"))
     with caplog.at_level(logging.WARNING):
-        cache._store(cache.directory / "entry", lambda _: Path("/dev/full").write_bytes(b"x"), 1)
-        cache.put(KEY, {"weight": torch.zeros(8)})
+        for _ in range(2):
+            cache.put(KEY, {"weight": torch.zeros(8)})
     assert "No space left" in caplog.text and caplog.text.count("no longer cached") == 1
     assert list(cache.directory.iterdir()) == []
 

@@ -1,0 +1,1 @@
+"""Tests of the documents: their links, and the picture of the packages."""

@@ -1,0 +1,1 @@
+"""What tests of several packages share: processes, smaller models, and the scheduling of tests."""

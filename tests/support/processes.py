@@ -1,0 +1,399 @@
+"""The launcher of processes: every test starts its agents here, and none is left behind.
+
+A process runs the `flowedge` command. It is forked from a process that has imported torch and transformers
+already, because these imports take seconds in each agent. A process that enters a network namespace, or whose
+imports are measured, is started from nothing instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import psutil
+
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.version import PROTOCOL_VERSION
+
+START_S = 120.0
+STOP_S = 20.0
+LOAD_S = 240.0
+CLI = [sys.executable, "-m", "flowedge.cli.main"]
+PRELOADED = [
+    "torch",
+    "transformers.modeling_utils",
+    "transformers.models.llama.modeling_llama",
+    "flowedge.agent.main",
+    "flowedge.agent.roles.compute_side",
+    "flowedge.cli.main",
+    "flowedge.discovery.discovery",
+    "flowedge.models.check.reference",
+]
+_LISTENING = re.compile(r"listening on (\S+:\d+)")
+
+Enter = Callable[[Sequence[str]], list[str]]
+"""Returns the command that runs a command in another network namespace."""
+
+
+class _Handle(Protocol):
+    """A started process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def exit_code(self, timeout_s: float) -> int | None: ...
+
+    def close_input(self) -> None: ...
+
+
+class FlowEdgeProcess:
+    """A `flowedge` command as a process.
+
+    Attributes:
+        environment: variables that are set for the process, beside those of this process.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        enter: Enter | None = None,
+        fresh: bool = False,
+        command: Sequence[str] = CLI,
+    ) -> None:
+        """Prepare a process, which `start` starts.
+
+        Args:
+            arguments: of the command.
+            enter: given for a process in another network namespace.
+            fresh: do not fork; import everything anew.
+            command: the program; another than `flowedge` may inject a fault.
+        """
+        self.arguments = list(arguments)
+        self.environment = dict(environment or {})
+        self._enter = enter
+        self._command = list(command)
+        self._forked = enter is None and not fresh and self._command == CLI
+        self._log = Path(tempfile.mkstemp(prefix="flowedge-", suffix=".log")[1])
+        self._handle: _Handle | None = None
+        self._started_at = 0  # the number of lines before the last start
+        self._seen = 0  # the number of lines that `next_line` has passed
+        self.address = ""
+
+    def start(self) -> None:
+        """Start the process; `await_address` and `line` wait for what it says."""
+        self._started_at = len(self.lines)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **self.environment}
+        if self._forked:
+            self._handle = _Forked(self.arguments, environment, self._log)
+        else:
+            command = [*self._command, *self.arguments]
+            self._handle = _Spawned(self._enter(command) if self._enter else command, environment, self._log)
+        _running.append(self)
+
+    def await_address(self) -> str:
+        """Wait until the process says where it listens, and return the address."""
+        found = _LISTENING.search(self.line("listening on ", after=self._started_at))
+        assert found is not None
+        self.address = found.group(1)
+        return self.address
+
+    @property
+    def pid(self) -> int:
+        assert self._handle is not None, "it has not been started"
+        return self._handle.pid
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that all starts have written to stdout and stderr."""
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def line(self, *texts: str, after: int = 0) -> str:
+        """Wait for a line with all these texts, from line number `after` on, and return it."""
+        return self._find(texts, after)[1]
+
+    def next_line(self, *texts: str) -> str:
+        """Return the next line with all these texts, after the line that the last call returned."""
+        number, line = self._find(texts, self._seen)
+        self._seen = number + 1
+        return line
+
+    def _find(self, texts: Sequence[str], after: int) -> tuple[int, str]:
+        deadline = time.monotonic() + START_S
+        while True:
+            running = self.running  # asked first, so that the log is complete if the process has ended
+            lines = self.lines
+            for number, line in enumerate(lines[after:], start=after):
+                if all(text in line for text in texts):
+                    return number, line
+            assert running, f"the process ended: {lines}"
+            assert time.monotonic() < deadline, f"no line with {texts} in {lines}"
+            time.sleep(0.02)
+
+    @property
+    def running(self) -> bool:
+        return self._handle is not None and self._handle.exit_code(0) is None
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = STOP_S) -> int:
+        """Wait for the end of the process, and return its exit code: -n after signal n."""
+        assert self._handle is not None, "it has not been started"
+        code = self._handle.exit_code(timeout_s)
+        assert code is not None, f"the process did not end within {timeout_s:g} s: {self.lines}"
+        return code
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, if it runs."""
+        if self.running:
+            self.signal(signal.SIGKILL)
+            self.wait()
+        self._forget()
+
+    def stop(self) -> None:
+        """End the process as systemd does, by SIGTERM, if it runs."""
+        self.request_stop()
+        try:
+            if self._handle is not None:
+                self.wait()
+        finally:
+            self.kill()
+
+    def request_stop(self) -> None:
+        """Send SIGTERM, also to a process that has been stopped by a signal."""
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+
+    def remove(self) -> None:
+        """Remove the log of a process that has ended; its lines are gone then."""
+        assert not self.running
+        self._log.unlink()
+
+    def _forget(self) -> None:
+        if self._handle is not None:
+            self._handle.close_input()
+            _running.remove(self)
+            self._handle = None
+
+
+class AgentProcess(FlowEdgeProcess):
+    """An agent on loopback, or in a network namespace; it reads no configuration file.
+
+    Attributes:
+        settings: its settings by section, for the next start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *options: str,
+        port: int = 0,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        **launch: Any,
+    ) -> None:
+        """Prepare an agent with command line options.
+
+        Args:
+            name: if "", the agent has the name that its certificate gives.
+            port: to listen on at the first start; 0 for a free one.
+            launch: as in FlowEdgeProcess.
+        """
+        super().__init__(**launch)
+        self._port = port
+        self.name, self.options = name, options
+        self.settings = {section: dict(values) for section, values in (settings or {}).items()}
+        self._given = dict(self.environment)
+
+    def start(self) -> None:
+        """Start the agent, on the port of its last start if there was one."""
+        port = self.address.rpartition(":")[2] or self._port
+        place = ["--port", str(port), *(["--name", self.name] if self.name else [])]
+        self.arguments = ["agent", "--config", os.devnull, *place, "--exit-with-parent", *self.options]
+        self.environment = {**_variables(self.settings), **self._given}
+        super().start()
+
+    def describe(self, timeout_s: float = 20.0) -> pb.Device:
+        """Return the agent's description of itself."""
+        with grpc.insecure_channel(self.address) as channel:
+            device: pb.Device = rpc.AgentStub(channel).Describe(pb.DescribeRequest(), timeout=timeout_s)
+        return device
+
+    def resident_bytes(self) -> int:
+        """Return the memory of the process, as the system counts it."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+
+def start_all(processes: Sequence[FlowEdgeProcess]) -> None:
+    """Start processes at once and wait until all of them listen."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.await_address()
+
+
+@contextlib.contextmanager
+def running(*processes: FlowEdgeProcess) -> Iterator[None]:
+    """Start processes at once; all of them have ended when the context ends."""
+    try:
+        start_all(processes)
+        yield
+    finally:
+        for process in processes:
+            process.request_stop()
+        for process in processes:
+            process.stop()
+        for process in processes:
+            process.remove()
+
+
+@contextlib.contextmanager
+def agents(
+    names: Sequence[str],
+    *options: str,
+    advertise: bool = False,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    **launch: Any,
+) -> Iterator[list[AgentProcess]]:
+    """Agents that serve; all of them have ended when the context ends.
+
+    Args:
+        options, settings, launch: of all of them, as in AgentProcess.
+    """
+    told = ["--advertise" if advertise else "--no-advertise", *options]
+    made = [AgentProcess(name, *told, settings=settings, **launch) for name in names]
+    with running(*made):
+        yield made
+
+
+def become_pipeline(
+    agents_: Sequence[AgentProcess], *, drafter: str = "bundled", pipeline: str = "test", **changes: object
+) -> None:
+    """Make the first agent the draft node of the others, with the bundled model."""
+    role = pb.DraftNodeRole(
+        pipeline=pipeline,
+        model="bundled",
+        drafter=drafter,
+        stages=[agent.address for agent in agents_[1:]],
+        protocol_version=PROTOCOL_VERSION,
+        **changes,  # type: ignore[arg-type]
+    )
+    with grpc.insecure_channel(agents_[0].address) as channel:
+        last = list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=LOAD_S))[-1]
+    assert last.ready
+
+
+def left_behind() -> list[str]:
+    """Return the processes that run still: started here, or by the product."""
+    started = [f"{process.arguments} ({process.pid})" for process in _running if process.running]
+    children = psutil.Process().children(recursive=True)
+    return started + [
+        str(child)
+        for child in children
+        if child.status() != psutil.STATUS_ZOMBIE and "flowedge.cli.main" in child.cmdline()
+    ]
+
+
+_running: list[FlowEdgeProcess] = []
+
+
+class _Spawned:
+    """A process that starts from nothing."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+        self.pid = self._process.pid
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        try:
+            return self._process.wait(timeout_s) if timeout_s else self._process.poll()
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+class _Forked:
+    """A process that is forked from the one with the imports."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        context = _fork_server()
+        theirs, self._input = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_command, args=(arguments, dict(environment), log, theirs), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        self._process.join(timeout_s)
+        return self._process.exitcode
+
+    def close_input(self) -> None:
+        self._input.close()
+
+
+@cache
+def _fork_server() -> ForkServerContext:
+    """Return the way to start processes that have imported PRELOADED; the server ignores a missing module."""
+    assert all(importlib.util.find_spec(name) for name in PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _command(
+    arguments: list[str],
+    environment: dict[str, str],
+    log: Path,
+    standard_input: Connection,
+) -> None:
+    """Run the command in a forked process, with its standard streams as a new process would have them."""
+    os.setsid()  # Ctrl-C reaches the test run only
+    with log.open("ab") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    os.dup2(standard_input.fileno(), 0)
+    standard_input.close()
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(environment)
+    from flowedge.cli.main import run
+
+    sys.exit(run(arguments))
+
+
+def _variables(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return settings as environment variables, FLOWEDGE_SECTION__KEY."""
+    return {
+        f"FLOWEDGE_{section}__{key}".upper(): value if isinstance(value, str) else json.dumps(value)
+        for section, values in settings.items()
+        for key, value in values.items()
+    }

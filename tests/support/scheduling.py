@@ -1,0 +1,44 @@
+"""How tests are dealt out to the processes of a test run.
+
+A unit of tests goes to one process. A fixture that is costly to make, and shared by files, is declared with
+`params=shared("NAME")`. pytest then puts the name into the id of each test that uses the fixture, directly or
+through other fixtures, and all these tests make one unit. The other tests of a file make one unit, but a test
+with a parameter whose id has the word "shard" and a number is a unit by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_SHARED = re.compile(r"[\[-](shared:\w+)[\]-]")
+_SHARD = re.compile(r"\[[^\]]*\bshard\d+")
+
+
+def shared(name: str) -> list[Any]:
+    """Return the parameters of a fixture whose tests go to one process; the fixture ignores their value."""
+    return [pytest.param(None, id=f"shared:{name}")]
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the unit of work that a test belongs to."""
+    if found := _SHARED.search(nodeid):
+        return found.group(1)
+    return nodeid if _SHARD.search(nodeid) else nodeid.partition("::")[0]
+
+
+class Units(LoadScopeScheduling):
+    """Gives each unit to one process, in the order that they were collected in."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the items, units with a slow test first: no process is left with a long unit at the end."""
+    slow = {unit_of(item.nodeid) for item in items if item.get_closest_marker("slow") is not None}
+    return sorted(items, key=lambda item: unit_of(item.nodeid) not in slow)

@@ -1,0 +1,87 @@
+"""Private state of the product that tests read or replace, and why public behaviour does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.core.messages import Segment
+from flowedge.core.tree import DraftTree
+from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSession
+from flowedge.security import process
+from flowedge.security.process import Security
+from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.pipespec.pipespec import PipeSpec
+
+
+def stage_sessions(stage: Stage) -> dict[str, StageSession]:
+    """Return the sessions of a stage: the protocol's invariants are about epochs that no message shows."""
+    return stage._sessions
+
+
+def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
+    """Return the sessions of a draft node; see `stage_sessions`."""
+    return node._sessions
+
+
+def inbox(stage: Stage) -> Iterable[Segment]:
+    """Return the segments that wait in a stage: what is trimmed early is never computed, nor seen outside."""
+    return stage._inbox
+
+
+def is_empty(machine: Stage | DraftNode) -> bool:
+    """Return whether nothing of any session is left; a tombstone that stays shows in memory only."""
+    if isinstance(machine, Stage):
+        queued = machine._inbox or len(machine._outbox)
+        return not (machine._sessions or machine._closed or queued)
+    return not (machine._sessions or machine._closing or machine._reports)
+
+
+def waits_for_thread(session: DraftSession) -> tuple[bool, bool]:
+    """Return whether a verification waits, and whether drafting does: the order of jobs depends on both."""
+    return bool(session._results), session._growth is not None
+
+
+def draft_tree(strategy: Strategy) -> DraftTree:
+    """Return the tree of a strategy: the papers' properties hold of the tree, commands show parts of it."""
+    private: Any = strategy
+    tree: DraftTree = private._candidates.tree if isinstance(strategy, Auto) else private._tree
+    return tree
+
+
+def base_growth(strategy: Strategy) -> Any:
+    """Return the growth of the tree of a round; see `draft_tree`."""
+    private: Any = strategy
+    return private._growth
+
+
+def draft_chain(strategy: PipeSpec) -> Any:
+    """Return the tokens that PipeSpec has drafted, behind those that it has sent; see `draft_tree`."""
+    return strategy._chain
+
+
+def decision_of(strategy: Auto) -> tuple[Any, bool]:
+    """Return the estimate of trip times, and whether single rows are sent: commands show the second late."""
+    return strategy._trip_estimate, strategy._sends_single_rows
+
+
+def give_models(role: DraftNodeRole, models: Any) -> None:
+    """Have a draft node hold these models, without files."""
+    role._models = models
+
+
+def set_own_security(patch: pytest.MonkeyPatch, security: Security | None) -> None:
+    """Set what this process uses towards other devices, until the test ends; `process.use` is for good."""
+    patch.setattr(process, "_current", security)
+
+
+def writing_lock(link: Any) -> Any:
+    """Return the lock that a link holds while it sends: held by a test, a heartbeat stays in mid-send."""
+    return link._writing
