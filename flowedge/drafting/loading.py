@@ -88,16 +88,16 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
 
 def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
     """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
-    return tuple(_kind(source) for source in names if source != RECALL)
+    return tuple(
+        "ngram" if source == NGRAM else kind_of(drafter_directory(source))
+        for source in names
+        if source != RECALL
+    )
 
 
 def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     """The taps of the named drafters for a target with `num_layers` layers. Errors as in load_drafter."""
     return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
-
-
-def _kind(source: str) -> DrafterKind:
-    return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
 
 
 def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:

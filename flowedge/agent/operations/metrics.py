@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector
@@ -38,48 +39,33 @@ class AgentMetrics(LiveObserver):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
-        ProcessCollector(registry=registry)
-        self._opened = Counter("flowedge_sessions_opened", "Sessions begun.", registry=registry)
-        self._ended = Counter("flowedge_sessions_ended", "Sessions ended.", ["reason"], registry=registry)
-        self._segments = Counter(
-            "flowedge_segments", "Segments seen to by a stage.", ["outcome"], registry=registry
+        ProcessCollector(registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._opened = counter("flowedge_sessions_opened", "Sessions begun.")
+        self._ended = counter("flowedge_sessions_ended", "Sessions ended.", ["reason"])
+        self._segments = counter("flowedge_segments", "Segments seen to by a stage.", ["outcome"])
+        self._rows = counter("flowedge_rows", "Rows seen to by a stage.", ["outcome"])
+        self._compute = histogram(
+            "flowedge_compute_seconds", "Jobs of the compute lane.", ["activity"], buckets=SECONDS
         )
-        self._rows = Counter("flowedge_rows", "Rows seen to by a stage.", ["outcome"], registry=registry)
-        self._compute = Histogram(
-            "flowedge_compute_seconds",
-            "Jobs of the compute lane.",
-            ["activity"],
-            buckets=SECONDS,
-            registry=registry,
+        self._transfer = histogram(
+            "flowedge_transfer_seconds", "Handing an in-band message to the transport.", buckets=SECONDS
         )
-        self._transfer = Histogram(
-            "flowedge_transfer_seconds",
-            "Handing an in-band message to the transport.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._link = Counter(
-            "flowedge_link_bytes", "Bytes of frames on links.", ["lane", "direction"], registry=registry
-        )
-        self._tokens = Counter("flowedge_tokens", "Tokens put out to clients.", registry=registry)
-        self._acceptance = Histogram(
+        self._link = counter("flowedge_link_bytes", "Bytes of frames on links.", ["lane", "direction"])
+        self._tokens = counter("flowedge_tokens", "Tokens put out to clients.")
+        self._acceptance = histogram(
             "flowedge_acceptance_length",
             "Tokens put out after each segment that came back with live rows.",
             buckets=LENGTHS,
-            registry=registry,
         )
-        self._ttft = Histogram(
+        self._ttft = histogram(
             "flowedge_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
             buckets=TTFT_SECONDS,
-            registry=registry,
         )
-        self._itl = Histogram(
-            "flowedge_inter_token_seconds",
-            "Between two tokens of a request.",
-            buckets=SECONDS,
-            registry=registry,
+        self._itl = histogram(
+            "flowedge_inter_token_seconds", "Between two tokens of a request.", buckets=SECONDS
         )
 
     def counted(self, counts: WorkCounts) -> None:

@@ -11,7 +11,6 @@ import grpc.aio
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.role_holder import RoleHolder
-from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import ExpressFault
@@ -83,7 +82,9 @@ class Agent:
             BadRequestError: when the cache cannot be used as the settings say.
             DeviceError: when the server cannot listen there.
         """
-        info = DeviceInfo.of(config, _bind(server, config, security), device_id)
+        address = join_address(security.listen_host(config.agent.host), config.agent.port)
+        port = add_port(server, address, security, config.agent.name or "this one")
+        info = DeviceInfo.of(config, port, device_id)
         agent = cls(
             info,
             config,
@@ -134,15 +135,3 @@ class Agent:
         from flowedge.agent.roles.compute_side import ComputeSide  # noqa: PLC0415 (an idle agent has no torch)
 
         return ComputeSide(self.name, self.config)
-
-
-def _bind(server: grpc.aio.Server, config: AgentConfig, security: Security) -> int:
-    """Have a server listen where the settings say; return the port."""
-    address = join_address(security.listen_host(config.agent.host), config.agent.port)
-    try:
-        port = add_port(server, address, security)
-    except RuntimeError as error:
-        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}: {error}") from error
-    if port == 0:
-        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}")
-    return port

@@ -152,10 +152,9 @@ async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
         try:
             async with await open_channel(stage.address, _OPTIONS) as channel:
                 await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
-        except grpc.aio.AioRpcError as error:
-            _log.info("%s was not released: %s", stage.name, from_status(error, stage.address))
-        except FlowEdgeError as error:
-            _log.info("%s was not released: %s", stage.name, error)
+        except (grpc.aio.AioRpcError, FlowEdgeError) as error:
+            reason = error if isinstance(error, FlowEdgeError) else from_status(error, stage.address)
+            _log.info("%s was not released: %s", stage.name, reason)
 
     await asyncio.gather(*(release(stage) for stage in stages))
 

@@ -144,15 +144,13 @@ async def find_neighbours(device: str, pipeline: Collection[str], config: AgentC
         device: the name of this one.
         pipeline: addresses of the devices of the pipeline, one or more.
     """
-    named = list(config.discovery.peers)
-    if not config.agent.advertise:
-        return _others(named, pipeline)
-    try:
-        records = await discover(LOOK_S, settings=config.discovery)
-    except DeviceError as error:
-        _log.info("no other devices are asked for weights: %s", error)
-        records = []
-    return _others([*named, *usable(records, device, pipeline)], pipeline)
+    found = list(config.discovery.peers)
+    if config.agent.advertise:
+        try:
+            found += usable(await discover(LOOK_S, settings=config.discovery), device, pipeline)
+        except DeviceError as error:
+            _log.info("no other devices are asked for weights: %s", error)
+    return [address for address in dict.fromkeys(found) if address not in pipeline][:MOST]
 
 
 def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collection[str]) -> list[str]:
@@ -163,7 +161,3 @@ def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collectio
         for record in records
         if not record.mismatch and record.name != device and is_loopback(record.address) == local
     ]
-
-
-def _others(addresses: Sequence[str], pipeline: Collection[str]) -> list[str]:
-    return [address for address in dict.fromkeys(addresses) if address not in pipeline][:MOST]

@@ -72,10 +72,8 @@ class UnreadableRequests(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
-        if handler.response_streaming:
-            serve, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
-        else:
-            serve, make = handler.unary_unary, grpc.unary_unary_rpc_method_handler
+        kind = f"unary_{'stream' if handler.response_streaming else 'unary'}"
+        serve, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
 
         async def answer(data: bytes, context: Any) -> Any:
             try:

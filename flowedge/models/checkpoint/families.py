@@ -81,29 +81,18 @@ def _root_of_width(config: Any, dtype: torch.dtype) -> float:
     return float(torch.tensor(config.hidden_size**0.5).to(dtype))
 
 
-def _final_softcap(config: Any) -> float | None:
-    cap: float | None = config.final_logit_softcapping
-    return cap
-
-
 _GEMMA3 = Family(
     "gemma3",
     "Gemma3",
     text_prefix="Gemma3Text",
     windows="by layer type",
     embedding_multiplier=_root_of_width,
-    logits_softcap=_final_softcap,
+    logits_softcap=lambda config: config.final_logit_softcapping,
 )
 
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
-    "gemma2": Family(
-        "gemma2",
-        "Gemma2",
-        windows="by layer type",
-        embedding_multiplier=_root_of_width,
-        logits_softcap=_final_softcap,
-    ),
+    "gemma2": replace(_GEMMA3, module="gemma2", prefix="Gemma2", text_prefix=""),
     "gemma3": replace(
         _GEMMA3,
         multimodal=True,

@@ -36,16 +36,14 @@ async def open_channel(
             allowed.
         DeviceLostError: when the peer does not answer.
     """
-    channel, _ = await open_verified(address, options, name, security_for(address, security))
-    return channel
+    return (await open_verified(address, options, name, security_for(address, security)))[0]
 
 
 def open_sync_channel(
     address: str, options: Options, *, name: str | None = None, security: Security | None = None
 ) -> grpc.Channel:
     """`open_channel` for blocking code."""
-    channel, _ = open_sync_verified(address, options, name, security_for(address, security))
-    return channel
+    return open_sync_verified(address, options, name, security_for(address, security))[0]
 
 
 async def open_verified(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import AccessError, FlowEdgeError
+from flowedge.core.errors import AccessError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.net.grpc_handlers import Context, within_context
 from flowedge.net.grpc_status import abort
@@ -135,13 +135,28 @@ def new_server(
     return grpc.aio.server(options=options, interceptors=(guard, *interceptors)), guard
 
 
-def add_port(server: grpc.aio.Server, address: str, security: Security) -> int:
-    """Let a server listen at an address; return the port. Failure is 0 or a RuntimeError."""
+def add_port(server: grpc.aio.Server, address: str, security: Security, device: str) -> int:
+    """Let a server of a device listen at an address; return the port. Errors as in `listen`."""
     store = security.store
     if store is None:
-        return int(server.add_insecure_port(address))
+        return listen(server.add_insecure_port, address, device=device)
     credentials = renewed_credentials(lambda: _configuration(store), require_client=True)
-    return int(server.add_secure_port(address, credentials))
+    return listen(server.add_secure_port, address, credentials, device=device)
+
+
+def listen(add: Callable[..., int], address: str, *credentials: grpc.ServerCredentials, device: str) -> int:
+    """Call a server's method that adds a port; return the port.
+
+    Raises:
+        DeviceError: when the server cannot listen there; it names `device`.
+    """
+    try:
+        port = int(add(address, *credentials))
+    except RuntimeError as error:
+        raise DeviceError(device, f"cannot listen on {address}: {error}") from error
+    if port == 0:
+        raise DeviceError(device, f"cannot listen on {address}")
+    return port
 
 
 def renewed_credentials(

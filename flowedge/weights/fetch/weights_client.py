@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import grpc
@@ -35,16 +36,13 @@ RETRY_S = 0.5
 _log = logging.getLogger(__name__)
 
 
-class WeightsClient:
+class WeightsClient(AbstractAsyncContextManager["WeightsClient"]):
     """A connection to the Weights service of one device. Failed calls raise FlowEdgeError."""
 
     def __init__(self, address: str, settings: WeightsSettings) -> None:
         self.address = address
         self._settings = settings
         self._connection = AsyncConnection(address, _OPTIONS)
-
-    async def __aenter__(self) -> WeightsClient:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
