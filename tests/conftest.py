@@ -1,4 +1,4 @@
-"""What all tests share: agents, directories, and a check that no process is left behind."""
+"""Fixtures of all tests: agents, directories, and a check that no process is left behind."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def agents9(processes_end: None) -> Iterator[list[AgentProcess]]:
 
 @pytest.fixture
 def idle_agents(agents9: list[AgentProcess]) -> Iterator[list[AgentProcess]]:
-    """Nine idle agents, for a test to make pipelines of; they are idle again after it."""
+    """Nine idle agents, which a test may make pipelines of; they are idle again after the test."""
     yield agents9
     release([agent.address for agent in agents9], "")
 

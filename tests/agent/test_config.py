@@ -1,4 +1,4 @@
-"""Where each setting of an agent comes from, and what is said of one that is wrong."""
+"""The origins of an agent's settings, and the messages about wrong settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITE = "python -m flowedge.agent.config.rendering"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the caller's own."""
+    """Remove the FLOWEDGE variables of the calling process."""
     for variable in os.environ:
         if variable.startswith("FLOWEDGE_"):
             monkeypatch.delenv(variable)

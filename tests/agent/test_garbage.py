@@ -81,7 +81,7 @@ GARBAGE: dict[str, Sequence[Message]] = {
 
 
 class Stranger:
-    """A peer that writes what it likes on an in-band stream of its own."""
+    """A peer that writes any bytes on its own in-band stream."""
 
     def __init__(self, address: str, method: str = "InBand", pipeline: str = "test") -> None:
         options = [*LinkSettings().channel_options, ("grpc.max_send_message_length", -1)]

@@ -57,7 +57,7 @@ def modules_of_an_idle_agent() -> set[str]:
 
 
 def test_an_idle_agent_has_imported_nothing_that_computes() -> None:
-    """It listens, advertises itself and answers; models, and all that leads to them, come with a role."""
+    """An idle agent listens, advertises itself and answers; modules that compute are imported with a role."""
     modules = modules_of_an_idle_agent()
     assert {"flowedge.agent.roles.draft_node_role", "flowedge.discovery.discovery"} <= modules
     assert not modules & {"torch", "transformers", "bitsandbytes", "tokenizers", "safetensors"}

@@ -1,4 +1,4 @@
-"""What the modules of commands import: --help is quick, and a client needs no torch."""
+"""The imports of commands: --help is quick, and a client needs no torch."""
 
 from __future__ import annotations
 

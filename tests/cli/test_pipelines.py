@@ -39,7 +39,7 @@ IDLE = Device(
 
 
 class Network:
-    """Agents as `discover` and Describe would show them; keeps what is assembled."""
+    """Agents as `discover` and Describe would show them, and a list of the pipelines that were assembled."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, devices: dict[str, Device], protocol: int) -> None:
         self.devices = devices

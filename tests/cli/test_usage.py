@@ -1,4 +1,4 @@
-"""What cannot be done is said in one line on stderr, with the right exit code, before anything starts."""
+"""A command that cannot be done ends with one line on stderr and the right exit code, and starts nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draft node that sends what a test tells it to."""
+"""A draft node that sends the events of a test's script."""
 
 from __future__ import annotations
 

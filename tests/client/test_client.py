@@ -1,4 +1,4 @@
-"""The Python client against a draft node that says what a test wants."""
+"""The Python client against a draft node with scripted events."""
 
 from __future__ import annotations
 

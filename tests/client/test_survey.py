@@ -1,4 +1,4 @@
-"""What agents say, put together: each once, at the address where it answers, marked when it is not alone."""
+"""The survey of agents: each agent once, at the address where it answers; duplicates are marked."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def naive_walk(tokens, parents, drawn) -> Walk:
 
 @st.composite
 def returned_rows(draw):
-    """A tree without two equal children of one parent, and what the target draws after each row."""
+    """A tree without equal siblings, and the token that the target draws after each row."""
     tokens, parents, seen = [draw(st.integers(0, 3))], [-1], set()
     for _ in range(draw(st.integers(0, 25))):
         parent, token = draw(st.integers(0, len(tokens) - 1)), draw(st.integers(0, 3))

@@ -1,4 +1,4 @@
-"""What a group of settings refuses, and what it says of it."""
+"""The values that a group of settings refuses, and its messages."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def rescored_trees(draw, max_nodes: int = 25) -> DraftTree:
 
 
 def path(tree: DraftTree, node: int) -> tuple[int, ...]:
-    """Tokens from below the root to the node: what a node is, whatever its number."""
+    """Return the tokens from below the root to the node: they identify a node when numbers change."""
     tokens: list[int] = []
     while node != ROOT:
         tokens.append(int(tree.tokens[node]))
@@ -65,7 +65,7 @@ def naive_effective(tree: DraftTree, node: int) -> float:
 
 
 def check_tree(tree: DraftTree) -> None:
-    """What always holds of a tree."""
+    """Check the invariants of a tree."""
     size = len(tree)
     assert {len(a) for a in (tree.tokens, tree.parents, tree.depths, tree.scores, tree.rows)} == {size}
     assert tree.parents[ROOT] == -1

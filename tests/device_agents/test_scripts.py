@@ -1,4 +1,4 @@
-"""What install.sh decides, and what it says when it cannot go on."""
+"""The decisions of install.sh, and its messages when it cannot go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bash(command: str, root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def make_device(root: Path, *, model: str | None = None, release: str | None = None) -> Path:
-    """What a device says of itself, below a root."""
+    """Write the files by which a device identifies itself, below a root directory."""
     if model is not None:
         (root / "proc/device-tree").mkdir(parents=True)
         (root / "proc/device-tree/model").write_bytes(model.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""The services that install.sh installs, as systemd judges them."""
+"""The services that install.sh installs, as systemd checks their unit files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def analyze() -> str:
 
 
 def read(unit: Path) -> dict[str, list[str]]:
-    """All settings of a service, each with all its values."""
+    """Return all settings of a service, with the list of values of each."""
     settings: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
         key, equals, value = line.partition("=")

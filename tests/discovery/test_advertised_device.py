@@ -1,4 +1,4 @@
-"""What devices advertise is data from the network."""
+"""Advertisements are data from the network, and are checked."""
 
 from __future__ import annotations
 

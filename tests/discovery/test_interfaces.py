@@ -1,4 +1,4 @@
-"""Which interfaces discovery uses, and what it says of the others."""
+"""The interfaces that discovery uses, and the reasons against the others."""
 
 from __future__ import annotations
 

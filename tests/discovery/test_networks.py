@@ -27,7 +27,7 @@ def network() -> Iterator[Namespaces]:
 
 
 def devices(network: Namespaces, host: int, at_least: int = 1) -> list[dict[str, Any]]:
-    """What a host sees, once it sees so many; a busy machine takes more than one question."""
+    """Return the devices that a host sees, asking again until there are `at_least` of them."""
     deadline = time.monotonic() + 60
     while True:
         rows: list[dict[str, Any]] = json.loads(

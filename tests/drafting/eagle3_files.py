@@ -1,4 +1,4 @@
-"""A random EAGLE-3 head in its published layout, and what it computes, written down without a cache."""
+"""A random EAGLE-3 head in its published layout, and its computation without a cache."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_children_are_the_best_of_the_mixture(
 
 
 def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
-    """What was learnt of tokens that are forgotten is forgotten, however the true ones come again."""
+    """Scores that were learnt from forgotten tokens are forgotten with the tokens."""
     text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]
     drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
     drafter.open("s", 40, 1)

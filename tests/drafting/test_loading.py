@@ -1,4 +1,4 @@
-"""What --drafter may say, and what is said when it cannot be had."""
+"""The values of --drafter, and the messages when a drafter cannot be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every drafter ranks by the noise of the position after the path to a node, whatever else it was asked."""
+"""Every drafter ranks a node's children by the noise of the position after the path to the node."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KINDS = {"lm": lm, "eagle": eagle, "eagle3": eagle3, "ngram": ngram}
 
 
 class Text:
-    """Tokens that repeat, and what a target says of them."""
+    """Tokens that repeat, with the features of the target."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(2)
@@ -81,7 +81,7 @@ class Text:
 
 
 def below(drafter: Drafter, growth: int, path: list[int]) -> list[tuple[int, float]]:
-    """All that the drafter has to say without noise at the end of a chain below the root."""
+    """Return all children, ranked without noise, of the last node of a chain below the root."""
     layer = drafter.grow("plain", growth, Frontier([0], [-1], [0]), VOCAB)
     for name, token in enumerate(path, start=1):
         layer = drafter.grow("plain", growth, Frontier([name], [name - 1], [token]), VOCAB)

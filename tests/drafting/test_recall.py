@@ -55,7 +55,7 @@ def test_each_row_is_corrected_by_what_was_known_before_it(
 
 
 def test_a_text_that_comes_again_is_foreseen() -> None:
-    """A random head over features of its own choice, of which it knows nothing but what it was shown."""
+    """A random head foresees nothing by itself: its proposals come from the text that was shown to it."""
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=HIDDEN, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=VOCAB

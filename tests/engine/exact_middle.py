@@ -17,7 +17,7 @@ from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
 
 
 def answer(hidden: int, position: int, vocab: int, doubt: int) -> int:
-    """What a middle model goes on with: the target's token, but for one place in `doubt`."""
+    """Return the token of a middle model: the target's, but a wrong one at one position in `doubt`."""
     return (token_of(hidden, position, vocab) + (mix(hidden) % doubt == 0)) % vocab
 
 
@@ -47,7 +47,7 @@ class ExactMiddle:
         return np.array([answer(h, p + 1, self.vocab, self.doubt) for h, p in rows], dtype=np.int32)
 
     def alone(self, tokens: Sequence[int]) -> list[int]:
-        """What it answers to each row of a text that it reads from the start, with no cache to go wrong."""
+        """Return the answer to each row of a text, computed from the start and without a cache."""
         inputs = list(tokens)
         for stage in range(self.num_stages):
             seen = accumulate(row_kv(stage, value, position) for position, value in enumerate(inputs))

@@ -20,7 +20,7 @@ from tests.support.seams import draft_sessions, is_empty, stage_sessions
 
 
 class RandomCosts:
-    """Times drawn at random, some of them nothing and some very long."""
+    """Times drawn at random, among them zero and very long times."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -118,7 +118,7 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
 
 
 def express_fault(rng: np.random.Generator):
-    """None, or a fault that loses, delays and so reorders express messages."""
+    """Return a fault that loses, delays and so reorders express messages, or None."""
     kind = rng.choice(["fine", "cut", "late", "mixed"])
     if kind == "fine":
         return None
@@ -132,7 +132,7 @@ def express_fault(rng: np.random.Generator):
 
 
 def run_history(seed: int, check_always: bool = False) -> int:
-    """One random history; returns the number of tokens compared.
+    """Run a random history and return the number of compared tokens.
 
     Invariants are checked after every event of a quarter of the histories, or of all.
     """
@@ -218,7 +218,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
 def random_middles(
     num_stages: int, vocab: int, rng: np.random.Generator
 ) -> tuple[list[Stage], list[ExactMiddle]]:
-    """None to three middle models, the later ones nearer to the target."""
+    """Return zero to three middle models with their executors; later models agree more with the target."""
     count = int(rng.choice([0, 1, 1, 2, 3]))
     spec = StageSpec(is_first=True, width=1, vocab_size=vocab, returns_tokens=True)
     doubts = sorted(rng.choice([1, 2, 5, 50], size=count).tolist())
@@ -234,7 +234,7 @@ def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
 
 
 def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
-    """What must hold after every event on a route, for every session that is open everywhere."""
+    """Check the invariants of a route after an event, for every session that is open on all its devices."""
     for name, session in draft_sessions(node).items():
         if route not in session.routes:
             assert all(name not in stage_sessions(stage) for stage in stages)

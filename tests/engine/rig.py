@@ -112,7 +112,7 @@ def other_session(first_half: bool) -> list[Message]:
 
 
 def of_other(messages: list[Message]) -> list:
-    """What went downstream of it, in a form that can be compared."""
+    """Return the messages that went downstream, in a form that can be compared."""
     out = []
     for message in messages:
         if getattr(message, "session", "") != "other":

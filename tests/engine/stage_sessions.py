@@ -1,4 +1,4 @@
-"""A stage with a session in mid-life and another beside it, which must not notice what the first meets."""
+"""A stage with two sessions: a fault or prune of the first must not change the second."""
 
 from __future__ import annotations
 

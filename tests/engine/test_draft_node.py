@@ -378,7 +378,7 @@ def test_a_lost_device_fails_every_session_at_once():
 
 
 def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
-    """All its tokens are out: the client has them, and does not wait for ever for what the stages did."""
+    """All tokens have been sent: the client gets its end without the reports of the stages."""
     loop = Loop()
     loop.start(request(max_new_tokens=1))
     loop.run(lambda m: [] if isinstance(m, Close) else [m])

@@ -55,7 +55,7 @@ def test_the_invariants_hold_after_every_event():
 
 
 def test_the_first_histories_are_exact_and_meet_every_case(monkeypatch):
-    """What the histories are for does happen in them."""
+    """The cases that histories are made for occur in the first of them."""
     pipelines = []
 
     class Remembered(VirtualPipeline):
@@ -150,7 +150,7 @@ def without_gather(original, self: CachedRows, prune: Prune) -> None:
 
 
 def gather_without_accepted(original, self: CachedRows, prune: Prune) -> None:
-    """Accepted rows are taken to be in place, whatever was between them."""
+    """Accepted rows are not moved, even if rejected rows lie between them."""
     original(self, prune)
     accepted = self.context - self.gathered_until
     self.slots[:accepted] = self.gathered_until + np.arange(accepted)
@@ -199,7 +199,7 @@ def fence_at_express(original, self: Stage, prune: Prune, express: bool) -> None
 
 
 def fence_ignored(original, self: Stage, segment: Segment) -> None:
-    """A segment is taken to be in the stage's own numbering, whatever its stamp says."""
+    """A segment's epoch is ignored: its rows are taken to be of the stage's own epoch."""
     session = self._sessions.get(segment.session)
     if session is None:
         return original(self, segment)

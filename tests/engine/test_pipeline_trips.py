@@ -1,4 +1,4 @@
-"""What strategies are told of the time: the trips of segments, on a clock where everything is known."""
+"""The trip times that strategies are told, on a virtual clock with known costs."""
 
 from __future__ import annotations
 

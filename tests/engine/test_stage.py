@@ -1,4 +1,4 @@
-"""A stage against messages that are wrong, and what it does with one that is right."""
+"""A stage against wrong messages, and its work on a right message."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.core.messages import Close, Open
 from tests.engine.rig import of_other, other_session, prune, segment
 from tests.engine.stage_sessions import KEEP_5, UNDISTURBED, draft, finish, opened
-from tests.support.seams import is_empty
+from tests.support.seams import has_tombstones
 
 
 def test_an_express_close_that_overtakes_the_open_leaves_nothing():
@@ -26,7 +26,7 @@ def test_a_late_express_close_leaves_nothing():
     rig.receive(Close("s"))
     assert rig.receive(Close("s"), express=True) == []
     assert rig.receive(prune(epoch=1, source_len=9), express=True) == []
-    assert is_empty(rig.stage)
+    assert not has_tombstones(rig.stage)
     finish(rig)
 
 

@@ -1,4 +1,4 @@
-"""A stage against whatever a link may carry."""
+"""A stage against random messages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def garbage(draw):
 
 
 class StrictStage(ExactStage):
-    """Checks what a real executor is promised, whatever the wire says, and computes nothing of `s`."""
+    """An executor that checks the promises of a stage to it, and returns zeros."""
 
     def run(self, job):
         if isinstance(job, OpenCache | DropCache) or job.session == "other":

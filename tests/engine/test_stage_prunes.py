@@ -167,7 +167,7 @@ def test_a_result_that_waits_to_be_sent_is_trimmed_and_follows_the_prune():
 
 
 def test_a_link_carries_each_prune_once_and_nothing_older_after_it():
-    """Two stages of one pipeline: whatever the first sends, the second can take."""
+    """Two stages of one pipeline: the second accepts all messages of the first."""
     rng = np.random.default_rng(5)
     for _ in range(40):
         rig = Rig()

@@ -160,7 +160,7 @@ def test_a_stop_string_in_the_flushed_text_is_cut_too():
 
 
 def reference(tokens, stop, eos, limit) -> tuple[list[int], str, str | None]:
-    """All at once, one token at a time, with the whole text looked at each time."""
+    """Find the stop by searching the whole text again after each token."""
     text, out = "", []
     for token in tokens:
         out.append(token)
@@ -183,7 +183,7 @@ def reference(tokens, stop, eos, limit) -> tuple[list[int], str, str | None]:
 )
 @settings(max_examples=300, deadline=None)
 def test_however_tokens_come_the_output_is_the_same(tokens, stop, limit, data):
-    """How many tokens one verification accepts must not show in what the client gets."""
+    """The output does not depend on the number of tokens that a verification accepts."""
     want_tokens, want_text, want_reason = reference(tokens, stop, {EOS}, limit)
     out, got, text, reason = output(stop=stop, max_new_tokens=limit), [], "", None
     at = 0

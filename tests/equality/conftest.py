@@ -31,7 +31,7 @@ TEXT = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A target, its drafter, and the plain model to hold them against."""
+    """A target and its drafter, both bundled."""
 
     checkpoint: Checkpoint
     head: LMHead
@@ -81,7 +81,7 @@ def pair() -> Pair:
 
 @cache
 def expected(prompt: tuple[int, ...], sampling: SamplingParams, count: int, quant: str) -> tuple[int, ...]:
-    """What the plain model generates, by transformers' own generate."""
+    """Return the tokens that the plain model generates, by transformers' own generate."""
     return tuple(reference(quant).generate(prompt, sampling, count, frozenset()).token_ids)
 
 

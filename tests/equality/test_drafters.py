@@ -1,4 +1,4 @@
-"""Token-for-token equality with the plain model, whoever drafts, on a small random model."""
+"""Token-for-token equality with the plain model, for every drafter, on a small random model."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
 
+SPLIT = [1, 2]
 VOCAB = 24
 TOKENS = 28
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
@@ -57,6 +58,10 @@ class Models:
     @cached_property
     def head(self) -> LMHead:
         return LMHead.load(self.checkpoint)
+
+    @cached_property
+    def blocks(self) -> list[LayerBlock]:
+        return load_blocks(self.checkpoint, SPLIT)
 
     @cached_property
     def reference(self) -> ReferenceModel:
@@ -108,12 +113,13 @@ def generate(
 ) -> tuple[list[int], Finished]:
     pipeline = virtual_pipeline(
         models.checkpoint,
-        [1, 2],
+        SPLIT,
         FixedCosts(),
         drafter=drafter,
         head=models.head,
         make_text=NoText,
         prefill_rows=8,
+        blocks=models.blocks,
     )
     request = Request("s", prompt, sampling, TOKENS, strategy=strategy)
     outputs = [timed.output for timed in pipeline.generate(request)]

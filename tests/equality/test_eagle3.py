@@ -101,14 +101,14 @@ def plain(models: Models, sampling: SamplingParams) -> list[int]:
 
 @dataclass
 class Given:
-    """What a drafter was given as true rows."""
+    """The features and tokens that a drafter was given as true rows."""
 
     features: list[Payload] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
 
 class TappingDrafter(LMDrafter):
-    """Proposes well, so that rows are accepted and pruned, and keeps the features it is given."""
+    """A drafter whose proposals are often right, and which keeps the features that it is given."""
 
     needs_features = True
     taps: Taps = TAPS

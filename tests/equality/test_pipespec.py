@@ -1,4 +1,4 @@
-"""PipeSpec puts out the plain model's tokens (rule R1), whatever the models between do."""
+"""PipeSpec's output is the plain model's (rule R1) for all kinds of middle models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COSTS = FixedCosts(stage_s=0.03, side_s=0.02)
 
 
 class Contrary(LanguageModel):
-    """Predicts what nobody expects, every third token."""
+    """A model that predicts a fixed wrong token at every third position."""
 
     def predict(self, hidden, positions):
         predicted = super().predict(hidden, positions)
@@ -37,7 +37,7 @@ class Contrary(LanguageModel):
 
 @pytest.fixture(scope="session")
 def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]:
-    """One that knows nothing, one that knows a little, the target itself, and one that is contrary."""
+    """Middle models by kind: random weights, the first layers of the target, the target, and Contrary."""
 
     def load(directory: Path, kind: type[LanguageModel] = LanguageModel) -> LanguageModel:
         return kind.load(Checkpoint(directory), pair.head.vocab_size, torch.float32)

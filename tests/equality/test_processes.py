@@ -1,4 +1,4 @@
-"""What comes out of real processes over real sockets is what the plain model gives alone."""
+"""The output of real processes over real sockets is the plain model's."""
 
 from __future__ import annotations
 

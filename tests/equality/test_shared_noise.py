@@ -1,4 +1,4 @@
-"""A drafter that knows what the target knows foresees every draw, and a draw depends on no drafter."""
+"""A drafter with the target's probabilities foresees every draw, and no draw depends on a drafter."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ KINDS = {"lm": known_by_itself, "eagle": known_by_a_head}
 def generate(
     known: Known, sampling: SamplingParams, noise: Noise, strategy: str, options: dict[str, float]
 ) -> tuple[list[int], tuple[int, ...]]:
-    """The tokens, and how many of them each round put out."""
+    """Return the tokens, and the number of tokens of each round."""
     pipeline = virtual_pipeline(
         known.checkpoint, [1, 2], FixedCosts(), drafter=known.drafter, head=known.head, make_text=NoText
     )

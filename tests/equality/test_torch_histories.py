@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from flowedge.drafting.drafter import DraftLayer, Frontier
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
 
 VOCAB = 5
@@ -26,7 +27,7 @@ SHARDS = 6
 
 
 class RandomDrafter:
-    """Proposes tokens at random; with so few of them, many are right."""
+    """A drafter with random proposals; the vocabulary is so small that many are right."""
 
     needs_features = True
     taps = ()
@@ -82,17 +83,20 @@ def random_split(rng: np.random.Generator) -> list[int]:
 def test_random_histories_on_torch(checkpoint: Checkpoint, shard: int) -> None:
     reference = ReferenceModel.load(checkpoint)
     head = LMHead.load(checkpoint)
+    blocks = cache(lambda *split: load_blocks(checkpoint, split))
     for seed in range(shard, HISTORIES, SHARDS):
         rng = np.random.default_rng(seed)
+        split = random_split(rng)
         pipeline = virtual_pipeline(
             checkpoint,
-            random_split(rng),
+            split,
             RandomCosts(rng),
             drafter=RandomDrafter(rng),
             head=head,
             make_text=NoText,
             prefill_rows=int(rng.integers(1, 9)),
             express_fault=express_fault(rng),
+            blocks=blocks(*split),
         )
         requests = []
         for i in range(int(rng.integers(1, 3))):

@@ -36,14 +36,14 @@ _INT_TYPES = (
 
 
 class Mutator:
-    """One stream of mutations."""
+    """A sequence of mutations from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._seen = b"\x0a\x00"  # the message before, to splice with
 
     def mutate(self, message: Message) -> bytes:
-        """The bytes of a message with something wrong, or strange, in them."""
+        """Return the bytes of a message with a random defect."""
         if self.random.random() < 0.6:
             changed = type(message)()
             changed.CopyFrom(message)

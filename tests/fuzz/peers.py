@@ -1,4 +1,4 @@
-"""What an agent that is fuzzed takes for the rest of its pipeline."""
+"""Peers that a fuzzed agent takes for the rest of its pipeline."""
 
 # ruff: noqa: N802 (method names are gRPC's)
 

@@ -43,7 +43,7 @@ def session_frames(session: str, width: int | None) -> list[pipeline.Frame]:
 
 
 def express_frames(session: str) -> list[pipeline.Frame]:
-    """What a draft node sends straight to a stage."""
+    """Messages that a draft node sends straight to a stage."""
     messages = (
         Prune(session, 1, 6, 3, 1, np.array([3, 5])),
         Prune(session, 2, 5, 4, 0, np.array([4])),
@@ -54,7 +54,7 @@ def express_frames(session: str) -> list[pipeline.Frame]:
 
 
 def result_frames(session: str, width: int) -> list[pipeline.Frame]:
-    """What the last stage sends to the draft node, and the first replies to it."""
+    """Messages that the last stage sends to the draft node, and replies of the first stage."""
     messages = (
         Segment(session, 0, 0, True, 0, np.arange(3), np.arange(3) - 1, np.full((3, width), 0.5, np.float32)),
         Prune(session, 1, 4, 3, 1, np.array([3])),
@@ -91,7 +91,7 @@ def generate_requests() -> list[Message]:
 
 
 def calls(downstream: str) -> dict[str, Sequence[Message]]:
-    """By method, what an agent without a role is asked with one message.
+    """Return requests of one message to an agent without a role, by method.
 
     downstream: an address that takes streams of any pipeline.
     """
@@ -143,7 +143,7 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
 
 
 def streamed_calls() -> dict[str, Message]:
-    """By method, what an agent without a role is asked with a stream of messages."""
+    """Return requests of a stream of messages to an agent without a role, by method."""
     return {
         "/flowedge.v1.Measure/Sink": measure.SinkChunk(data=bytes(100), warm_up=True),
         "/flowedge.v1.Measure/Ping": measure.Probe(data=bytes(64)),

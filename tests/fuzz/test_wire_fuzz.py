@@ -68,7 +68,7 @@ EXTREME = {
 
 
 class Run:
-    """Counts what was sent, by where, so that each part knows when it is done."""
+    """The number of messages that each part of the run has sent, and has still to send."""
 
     def __init__(self, total: int) -> None:
         self._left = {part: int(total * share) + 1 for part, share in SHARES.items()}
@@ -98,7 +98,7 @@ class LinkFuzzer:
         self._lives = 0
 
     async def in_band(self) -> None:
-        """All messages of the part, on one stream after the other, as the sessions end with their stream."""
+        """Send all messages of the part, each batch on a new stream: sessions end with their stream."""
         while self._run.is_open(self._part):
             stream = RawStream(self._stage.address, "InBand", "fuzz")
             try:
@@ -108,7 +108,7 @@ class LinkFuzzer:
                 await stream.close()
 
     async def express(self, stream: RawStream) -> None:
-        """All messages of the part, on a stream whose end would be that of the pipeline."""
+        """Send all messages of the part, on a stream whose end would be the end of the pipeline."""
         while self._run.is_open(self._part):
             await self._batch(stream, express_frames)
 
@@ -159,7 +159,7 @@ async def fuzz_requests(run: Run, draft_node: AgentProcess, worker: int) -> None
 
 
 async def answered(call: Any, method: str, replies: int = 1) -> None:
-    """The agent answers in time, well or with an error; it is still there."""
+    """Check that the agent answers in time, with a result or an error."""
     try:
         for _ in range(replies):
             if await call.read() is grpc.aio.EOF:

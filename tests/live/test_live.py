@@ -55,7 +55,7 @@ def models() -> Models:
 
 
 class StuckExecutor(BlockExecutor):
-    """Does what it is told at each forward."""
+    """An executor that calls a test's function at each forward."""
 
     def __init__(self, block: LayerBlock, at_forward: Callable[[], None]) -> None:
         super().__init__(block)

@@ -1,4 +1,4 @@
-"""The record of what a device did: bounded, per session, and checked when it comes off the wire."""
+"""The timeline of a device: bounded, per session, and checked when it comes off the wire."""
 
 from __future__ import annotations
 

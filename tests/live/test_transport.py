@@ -62,7 +62,7 @@ class Owner:
 
 
 class Client:
-    """Notes what a link tells."""
+    """The owner of a link, which keeps the events of the link."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []

@@ -19,7 +19,7 @@ def never() -> bool:
 
 
 class Pipeline:
-    """Blocks split evenly, a cache for each, and the head; `rows` of them are cached."""
+    """Blocks of an even split with their caches, and the LM head; `rows` rows are cached."""
 
     def __init__(self, checkpoint: Checkpoint, blocks: int, capacity: int = 256, **load: Any) -> None:
         layers = checkpoint.config.num_hidden_layers

@@ -1,4 +1,4 @@
-"""What inspection announces is what loading takes, and no tensor is read for it."""
+"""The sizes that inspection announces are those of loading, and inspection reads no tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load leaves behind can be collected, however often the libraries are asked for."""
+"""The garbage of a load is collected, however often the libraries are imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowedge.models.libraries import import_libraries
 
 
 class Remains:
-    """What only a collection frees, as it refers to itself."""
+    """An object that refers to itself, so that only a collection frees it."""
 
     def __init__(self) -> None:
         self.itself = self

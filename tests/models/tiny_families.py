@@ -1,4 +1,4 @@
-"""A small random checkpoint of every supported architecture, with what is special about it switched on."""
+"""A small random checkpoint of every supported architecture, with its special features switched on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit a device is refused, with the sums, before it is loaded."""
+"""Weights that do not fit a device are refused before they are loaded, with the sums."""
 
 from __future__ import annotations
 

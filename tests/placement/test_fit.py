@@ -1,4 +1,4 @@
-"""What fits on how many devices, against cases counted by hand."""
+"""The number of devices that a model fits on, against cases counted by hand."""
 
 from __future__ import annotations
 

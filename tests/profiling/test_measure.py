@@ -1,4 +1,4 @@
-"""What the Measure service measures, what it refuses, and what it leaves behind."""
+"""The Measure service: its measurements and refusals, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flowedge profile`: profiles that the testbed reads and runs on, and what is refused before measuring."""
+"""`flowedge profile`: profiles that the testbed reads and runs on, and refusals before a measurement."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Cluster:
         return self.directory / name
 
     def security(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Security:
-        """What a new member shows and asks of others."""
+        """The credentials of a new member."""
         return Security(CredentialStore.open(self.member(name, role, issued)))
 
 

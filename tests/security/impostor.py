@@ -15,7 +15,7 @@ from flowedge.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 
 class Impostor(agent_pb2_grpc.AgentServicer, cluster_pb2_grpc.EnrolmentServicer):
-    """Answers as an agent and as an enrolment service, and keeps what it is told."""
+    """A server that answers as an agent and as an enrolment service, and keeps the requests."""
 
     def __init__(self, authority_pem: bytes) -> None:
         self.authority_pem = authority_pem

@@ -56,7 +56,7 @@ def kitchen(cluster: Cluster) -> Iterator[AgentProcess]:
 
 @pytest.fixture
 def own_credentials(cluster: Cluster) -> Credentials:
-    """The agent's, as it is now."""
+    """The credentials that the agent has now."""
     return CredentialStore.open(cluster.directory / "kitchen").credentials
 
 
@@ -227,7 +227,7 @@ def reader(cluster: Cluster) -> Security:
 def refuses(
     reader: Security, address: str, reason: str, log: pytest.LogCaptureFixture, name: str | None = None
 ) -> None:
-    """The client does not speak to whoever is there, and says why."""
+    """Check that the client refuses to speak to the server at an address, with a reason."""
     log.clear()
     with Client(address, name=name, security=reader) as client, pytest.raises(AccessError, match=reason):
         client.describe()

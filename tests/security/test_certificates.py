@@ -1,4 +1,4 @@
-"""What the CA signs, and what is refused of what others show; no clock and no network."""
+"""Certificates that the CA signs, and certificates that are refused; without clock and network."""
 
 from __future__ import annotations
 

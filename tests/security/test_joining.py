@@ -1,4 +1,4 @@
-"""Joining a cluster by its token, and what is tried to get in or to lure devices elsewhere."""
+"""Joining a cluster by its token, and attacks on it: wrong tokens, proxies and false services."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_proxy_with_its_own_certificate_is_told_nothing(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It may even pass the real CA's certificate on, which anyone can have."""
+    """The proxy may even pass on the real CA's certificate, which is public."""
     other = Cluster(tmp_path / "other", 1)
     key, certificate, _ = other.authority.service_credentials(now())
     token = cluster.token()

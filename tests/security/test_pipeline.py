@@ -1,4 +1,4 @@
-"""A pipeline of a joined draft node and joined agents generates what the plain model does."""
+"""The output of a pipeline of cluster members is the plain model's."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_options_are_checked(options, reason):
 
 
 class DrafterCheck:
-    """Holds what is asked against what a drafter's scratch has: names of one growth, each known once."""
+    """Checks each requested layer against the nodes that a drafter has in its scratch cache."""
 
     def __init__(self) -> None:
         self.growth = 0

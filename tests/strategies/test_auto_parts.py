@@ -1,4 +1,4 @@
-"""What `auto` learns and keeps: trips, acceptance and the tree of candidates."""
+"""The estimates and the tree of `auto`: trip times, acceptance and candidates."""
 
 from __future__ import annotations
 

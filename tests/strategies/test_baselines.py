@@ -1,4 +1,4 @@
-"""The published methods on scripts of events: what makes each of them what it is."""
+"""The published methods on scripts of events: the rules that distinguish each method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlowSpec on scripts of events: what it drafts, sends, prunes and puts out, and when."""
+"""FlowSpec on scripts of events: when it drafts, sends, prunes and puts out tokens."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What tests of several packages share: processes, smaller models, and the scheduling of tests."""
+"""Helpers of tests of several packages: processes, private state, small models, scheduling."""

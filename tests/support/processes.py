@@ -98,7 +98,7 @@ class FlowEdgeProcess:
         self.address = ""
 
     def start(self) -> None:
-        """Start the process; `await_address` and `line` wait for what it says."""
+        """Start the process; `await_address` and `line` wait for its output."""
         self._started_at = len(self.lines)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **self.environment}
         if self._forked:

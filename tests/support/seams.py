@@ -32,12 +32,17 @@ def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
 
 
 def inbox(stage: Stage) -> Iterable[Segment]:
-    """Return the segments that wait in a stage: what is trimmed early is never computed, nor seen outside."""
+    """Return the segments that wait in a stage: rows trimmed here are never computed, nor seen outside."""
     return stage._inbox
 
 
+def has_tombstones(stage: Stage) -> bool:
+    """Return whether the stage remembers ended sessions: a tombstone that stays shows in memory only."""
+    return bool(stage._closed)
+
+
 def is_empty(machine: Stage | DraftNode) -> bool:
-    """Return whether nothing of any session is left; a tombstone that stays shows in memory only."""
+    """Return whether nothing of any session is left; see `has_tombstones`."""
     if isinstance(machine, Stage):
         queued = machine._inbox or len(machine._outbox)
         return not (machine._sessions or machine._closed or queued)

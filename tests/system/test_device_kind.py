@@ -1,4 +1,4 @@
-"""What a device says it is."""
+"""The kind of a device, read from its system files."""
 
 from __future__ import annotations
 

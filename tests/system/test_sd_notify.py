@@ -1,4 +1,4 @@
-"""What systemd is told, over a real datagram socket."""
+"""Notifications to systemd, over a real datagram socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 
 
 def until(receiver: socket.socket, wanted: str) -> list[str]:
-    """All that comes, up to the first datagram that begins as wanted."""
+    """Return all datagrams up to the first that begins as wanted."""
     told: list[str] = []
     while not told or not told[-1].startswith(wanted):
         told.append(receiver.recv(4096).decode())

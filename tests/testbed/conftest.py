@@ -53,7 +53,7 @@ def scenario_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 class Said(BenchProgress):
-    """Keeps what a person would see."""
+    """A progress display that keeps its lines and counts."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -87,7 +87,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(target: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recorder, float]:
-    """What a training in one process gives: losses by step, and the acceptance length."""
+    """The result of a training in one process: losses by step, and the acceptance length."""
     watcher = Recorder()
     acceptance = train_drafter(str(target), data, tmp_path_factory.mktemp("local") / "h", TRAINING, watcher)
     return watcher, acceptance.length
@@ -103,7 +103,7 @@ def cluster_target(
 
 
 def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list[AgentProcess]) -> None:
-    """Also of texts of several prefill chunks, with taps, and when they are endless."""
+    """Texts are endless, and some take several prefill chunks; layers are tapped."""
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 300, 40)]
     questions = [
         Question(range(5, 20), SamplingParams(temperature=t, seed=7), count)
@@ -148,7 +148,7 @@ def test_a_lost_agent_is_named_and_the_same_command_goes_on(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What was trained is kept at the loss; the command line goes on from it with the agent that is left."""
+    """The state at the loss is kept; the command line goes on from it with the remaining agent."""
     out, killer = tmp_path / "head", Killer(agents[1], step=3)
     opener = partial(open_cluster_target, stages=[agent.address for agent in agents], report=lambda *_: None)
     with pytest.raises(DeviceLostError, match=agents[1].name):

@@ -1,4 +1,4 @@
-"""Training data: what a line may be, what is wrong with one that cannot be, and which tokens count."""
+"""Training data: forms of a line, messages about wrong lines, and the tokens that count."""
 
 from __future__ import annotations
 

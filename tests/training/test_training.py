@@ -47,7 +47,7 @@ LEARNED = {
 
 
 class Recorder(TrainingObserver):
-    """Notes everything, and interrupts after a step when it is asked to."""
+    """A watcher that keeps all reports, and interrupts after a given step."""
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.interrupt_after = interrupt_after

@@ -1,4 +1,4 @@
-"""A link that does what it is told: it carries, damages, cuts and waits, at given numbers of bytes."""
+"""A link with planned faults: it damages, cuts and holds data at given numbers of bytes."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class BadLink:
         self._thread.join(WAIT_S)
 
     def plan(self, *, damage_at: list[int], cut_at: list[int], hold_at: int) -> None:
-        """What is to happen when the device has sent so many bytes from now on."""
+        """Plan faults by the number of bytes that the device sends from now on."""
         now = self.carried
         self._damage_at = [now + count for count in damage_at]
         self._cut_at = [now + count for count in cut_at]
         self._hold_at = now + hold_at
 
     def wait_until_held(self) -> None:
-        """Until it carries nothing more, as it was told."""
+        """Wait until the link holds the data, as planned."""
         assert self._held.wait(WAIT_S), f"only {self.carried} bytes were sent"
 
     def release(self) -> None:
-        """It carries again."""
+        """Carry data again."""
         self._loop.call_soon_threadsafe(self._released.set)
 
     async def _listen(self) -> str:

@@ -66,7 +66,7 @@ class FaultyService(WeightsService):
 async def serving(
     local: LocalWeights, *, port: int = 0, settings: WeightsSettings = QUICK, **faults: int
 ) -> AsyncIterator[tuple[str, FaultyService]]:
-    """The address of a device that gives what a local has."""
+    """The address of a device that serves its local weights."""
     server = grpc.aio.server(options=LinkSettings().channel_options)
     service = FaultyService(local, settings, **faults)
     rpc.add_WeightsServicer_to_server(service, server)

@@ -1,4 +1,4 @@
-"""Four devices whose disks are empty load models over a link that fails them, and once only."""
+"""Four devices with empty disks load models over a faulty link, each object once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EmptyDevice(AgentProcess):
         return "\n".join(self.lines)
 
     def catalogue(self) -> pb.CatalogueReply:
-        """Return what the device has, and how many bytes went over its links."""
+        """Return the objects of the device, and the bytes that went over its links."""
         with grpc.insecure_channel(self.address) as channel:
             reply: pb.CatalogueReply = rpc.WeightsStub(channel).Catalogue(pb.CatalogueRequest(), timeout=10)
         return reply

@@ -1,4 +1,4 @@
-"""A device that is told to stop: what runs ends or is handed back, what is new is refused."""
+"""A device that drains: running requests end or fail with an error, new requests are refused."""
 
 from __future__ import annotations
 

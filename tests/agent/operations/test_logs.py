@@ -96,7 +96,7 @@ def pipeline(idle_agents: list[AgentProcess]) -> list[AgentProcess]:
 
 
 def events(agent: AgentProcess) -> list[dict[str, Any]]:
-    """What an agent has logged; all but its first line on stdout, and what libraries print, is JSON."""
+    """Return the events in an agent's log; lines that are not JSON are left out."""
     return [json.loads(line) for line in agent.lines if line.startswith("{")]
 
 

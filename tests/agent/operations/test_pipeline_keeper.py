@@ -55,7 +55,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 @dataclass
 class Device:
-    """What the keeper looks at and asks for: a role, and its being taken."""
+    """A device as the keeper sees it: a role, and the requests to take it."""
 
     role: Any = None
     asked: list[pb.DraftNodeRole] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _EnoughError(Exception):
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]:
-    """What happens between two looks of the keeper; it ends after the last."""
+    """Events between two checks of the keeper, which ends after the last event."""
     events: list[Callable[[], None]] = []
 
     async def sleep(seconds: float) -> None:

@@ -33,7 +33,7 @@ def devices() -> Iterator[list[AgentProcess]]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """One that knows nothing, and one that knows a little."""
+    """Directories of a random model, and of the first layers of the bundled model."""
     random = save_small_lm(tmp_path_factory.mktemp("random"), max_position_embeddings=2048)
     return [str(random), str(first_layers(tmp_path_factory.mktemp("cut"), 2))]
 

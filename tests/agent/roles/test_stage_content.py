@@ -1,4 +1,4 @@
-"""A slice of layers and a whole model behind one interface: what they need, read and refuse."""
+"""A slice of layers and a whole model behind one interface: memory, files and refusals."""
 
 from __future__ import annotations
 

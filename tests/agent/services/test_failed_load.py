@@ -1,4 +1,4 @@
-"""What a failed load had in hand is freed at once."""
+"""The memory of a load that failed is freed at once."""
 
 from __future__ import annotations
 

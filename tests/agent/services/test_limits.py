@@ -1,4 +1,4 @@
-"""What is beyond a limit of the agent is refused with an error that says so."""
+"""A request beyond a limit of the agent is refused with an error that names the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening checkpoints, reading only what is asked for, and saying what is wrong with bad ones."""
+"""Opening checkpoints, reading only the tensors that are asked for, and naming the defect of bad files."""
 
 from __future__ import annotations
 

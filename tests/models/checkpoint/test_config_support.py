@@ -1,4 +1,4 @@
-"""What a config asks for: windows, lengths, and refusals by name; rotary angles row by row."""
+"""Features of a config: windows, lengths, and refusals by name; rotary angles row by row."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_layers_that_were_left_out_stay_as_they_are(original: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(("name", "quant"), [("mixtral", "nf4"), ("phi3", "int8"), ("gemma3", "nf4-dq")])
 def test_families_that_name_or_stack_their_tensors_otherwise(tmp_path: Path, name: str, quant: str) -> None:
-    """Their weights that transformers does not quantise, stacks of experts, stay as they are."""
+    """Weights that transformers does not quantise, as stacks of experts, stay as they are."""
     auto, plain = AutoModelForCausalLM, tmp_path / "plain"
     if name == "gemma3":
         auto = AutoModelForImageTextToText

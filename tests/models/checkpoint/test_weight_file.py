@@ -1,4 +1,4 @@
-"""Reading safetensors by position gives what the library reads, and broken headers are refused."""
+"""Tensors read by position equal those that the safetensors library reads; broken headers are refused."""
 
 from __future__ import annotations
 

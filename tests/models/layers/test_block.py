@@ -120,7 +120,7 @@ def test_pruning_equals_recomputation(directory: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_of_trees_and_prunes(directory: Path, seed: int) -> None:
-    """Every row of every round equals its own path, whatever was drafted, accepted and dropped before."""
+    """Every row of every round equals the row of its path alone, after any drafts, acceptances and prunes."""
     rng = np.random.default_rng(seed)
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
     pipeline = Pipeline(Checkpoint.open(str(directory)), 2)

@@ -1,4 +1,4 @@
-"""A second start takes quantised weights from the disk; what is damaged there is noticed and made again."""
+"""A second start reads quantised weights from the disk; damaged files are noticed and made again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> QuantCache:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[WeightRows]:
-    """What is quantised to int4."""
+    """Return tensors quantised to int4."""
     calls: list[WeightRows] = []
     real = Int4.encode
 

@@ -1,4 +1,4 @@
-"""Objects come from whoever has them, go on where they were cut off, and are what their names say."""
+"""Objects come from any device that has them, resume after a cut, and match their digests."""
 
 from __future__ import annotations
 

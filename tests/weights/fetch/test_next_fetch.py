@@ -52,7 +52,7 @@ def test_large_ones_go_first_and_each_device_begins_with_another() -> None:
 
 
 def test_five_devices_that_want_the_same_take_little_twice_from_the_draft_node() -> None:
-    """Rounds in which each device receives what it has chosen, and then has it."""
+    """Rounds in which each device receives the object that it has chosen."""
     sizes = {f"{index}": 1000 for index in range(50)}
     names = [f"v{index}" for index in range(5)]
     have: dict[str, set[str]] = {name: set() for name in names}

@@ -1,4 +1,4 @@
-"""One host that boots and then does nothing, for tests to end; see run_enclosed for its arguments."""
+"""A host that boots and then does nothing, until a test ends it; run_enclosed has its arguments."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def wait(host: Host) -> None:
 if __name__ == "__main__":
     directory, group = Path(sys.argv[1]), sys.argv[2]
     end_with_parent(directory, group)
-    boards = Boards(directory, group, checkout=Path(__file__).parents[2], wheels=Path(__file__).parent)
+    boards = Boards(directory, group, checkout=Path(__file__).parents[3], wheels=Path(__file__).parent)
     boards.prepare()
     boards.make_image(wait)

@@ -1,4 +1,4 @@
-"""Options of methods, chosen from hit rates and what a pipeline takes."""
+"""Options of methods, chosen from hit rates and step times of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real clock: a scenario on agents, which are processes of this machine, and what it refuses."""
+"""The real clock: a scenario on agents, which are processes of this machine, and refusals."""
 
 from __future__ import annotations
 

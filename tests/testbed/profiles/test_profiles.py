@@ -1,4 +1,4 @@
-"""Profiles, scenarios and what is refused: always with the file, the key and the reason."""
+"""Profiles and scenarios, and their refusals: with the file, the key and the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import Scenario, read_scenario
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "testbed" / "flowedge_testbed" / "scenarios").glob("*.yaml"))
+SCENARIOS = sorted((Path(__file__).parents[3] / "testbed" / "flowedge_testbed" / "scenarios").glob("*.yaml"))
 ScenarioFile = Callable[..., Path]
 
 

@@ -18,7 +18,7 @@ from flowedge_testbed.costs.profile_costs import HEADER_BYTES, INDEX_BYTES, Prof
 from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
-from tests.testbed.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
+from tests.testbed.costs.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
 
 SINGLE = MODEL.model_copy(update={"dtype": "float32"})
 DRAFT = MeasuredDraftTimes(extend_ms={1: 5, 3: 7}, grow_ms={1: 11, 10: 20}, root_ms=2)

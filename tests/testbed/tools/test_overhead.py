@@ -1,4 +1,4 @@
-"""The overhead benchmark runs and its figures make sense; how large they are is not asserted."""
+"""The overhead benchmark runs and its figures are plausible; their size is not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C(M), T_lat and the bounds made of them, against counts by hand."""
+"""C(M), T_lat and the bounds that follow from both, against counts by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CHILDREN_OF = {
 
 
 class Written:
-    """A source of layers in which a token's children are the same wherever it is."""
+    """A source of layers in which a token has the same children everywhere."""
 
     def layer(self, history: History, job: GrowDraft) -> DraftLayer:
         return padded_layer([CHILDREN_OF.get(token, []) for token in job.tokens.tolist()])

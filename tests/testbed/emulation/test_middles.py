@@ -1,4 +1,4 @@
-"""Middle models on the testbed: what they cost, what is told of them, and that replay computes the same."""
+"""Middle models on the testbed: costs, reports, and equality of replay and virtual clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
 from tests.support.truncated import first_layers
-from tests.testbed.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
+from tests.testbed.costs.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
 MIDDLE = EmulatedMiddle(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))

@@ -21,9 +21,8 @@ from testbed.tools.nspawn.possible import why_not
 PROOF_S = 1500  # on a machine that does much else; minutes on one that does not
 BOOT_S = 120
 END_S = 60
-START = (
-    "from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed('tests.testbed.nspawn_idle', [])"
-)
+IDLE = "tests.testbed.tools.nspawn_idle"
+START = f"from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed({IDLE!r}, [])"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def bootable() -> None:
 
 
 def traces() -> set[str]:
-    """All that could be left on the machine: processes, mounts, links, control groups, directories."""
+    """Return the traces that a host leaves: processes, mounts, links, control groups, directories."""
     commands = (read(entry / "cmdline") for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {
         *Path("/proc/self/mounts").read_text().splitlines(),
