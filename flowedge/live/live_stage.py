@@ -23,8 +23,9 @@ from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol.wire import FrameError
 
-_log = logging.getLogger(__name__)
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

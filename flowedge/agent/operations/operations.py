@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import time
-from types import TracebackType
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -90,9 +89,7 @@ class Operations:
         await self._report_state()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.begin_drain()

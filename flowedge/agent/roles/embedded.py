@@ -35,19 +35,18 @@ class EmbeddedDraftNode:
     """The draft node of one pipeline, on an event loop and a compute thread of its own.
 
     Its methods block, and are called from one thread. `embedded_draft_node` makes one.
+
+    Attributes:
+        progress_s: the seconds without any progress after which a request is ended.
     """
 
     def __init__(self, config: AgentConfig) -> None:
+        self.progress_s = config.deadlines.progress_s
         self._config = config
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
         self._release = contextlib.AsyncExitStack()
         self._role: DraftNodeRole | None = None
-
-    @property
-    def progress_s(self) -> float:
-        """The seconds without any progress after which a request is ended."""
-        return self._config.deadlines.progress_s
 
     @property
     def models(self) -> DraftModels:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 
 REPORT_S = 2.0  # between two reports on the progress of hashing
-LOOK_S = 1.0
+LOOK_S = 1.0  # for neighbours to answer by zeroconf
 MOST = 16  # neighbours; more are left out
+
 _log = logging.getLogger(__name__)
 
 

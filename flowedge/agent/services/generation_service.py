@@ -30,12 +30,12 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 if TYPE_CHECKING:
     from flowedge.engine.draft_models import DraftModels
 
-
-_log = logging.getLogger(__name__)
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
+
+_log = logging.getLogger(__name__)
 
 
 class RequestLog:

@@ -1,4 +1,4 @@
-"""Making and checking certificates, without reading a clock or a file.
+"""Making and checking certificates, without reading a file, at a time that the caller gives (see `utc_now`).
 
 Keys are ECDSA P-256, since gRPC's TLS library does not accept Ed25519.
 """

@@ -33,6 +33,7 @@ _OPTIONS = [
 ]
 T = TypeVar("T")
 RETRY_S = 0.5
+
 _log = logging.getLogger(__name__)
 
 
