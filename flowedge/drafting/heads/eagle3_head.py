@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -75,8 +76,7 @@ class Eagle3Head(DraftHead):
 
     @property
     def vocabulary(self) -> IntArray:
-        ids: IntArray = (torch.arange(len(self.d2t)) + self.d2t).numpy()
-        return ids
+        return self.target_ids(np.arange(self.lm_head.out_features))
 
     def true_states(self, rows: Tensor) -> Tensor:
         fused: Tensor = self.fc(rows[:, -self.fc.in_features :])
@@ -92,6 +92,11 @@ class Eagle3Head(DraftHead):
     def logits(self, states: Tensor) -> Tensor:
         """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
         return linear(self.norm(states), self.lm_head.weight).float()
+
+    def target_ids(self, draft_ids: IntArray) -> IntArray:
+        """The target's ids of tokens of the draft vocabulary, in the same shape."""
+        mapped: IntArray = draft_ids + self.d2t.numpy()[draft_ids]
+        return mapped
 
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
