@@ -27,7 +27,7 @@ from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
-from flowedge_testbed.scenario import Scenario, read_scenario
+from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
 from flowedge_testbed.workers import FinishedTask, WorkerSettings, carry_out_all, read_record, unfinished
 
 
@@ -36,7 +36,7 @@ class BenchOptions:
     """The options of `flowedge bench`. None leaves the scenario's value.
 
     Attributes:
-        data: directory of the datasets' files; that of the scenario if None.
+        data: directory of the datasets' files; see data_directory for None.
         processes: number of processes that carry out runs.
     """
 
@@ -55,15 +55,22 @@ class BenchOptions:
     data: Path | None = None
     processes: int = 2
 
+    @property
+    def data_directory(self) -> Path:
+        """`data`, or the working directory for a shipped scenario, or else the scenario's directory."""
+        if self.data is not None:
+            return self.data
+        return Path() if self.scenario.parent == SHIPPED else self.scenario.parent
+
 
 class BenchProgress:
-    """A listener to the progress of a benchmark. This one ignores everything."""
+    """A listener to the progress of a benchmark. This base class ignores everything."""
 
     def say(self, line: str) -> None:
         """Show a line to the user."""
 
     def begin(self, total: int, finished: int) -> None:
-        """Take notice of the number of runs, and of those that earlier commands have finished."""
+        """Take notice of the number of runs, and of the number that earlier commands have finished."""
 
     def advance(self, runs: int) -> None:
         """Take notice that `runs` more runs have ended."""
@@ -73,7 +80,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
     """Return the scenario with the command line's values in place of its own.
 
     Raises:
-        BadRequestError: when a value is wrong, or a dataset is not one of the scenario's.
+        BadRequestError: when a value is wrong, or the scenario has no dataset of a given name.
     """
     changed = scenario.quickened() if options.quick else scenario
     content = changed.model_dump()
@@ -133,7 +140,7 @@ class Benchmark:
     ) -> Benchmark:
         """Load the models and the prompts, and plan the runs on the pipelines of `all_cases`."""
         loaded = _load_models(scenario) if models is None else models
-        datasets = _datasets(scenario, options.data or options.scenario.parent, loaded, say)
+        datasets = _datasets(scenario, options.data_directory, loaded, say)
         hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
         plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
         return cls(options, scenario, all_cases, loaded, datasets, plan)

@@ -67,7 +67,7 @@ def bench(
     from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
-    from flowedge_testbed.scenario import SHIPPED, find_scenario  # noqa: PLC0415
+    from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 
     file = find_scenario(scenario)  # before the libraries, whose import takes seconds
 
@@ -94,7 +94,7 @@ def bench(
         model=model,
         drafter=None if not drafter else drafter_names(drafter),
         middles=words(middle),
-        data=Path() if data is None and file.parent == SHIPPED else data,
+        data=data,
         processes=processes,
     )
     with bench_progress() as progress:

@@ -23,10 +23,10 @@ from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.emulation.memory_fit import require_fit
 from flowedge_testbed.emulation.middle_models import emulated_middles
-from flowedge_testbed.live.real_pipeline import RealPipeline, real_pipeline
 from flowedge_testbed.profiles import library
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import Dataset
+from flowedge_testbed.real_pipeline import RealPipeline, real_pipeline
 from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, ModelSetNames, Scenario
 
 Point: TypeAlias = tuple[tuple[str, float], ...]  # value of each sweep axis

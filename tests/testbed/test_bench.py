@@ -179,9 +179,9 @@ def test_a_shipped_scenario_is_run_by_its_name(
         assert flowedge(["bench", scenario, "--out", str(tmp_path), *more]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "report.md")] * 3
     named, path, data = run
-    assert (named.scenario, named.data) == (SHIPPED / "bandwidth.yaml", Path())
-    assert (path.scenario, path.data) == (own, None), "datasets lie beside the file"
-    assert (data.scenario, data.data) == (named.scenario, Path("prompts"))
+    assert (named.scenario, named.data_directory) == (SHIPPED / "bandwidth.yaml", Path())
+    assert (path.scenario, path.data_directory) == (own, tmp_path), "datasets lie beside the file"
+    assert (data.scenario, data.data_directory) == (named.scenario, Path("prompts"))
     assert flowedge(["bench", "bandwith", "--out", str(tmp_path)]) == 2
     assert "ablation, auto-ablation, bandwidth" in " ".join(capsys.readouterr().err.split())
 

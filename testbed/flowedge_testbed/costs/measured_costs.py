@@ -12,7 +12,7 @@ Roofline = Callable[[int], float]  # seconds by number of rows
 
 
 def stage_measurements(emulation: Emulation) -> list[MeasuredTimes | None]:
-    """Return the measurements of the model's layers on each stage; None where there are none."""
+    """Return the measurements of the model's layers on each stage; None for a stage without measurements."""
     return [
         device.measured
         if device.measured is not None and device.measured.holds_for_layers(emulation.model, emulation.quant)
@@ -54,7 +54,7 @@ def measured_draft_s(
     """Return the seconds of a draft job: a forward over true rows, then a draft layer.
 
     Args:
-        extended: true rows; nodes: nodes of the draft layer; grown: those of them that need a forward.
+        extended: true rows; nodes: nodes of the draft layer; grown: nodes that need a forward.
         roofline: seconds of the drafter's forward, by rows.
     """
     extension = read_off(times.extend_ms, extended, roofline) if extended else 0.0

@@ -20,11 +20,11 @@ from flowedge_testbed.paced.timings import JobTiming, TimingReader
 class PacedCluster:
     """A draft node and `stages` stage agents; a context manager that leaves no process and no interface.
 
-    What is emulated is said with `emulate`, before a pipeline is assembled of the agents.
+    Call `emulate` before a pipeline is assembled of the agents.
     """
 
     def __init__(self, stages: int, *, namespaces: bool) -> None:
-        """namespaces: each agent has a network of its own, which takes root; else they share loopback."""
+        """If `namespaces`, give each agent a network of its own, which takes root; else share loopback."""
         self._network = Namespaces(stages + 1) if namespaces else None
         self._agents = LocalCluster(stages, name="paced", command=self._command)
         self._directory: Path | None = None
@@ -40,7 +40,12 @@ class PacedCluster:
         return self._agents.stages
 
     def start(self) -> None:
-        """Start all agents. DeviceError or DeadlineError when that fails; nothing is left then."""
+        """Start all agents. If that fails, nothing is left.
+
+        Raises:
+            DeviceError: when an agent or the network does not start.
+            DeadlineError: when starting takes too long.
+        """
         with ExitStack() as stack:
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowedge-paced-")))
             if self._network is not None:
@@ -54,19 +59,25 @@ class PacedCluster:
         self._stack.close()
 
     def emulate(self, emulation: Emulation, seed: int) -> None:
-        """Have the pipeline that is assembled next take the time of `emulation`, on its first agents.
+        """Make the next assembled pipeline take the time of `emulation`, on the first agents.
 
-        seed: of the links' jitter.
+        Args:
+            seed: of the links' jitter.
+
+        Raises:
+            BadRequestError: when the emulation has more stages than there are agents.
         """
         if len(emulation.stages) > len(self.stages):
-            raise BadRequestError(f"{len(emulation.stages)} stages, but {len(self.stages)} agents for them")
+            raise BadRequestError(
+                f"{len(emulation.stages)} stages are to be emulated by {len(self.stages)} agents"
+            )
         PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
         if self._network is not None:
             for place in range(DRAFT_NODE, len(emulation.stages)):
                 self._network.limit(place + 1, emulation.links[place].mbps)
 
     def timings(self) -> list[JobTiming]:
-        """The times of all jobs since this was last asked."""
+        """Return the times of all jobs since the last call."""
         return [timing for reader in self._readers for timing in reader.take()]
 
     def __enter__(self) -> PacedCluster:

@@ -41,7 +41,7 @@ class Reorder:
 
 
 def parse_express_fault(text: str) -> ExpressFault | None:
-    """Return the fault that "", "cut", "delay:0.05" or "reorder:0.05" names; None for "".
+    """Return the fault that "cut", "delay:0.05" or "reorder:0.05" names; None for an empty text.
 
     Raises:
         BadRequestError: for any other text, and for a time outside 0 to 60 seconds.

@@ -21,10 +21,10 @@ FIRST_STAGE = 0
 
 @dataclass(frozen=True)
 class PacedPipeline:
-    """What the agents of a pipeline are told, through a file.
+    """The emulated pipeline that agents read from a file.
 
     Attributes:
-        seed: added to that of each link's jitter.
+        seed: added to the seed of each link's jitter.
         shaped: whether the network holds messages to the links' rates.
     """
 
@@ -33,14 +33,18 @@ class PacedPipeline:
     shaped: bool
 
     def write(self, path: Path) -> None:
-        """Put it in a file, whole or not at all."""
+        """Write the pipeline to a file, whole or not at all."""
         part = path.with_suffix(".part")
         part.write_bytes(_PIPELINE.dump_json(self))
         part.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> PacedPipeline:
-        """What `write` put there. BadRequestError when it cannot be read."""
+        """Return the pipeline that `write` wrote.
+
+        Raises:
+            BadRequestError: when the file cannot be read, or holds something else.
+        """
         try:
             return _PIPELINE.validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
@@ -61,7 +65,7 @@ class DevicePacing:
         self._log = log
         last = len(pipeline.emulation.stages) - 1
         before = {DRAFT_NODE: last, FIRST_STAGE: DRAFT_NODE}.get(place, place - 1)
-        # What comes back took the link out of its sender, the device after.
+        # A reply comes over the link out of its sender, the device after this one.
         after = FIRST_STAGE if place == DRAFT_NODE else min(place + 1, last)
         self._senders = {LinkKind.IN_BAND: before, LinkKind.EXPRESS: DRAFT_NODE, LinkKind.REPLY: after}
 

@@ -21,14 +21,14 @@ class PreciseTimer:
         threading.Thread(target=self._run, name="precise-timer", daemon=True).start()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Call `action` at `when`, or at once if that has passed. Actions of one time keep their order."""
+        """Call `action` at `when`, or at once if `when` has passed. Actions of one time keep their order."""
         with self._changed:
             self._count += 1
             heapq.heappush(self._waiting, (when, self._count, action))
             self._changed.notify()
 
     async def sleep_until(self, when: float) -> None:
-        """Return at `when`."""
+        """Sleep until `when`."""
         if when <= time.monotonic():
             return
         woken = asyncio.Event()
@@ -36,7 +36,7 @@ class PreciseTimer:
         await woken.wait()
 
     def stop(self) -> None:
-        """Call no function any more."""
+        """Drop all actions that have not been called yet."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""How well the schedule was kept: each job's times in a file of the agent, and what they come to."""
+"""The times of paced jobs, which each agent writes to a file, and how well the schedule was kept."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class JobTiming:
 
 
 class TimingLog:
-    """The end of the file to which an agent writes."""
+    """An agent's file of job times, opened for writing."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def add(self, timing: JobTiming) -> None:
-        """Keep the times of one job."""
+        """Append the times of one job."""
         os.write(self._file, _RECORD.pack(timing.slot_s, timing.compute_s, timing.overrun_s, timing.late_s))
 
 
 class TimingReader:
-    """The end of the file from which the runner reads."""
+    """An agent's file of job times, read by the benchmark while the agent writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
 
     def take(self) -> list[JobTiming]:
-        """What has come since it was last asked."""
+        """Return the jobs that were added since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -60,13 +60,13 @@ class TimingReader:
 
 @dataclass(frozen=True)
 class ScheduleAccuracy:
-    """How well the schedule was kept.
+    """How well the schedule was kept, over all jobs that take time.
 
     Attributes:
-        jobs: those that take time; overruns: those whose real computation ended after their slot.
-        worst_ratio: the most times its slot that a job took; 1 when none took longer.
-        compute_share: of the slots' time, what real computation took.
-        late_ms: how late results were taken on, on average; worst_late_ms: the latest.
+        jobs: number of jobs; overruns: number of jobs whose real computation ended after their slot.
+        worst_ratio: the longest job's time over its slot; 1 if no job overran.
+        compute_share: seconds of real computation over seconds of slots.
+        late_ms: mean delay with which results were taken on; worst_late_ms: the longest delay.
     """
 
     jobs: int
@@ -79,7 +79,7 @@ class ScheduleAccuracy:
 
     @classmethod
     def of(cls, timings: Sequence[JobTiming]) -> ScheduleAccuracy:
-        """What these jobs come to."""
+        """Return the accuracy over these jobs."""
         jobs, slots_s = len(timings), sum(timing.slot_s for timing in timings)
         overruns = [timing for timing in timings if timing.overrun_s > 0]
         return cls(
@@ -96,7 +96,7 @@ class ScheduleAccuracy:
         return asdict(self)
 
     def line(self) -> str:
-        """For a person."""
+        """Return a sentence for the user."""
         return (
             f"real computation overran the emulated device's time in {self.overruns} of {self.jobs} jobs "
             f"({self.overrun_share:.2%}, at worst {self.worst_ratio:.2f} times the slot); it took "

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.drafting.choice import drafter_label
-from flowedge_testbed.live.real_pipeline import RealPipeline
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Task
+from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report import detail_tables, sweep_tables, tables
 from flowedge_testbed.report.charted import charted, plots_of

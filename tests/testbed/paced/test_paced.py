@@ -20,10 +20,10 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.transport.link import LinkKind
 from flowedge.profiling.documents.model import LayerSize, ModelProfile
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.compare import compared, table
 from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.paced import namespaces
-from flowedge_testbed.paced.compare import compared, table
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline

@@ -1,4 +1,4 @@
-"""Compare the paced clock with another: `python -m flowedge_testbed.paced.compare SCENARIO --out DIR`.
+"""Compare the paced clock with another: `python -m flowedge_testbed.compare SCENARIO --out DIR`.
 
 Both clocks carry out the same scenario, a shipped one by name or a .yaml file. The table has tokens/s by each
 clock and their ratio. A ratio away from 1 is time that the model of time leaves out or adds, or the machine
@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of both results")
     parser.add_argument("--clock", choices=("replay", "virtual"), default="replay", help="the other clock")
     parser.add_argument("--strategies", help="methods, separated by commas")
+    parser.add_argument("--temperatures", help="temperatures, separated by commas")
     parser.add_argument("--drafter", action="append", help="as in flowedge generate")
     parser.add_argument("--samples", type=int, help="prompts of each dataset")
     parser.add_argument("--data", type=Path, help="directory of the datasets' files")
@@ -101,6 +102,9 @@ def main() -> None:
             out=arguments.out / clock,
             clock=clock,
             strategies=tuple(arguments.strategies.split(",")) if arguments.strategies else None,
+            temperatures=(
+                tuple(map(float, arguments.temperatures.split(","))) if arguments.temperatures else None
+            ),
             samples=arguments.samples,
             drafter=drafter_names(arguments.drafter) if arguments.drafter else None,
             data=arguments.data,
