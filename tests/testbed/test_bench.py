@@ -31,6 +31,7 @@ from flowedge_testbed.run_backends import ReplayBackend
 from flowedge_testbed.scenario import SHIPPED, find_scenario, read_scenario
 from flowedge_testbed.trace import Trace
 
+pytestmark = pytest.mark.slow
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
 
