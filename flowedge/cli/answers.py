@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
@@ -19,20 +23,31 @@ from flowedge.models.libraries import import_libraries
 if TYPE_CHECKING:
     from flowedge.cli.check import Checker
 
+EXIT_DIFFERENT = 3  # exit code: an answer differs from the plain model's by more than rounding explains
+
 
 def answer_all(
     prompts: Sequence[str],
-    address: str,
+    request: PipelineRequest,
     options: GenerateOptions,
-    report: JsonReport,
     screen: AnswerScreen,
     *,
     check: bool,
-    timeout_s: float,
+    json_file: Path | None = None,
+    timeout_s: float = 600.0,
 ) -> None:
-    """Ask the draft node at `address` all prompts; the report is written even when a prompt fails."""
-    checker = _load_checker(report.request.model, report.request.quant, screen) if check else None
-    with Client(address, timeout_s=timeout_s) as client:
+    """Ask a pipeline all prompts; the report is written even when a prompt fails.
+
+    Raises:
+        typer.Exit: when an answer differs from the plain model's by more than rounding explains.
+    """
+    report = JsonReport(request, options, json_file)
+    with (
+        screen.transfers() as transfers,
+        open_pipeline(request, screen.progress, transfers) as address,
+        Client(address, timeout_s=timeout_s) as client,
+    ):
+        checker = _load_checker(request.model, request.quant, screen) if check else None
         report.draft_node = client.describe()
         try:
             for number, prompt in enumerate(prompts, 1):
@@ -42,7 +57,9 @@ def answer_all(
                 screen.show_answer(answer, several=len(prompts) > 1)
         finally:
             report.write()
-    screen.show_summary(report.answers)
+        screen.show_summary(report.answers)
+    if not report.passed:
+        raise typer.Exit(EXIT_DIFFERENT)
 
 
 def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
 
+EXIT_FAILURE = 1  # something failed
+EXIT_USAGE = 2  # the options or the request cannot be served as given
+EXIT_INTERRUPTED = 130
 PLUGINS = "flowedge.commands"  # group of entry points by which other distributions add commands
 
 # The base class of typer's usage errors; newer versions no longer export it by name.
@@ -35,52 +37,28 @@ class CommandEntry(NamedTuple):
     help: str
 
 
+_HELP = {
+    "generate": "Answer prompts; the text streams as it is accepted.",
+    "devices": "List the agents on the network, their resources and their roles.",
+    "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
+    "agent": (
+        "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it."
+    ),
+    "release": "Have agents give up their roles and free their memory; running requests end with an error.",
+    "cluster": "Make a cluster and manage its members.",
+    "join": "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
+    "inspect": (
+        "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."
+    ),
+    "models": "List cached weights; fetch, delete and verify them.",
+    "demo": "Show a pipeline on this machine: agents that find each other, an answer, and the check of it.",
+    "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
+    "train-drafter": "Train an EAGLE head for a target; repeat the command to go on after an interruption.",
+}
 COMMANDS = {
-    "generate": CommandEntry(
-        "flowedge.cli.commands.generate:generate", "Answer prompts; the text streams as it is accepted."
-    ),
-    "devices": CommandEntry(
-        "flowedge.cli.commands.devices:devices",
-        "List the agents on the network, their resources and their roles.",
-    ),
-    "doctor": CommandEntry(
-        "flowedge.cli.commands.doctor:doctor",
-        "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
-    ),
-    "agent": CommandEntry(
-        "flowedge.cli.commands.agent:agent",
-        "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.",
-    ),
-    "release": CommandEntry(
-        "flowedge.cli.commands.release:release",
-        "Have agents give up their roles and free their memory; running requests end with an error.",
-    ),
-    "cluster": CommandEntry(
-        "flowedge.cli.commands.cluster:cluster", "Make a cluster and manage its members."
-    ),
-    "join": CommandEntry(
-        "flowedge.cli.commands.join:join",
-        "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
-    ),
-    "inspect": CommandEntry(
-        "flowedge.cli.commands.inspect:inspect",
-        "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only.",
-    ),
-    "models": CommandEntry(
-        "flowedge.cli.commands.models:models", "List cached weights; fetch, delete and verify them."
-    ),
-    "demo": CommandEntry(
-        "flowedge.cli.commands.demo:demo",
-        "Show a pipeline on this machine: agents that find each other, an answer, and the check of it.",
-    ),
-    "profile": CommandEntry(
-        "flowedge.cli.commands.profile:profile",
-        "Measure devices and the links between them; write profiles and a scenario that runs on them.",
-    ),
-    "train-drafter": CommandEntry(
-        "flowedge.cli.commands.train_drafter:train_drafter",
-        "Train an EAGLE head for a target; repeat the command to go on after an interruption.",
-    ),
+    name: CommandEntry(f"flowedge.cli.commands.{attribute}:{attribute}", line)
+    for name, line in _HELP.items()
+    for attribute in [name.replace("-", "_")]
 }
 
 
@@ -159,7 +137,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     sys.exit(run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
-from flowedge.net.address import split_address
+from flowedge.net.address import checked_address
 
 BUNDLED = choice.BUNDLED
 MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
@@ -25,43 +24,13 @@ Split = Annotated[
 ]
 
 
-class Quant(str, Enum):
-    """Quantisations of the linear layers of a block (see flowedge.models.quant.quantize)."""
-
-    NONE = "none"
-    INT8 = "int8"
-    NF4 = "nf4"
-    FP4 = "fp4"
-    NF4_DQ = "nf4-dq"
-    FP4_DQ = "fp4-dq"
-    INT4 = "int4"
-
-
-class Dtype(str, Enum):
-    """Dtypes of weights that are not quantised (see flowedge.models.layers.tensors)."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-class Noise(str, Enum):
-    """What drafts are ranked by above temperature 0 (see flowedge.core.request)."""
-
-    PLAIN = "plain"
-    SHARED = "shared"
-
-
 def split_peers(text: str) -> list[str]:
     """Return the addresses of a text "host:port,host:port".
 
     Raises:
         BadRequestError: when an address is malformed.
     """
-    addresses = [part.strip() for part in text.split(",")]
-    for address in addresses:
-        split_address(address)
-    return addresses
+    return [checked_address(part.strip()) for part in text.split(",")]
 
 
 DRAFTER_HELP = (

@@ -7,7 +7,13 @@ import signal
 import sys
 import threading
 import time
+from typing import Annotated
 
+import typer
+
+ExitWithParent = Annotated[
+    bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
+]
 _GRACE_S = 5.0
 
 

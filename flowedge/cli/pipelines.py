@@ -55,13 +55,8 @@ class PipelineRequest:
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
             raise BadRequestError("give either --stages or --peers")
-        if self.split is not None:
-            counts = split_counts(self.split)
-            stages = self.stages if self.peers is None else len(self.peers) - 1 - len(self.middles)
-            if stages is not None and len(counts) != stages:
-                raise BadRequestError(
-                    f"--split {self.split} is for {len(counts)} stages, but there are {stages}"
-                )
+        stages = self.stages if self.peers is None else len(self.peers) - 1 - len(self.middles)
+        stage_counts(self.split, stages)
 
     def spec(self, draft_node: str, others: tuple[str, ...]) -> PipelineSpec:
         """Return the pipeline over these agents, the last of which serve the middle models.
@@ -80,7 +75,7 @@ class PipelineRequest:
             model=self.model,
             drafter=self.drafter,
             quant=self.quant,
-            split=tuple(split_counts(self.split)) if self.split is not None else (),
+            split=tuple(stage_counts(self.split)),
             middles=tuple(zip(self.middles, others[stages:], strict=True)),
         )
 
@@ -90,6 +85,18 @@ class PipelineRequest:
             return False
         middles = tuple(middle for _, middle in device.middles)
         return self.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
+
+
+def stage_counts(split: str | None, stages: int | None = None) -> list[int]:
+    """Return the layers of each stage; empty for a split as even as possible.
+
+    Raises:
+        BadRequestError: when the split is malformed, or is not for this many stages.
+    """
+    counts = [] if split is None else split_counts(split)
+    if counts and stages not in (None, len(counts)):
+        raise BadRequestError(f"--split {split} is for {len(counts)} stages, but there are {stages}")
+    return counts
 
 
 @contextmanager
@@ -121,7 +128,6 @@ def open_pipeline(
 
 
 def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> Planned:
-    """Plan a pipeline on named agents."""
     device = describe(peers[0])
     if len(peers) == 1:
         if not device.stage_addresses:
@@ -214,25 +220,28 @@ def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
 
 def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
     """Plan a pipeline on agents of the network: one that is ready, or one of idle agents."""
-    devices = find_devices(request.discover_s, least=2 + len(request.middles))
+    needed = 2 + len(request.middles)
+    devices = find_devices(request.discover_s, least=needed)
     for address, device in devices.items():
         if request.is_served_by(address, device):
             report(device.name, "has the pipeline ready")
             return address, None
     idle, busy = split_idle(devices)
-    if len(idle) < 2 + len(request.middles):
+    if len(idle) < needed:
         besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
-        raise FlowEdgeError(f"{_needs(len(request.middles))}; {len(idle)} found{besides}")
+        raise FlowEdgeError(
+            f"a pipeline needs {needed} idle agents or more, for a draft node, a stage and "
+            f"{len(request.middles)} middle models; {len(idle)} found{besides}"
+        )
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
     stages, middles = others[:last], others[last:]
-    if request.split is not None:
-        wanted = len(split_counts(request.split))
-        if wanted > len(stages):
-            raise BadRequestError(
-                f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
-            )
-        stages = stages[:wanted]
+    wanted = len(stage_counts(request.split)) or len(stages)
+    if wanted > len(stages):
+        raise BadRequestError(
+            f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
+        )
+    stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
     return draft_node, request.spec(draft_node, (*stages, *middles))
 
@@ -254,15 +263,6 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
             "`flowedge cluster token --role draft-node`"
         )
     return [leaders[0], *(address for address in idle if address != leaders[0])]
-
-
-def _needs(middles: int) -> str:
-    if not middles:
-        return "a pipeline needs two idle agents or more, a draft node and a stage"
-    return (
-        f"a pipeline with {middles} middle models needs {2 + middles} idle agents or more: a draft node, a "
-        "stage, and one for each middle model"
-    )
 
 
 def _reachable(advertised: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:

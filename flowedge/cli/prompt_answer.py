@@ -31,7 +31,6 @@ class Verdict:
         return self.complaint is None
 
     def line(self) -> str:
-        """Return the verdict as a line for people."""
         basis = (
             f"tolerance {self.tolerance:.2g} in logits: 1-row against 16-row forwards differ by up to "
             f"{self.measured:.2g} over {self.measured_tokens} tokens"

@@ -65,7 +65,6 @@ class JsonReport:
             raise BadRequestError(f"--json {self._file}: cannot be written: {error}") from error
 
     def content(self) -> dict[str, Any]:
-        """Return the content of the file."""
         device = self.draft_node
         return {
             "settings": {

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines import find_devices, split_idle
+from flowedge.cli.pipelines import find_devices, split_idle, stage_counts
 from flowedge.client.assembly import OnProgress
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.placement.split import split_counts
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,9 @@ class StagesRequest:
     def __post_init__(self) -> None:
         if (self.stages is not None) + (self.peers is not None) + self.discovered > 1:
             raise BadRequestError("give one of --stages, --peers and --devices")
-        if self.split is not None:
-            count = self.stages if self.peers is None else len(self.peers)
-            if not self.any_asked:
-                raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
-            if count is not None and len(self.counts) != count:
-                raise BadRequestError(
-                    f"--split {self.split} is for {len(self.counts)} stages, but there are {count}"
-                )
+        if self.split is not None and not self.any_asked:
+            raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
+        stage_counts(self.split, self.stages if self.peers is None else len(self.peers))
         if self.peers is not None and len(set(self.peers)) < len(self.peers):
             raise BadRequestError("an agent is named twice in --peers; each holds one run of layers")
 
@@ -56,7 +50,7 @@ class StagesRequest:
     @property
     def counts(self) -> list[int]:
         """Layers of each stage; empty for as even as possible."""
-        return [] if self.split is None else split_counts(self.split)
+        return stage_counts(self.split)
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import grpc
 
-from flowedge.client.channel import check_address, open_stub, stream_ended
+from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.device import Device
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.drafting.choice import drafter_label
+from flowedge.net.address import checked_address
 from flowedge.net.watchdog import Watchdog
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
@@ -47,7 +48,7 @@ class PipelineSpec:
     def __post_init__(self) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
         for address in addresses:
-            check_address(address)
+            checked_address(address)
         if not self.stages:
             raise BadRequestError("a pipeline needs a draft node and at least one stage")
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})

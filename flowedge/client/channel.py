@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from flowedge.core.errors import DeviceLostError
-from flowedge.net.address import split_address
+from flowedge.net.address import checked_address
 from flowedge.net.grpc_status import from_status
 from flowedge.security.tls.channels import open_sync_channel
 from flowedge.v1.agent_pb2_grpc import AgentStub
@@ -23,16 +23,6 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 SILENCE_S = 5.0  # a draft node that has nothing to send gives a sign of life each second
 
 
-def check_address(address: str) -> str:
-    """Return the address unchanged.
-
-    Raises:
-        BadRequestError: when its form is not host:port.
-    """
-    split_address(address)
-    return address
-
-
 @contextmanager
 def open_stub(address: str, stub: Callable[[grpc.Channel], Any] = AgentStub) -> Iterator[Any]:
     """Open a channel to an agent and yield a stub; a gRPC error inside is raised as a FlowEdgeError.
@@ -42,16 +32,11 @@ def open_stub(address: str, stub: Callable[[grpc.Channel], Any] = AgentStub) -> 
         AccessError: when the certificate found there does not allow the call.
         DeviceLostError: when the agent cannot be reached.
     """
-    with open_sync_channel(check_address(address), CHANNEL_OPTIONS) as channel:
+    with open_sync_channel(checked_address(address), CHANNEL_OPTIONS) as channel:
         try:
             yield stub(channel)
         except grpc.RpcError as error:
             raise from_status(error, address) from error
-
-
-def silent_device(address: str, silence_s: float) -> DeviceLostError:
-    """Return the error for a device that has sent nothing for `silence_s` seconds."""
-    return DeviceLostError(address, f"no sign of life for {silence_s:g} s")
 
 
 def stream_ended(address: str, awaited: str) -> DeviceLostError:

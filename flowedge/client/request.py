@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypedDict
 
 from flowedge.core.errors import BadRequestError
@@ -73,16 +73,7 @@ class GenerateOptions:
         """
         request = pb.GenerateRequest(
             request_id=new_request_id() if request_id is None else check_request_id(request_id),
-            strategy=self.strategy,
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            seed=self.seed,
-            stop=list(self.stop),
-            strategy_options=dict(self.strategy_options),
-            noise=self.noise,
-            ignore_eos=self.ignore_eos,
+            **asdict(self),
         )
         if (prompt is None) == (prompt_ids is None):
             raise BadRequestError("give either prompt or prompt_ids")

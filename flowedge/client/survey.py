@@ -58,18 +58,15 @@ class SurveyedAgent:
 
     @property
     def id(self) -> str:
-        device = self._source
-        return "" if device is None else device.id
+        return "" if self._source is None else self._source.id
 
     @property
     def name(self) -> str:
-        device = self._source
-        return self.address if device is None else device.name
+        return self.address if self._source is None else self._source.name
 
     @property
     def instance(self) -> str:
-        device = self._source
-        return "" if device is None else device.instance
+        return "" if self._source is None else self._source.instance
 
     @property
     def _source(self) -> Device | AdvertisedDevice | None:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
-
-from flowedge.client.channel import silent_device, stream_ended
-from flowedge.core.errors import FlowEdgeError, ProtocolError
-from flowedge.net.grpc_status import from_status
+from flowedge.core.errors import ProtocolError
 from flowedge.v1 import generation_pb2 as pb
 
 
@@ -67,33 +62,6 @@ class Transcript:
         self.token_ids.extend(chunk.token_ids)
         self.text += chunk.text
         return chunk
-
-
-class StreamedTranscript(Transcript):
-    """A transcript that grows while a call to a draft node streams its events."""
-
-    def __init__(
-        self, address: str, silence_s: float, request_id: str, on_failure: Callable[[grpc.RpcError], None]
-    ) -> None:
-        """silence_s: seconds without an event after which the draft node counts as lost.
-
-        on_failure: called with the gRPC error that ends the call.
-        """
-        super().__init__()
-        self.request_id = request_id
-        self._address = address
-        self._silence_s = silence_s
-        self._on_failure = on_failure
-
-    def _silent(self) -> FlowEdgeError:
-        return silent_device(self._address, self._silence_s).of_request(self.request_id)
-
-    def _failed(self, error: grpc.RpcError) -> FlowEdgeError:
-        self._on_failure(error)
-        return from_status(error, self._address).of_request(self.request_id)
-
-    def _ended_early(self) -> FlowEdgeError:
-        return stream_ended(self._address, "the answer was complete").of_request(self.request_id)
 
 
 def _statistics(text: str) -> dict[str, Any]:

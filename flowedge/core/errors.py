@@ -13,10 +13,12 @@ class FlowEdgeError(Exception):
 
     Attributes:
         code: names the class on the wire.
+        status: name of the gRPC status that carries the error to a client.
         request: id of the request that the error ended, "" where none is known.
     """
 
     code = "internal"
+    status = "INTERNAL"
     request = ""
 
     def __str__(self) -> str:
@@ -33,36 +35,42 @@ class BadRequestError(FlowEdgeError):
     """An option or a request that cannot be served as asked."""
 
     code = "bad_request"
+    status = "INVALID_ARGUMENT"
 
 
 class CapacityError(BadRequestError):
     """A request whose context does not fit the cache, or a model that does not fit the memory."""
 
     code = "capacity"
+    status = "RESOURCE_EXHAUSTED"
 
 
 class CheckpointError(FlowEdgeError):
     """A model or drafter directory that cannot be loaded."""
 
     code = "checkpoint"
+    status = "FAILED_PRECONDITION"
 
 
 class ProtocolError(FlowEdgeError):
     """A message that breaks the protocol; the message is refused and its session ends."""
 
     code = "protocol"
+    status = "INVALID_ARGUMENT"
 
 
 class AccessError(FlowEdgeError):
     """A peer that is not the expected device, or that may not do what it asks for."""
 
     code = "access"
+    status = "PERMISSION_DENIED"
 
 
 class DeviceError(FlowEdgeError):
     """A failure on one device, named by `device`."""
 
     code = "device"
+    status = "FAILED_PRECONDITION"
 
     def __init__(self, device: str, reason: str) -> None:
         super().__init__(f"device {device}: {reason}")
@@ -74,18 +82,21 @@ class DeviceLostError(DeviceError):
     """A device that closed its connection, or was silent for longer than the deadline."""
 
     code = "device_lost"
+    status = "UNAVAILABLE"
 
 
 class DrainingError(DeviceError):
     """A device that is being stopped: it accepts no new work and returns the sessions that it had."""
 
     code = "draining"
+    status = "UNAVAILABLE"
 
 
 class DeadlineError(FlowEdgeError):
     """Something that did not happen before its deadline."""
 
     code = "deadline"
+    status = "DEADLINE_EXCEEDED"
 
 
 def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
@@ -97,7 +108,5 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in (AccessError, BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    for of_device in (DeviceLostError, DrainingError):
-        if of_device.code == code:
-            return of_device(device, reason)
-    return DeviceError(device, reason)
+    of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError)}
+    return of_device.get(code, DeviceError)(device, reason)

@@ -132,8 +132,6 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """Failure of a request."""
-
     session: str
     error: FlowEdgeError
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from flowedge.core.errors import ProtocolError
 from flowedge.version import PROTOCOL_VERSION
 
+_ANY = re.compile(".*")
+_DIGITS = re.compile("[0-9]+")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _CLUSTER = re.compile(r"[0-9a-f]{16}")
 _TEXT_LIMIT = 63
@@ -51,16 +53,17 @@ class AdvertisedDevice:
 
     def to_txt(self) -> dict[str, str]:
         """Return the TXT fields, which carry everything but the addresses."""
-        return {
-            **({"cluster": self.cluster} if self.cluster else {}),
+        fields = {
+            "cluster": self.cluster,
             "id": self.id,
             "name": self.name,
             "kind": self.kind,
             "memory": str(self.memory_total),
             "protocol": str(self.protocol_version),
             "version": self.version,
-            **({"instance": self.instance} if self.instance else {}),
+            "instance": self.instance,
         }
+        return {name: value for name, value in fields.items() if value}
 
     @classmethod
     def from_txt(cls, txt: Mapping[bytes, bytes | None], address: str, *others: str) -> AdvertisedDevice:
@@ -69,12 +72,9 @@ class AdvertisedDevice:
         Raises:
             ProtocolError: when a field is missing or malformed; it names the field.
         """
-        device_id = _text(txt, "id", address)
-        if not _ID.fullmatch(device_id):
-            raise ProtocolError(f"the device at {address} advertises the id {device_id!r}")
         return cls(
             name=_text(txt, "name", address),
-            id=device_id,
+            id=_text(txt, "id", address, _ID),
             address=address,
             kind=_text(txt, "kind", address),
             memory_total=_number(txt, "memory", address, _MEMORY_LIMIT),
@@ -82,7 +82,7 @@ class AdvertisedDevice:
             version=_text(txt, "version", address),
             other_addresses=others,
             instance=_text(txt, "instance", address) if txt.get(b"instance") else "",
-            cluster=_cluster(txt, address),
+            cluster=_text(txt, "cluster", address, _CLUSTER) if b"cluster" in txt else "",
         )
 
 
@@ -96,16 +96,9 @@ def mismatch(name: str, address: str, protocol_version: int, version: str) -> st
     )
 
 
-def _cluster(txt: Mapping[bytes, bytes | None], address: str) -> str:
-    if b"cluster" not in txt:
-        return ""
-    cluster = _text(txt, "cluster", address)
-    if not _CLUSTER.fullmatch(cluster):
-        raise ProtocolError(f"the device at {address} advertises {cluster!r} as its cluster")
-    return cluster
-
-
-def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:
+def _text(
+    txt: Mapping[bytes, bytes | None], field: str, address: str, pattern: re.Pattern[str] = _ANY
+) -> str:
     raw = txt.get(field.encode())
     if not raw:
         raise ProtocolError(f"the device at {address} does not advertise its {field}")
@@ -116,11 +109,13 @@ def _text(txt: Mapping[bytes, bytes | None], field: str, address: str) -> str:
     # Characters that are not printable could rewrite the terminal that shows them.
     if len(text) > _TEXT_LIMIT or not text.isprintable():
         raise ProtocolError(f"the device at {address} advertises a {field} that is not short, printable text")
+    if not pattern.fullmatch(text):
+        raise ProtocolError(f"the device at {address} advertises {text!r} as its {field}")
     return text
 
 
 def _number(txt: Mapping[bytes, bytes | None], field: str, address: str, limit: int) -> int:
-    text = _text(txt, field, address)
-    if not (text.isascii() and text.isdigit() and int(text) <= limit):
-        raise ProtocolError(f"the device at {address} advertises {text!r} as its {field}")
-    return int(text)
+    number = int(_text(txt, field, address, _DIGITS))
+    if number > limit:
+        raise ProtocolError(f"the device at {address} advertises {number} as its {field}")
+    return number

@@ -9,7 +9,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -66,9 +65,7 @@ class Announcement:
             raise DeviceError("this one", f"there is no interface to announce it on: {_reasons(choice)}")
         # A link-local address needs the name of the sender's interface, so it is a last resort.
         routed = [ip for ip in addresses if not ipaddress.ip_address(ip).is_link_local]
-        left_out = tuple(
-            f"{out.interface}: {out.reason}" for out in choice.left_out if out.interface.addresses
-        )
+        left_out = tuple(str(out) for out in choice.left_out if out.interface.addresses)
         multicast = tuple(interface.multicast_ip for interface in choice.chosen)
         return cls(multicast, tuple(routed or addresses), left_out)
 
@@ -118,9 +115,7 @@ class Advertiser:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     def _plan(self) -> Announcement:
@@ -196,7 +191,4 @@ def _listened(host: str, interface: Interface) -> list[str]:
 
 
 def _reasons(choice: InterfaceChoice) -> str:
-    return (
-        "; ".join(f"{out.interface}: {out.reason}" for out in choice.left_out)
-        or "this device has no interface"
-    )
+    return "; ".join(map(str, choice.left_out)) or "this device has no interface"

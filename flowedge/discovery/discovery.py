@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
-from types import TracebackType
 
 from zeroconf import (
     DNSQuestionType,
@@ -53,9 +52,7 @@ class AgentWatcher:
         self._presence = Presence()
         self._interfaces: tuple[Interface, ...] = ()
         self._requests: dict[str, asyncio.Task[None]] = {}  # by instance
-        self._zeroconf: AsyncZeroconf | None = None
-        self._browser: AsyncServiceBrowser | None = None
-        self._timekeeper: asyncio.Task[None] | None = None
+        self._cleanup = contextlib.AsyncExitStack()
 
     @property
     def sightings(self) -> list[Sighting]:
@@ -72,38 +69,38 @@ class AgentWatcher:
         self._interfaces = choice.chosen
         for out in choice.left_out:
             if out.interface.addresses:
-                _log.info("not searched: %s: %s", out.interface, out.reason)
+                _log.info("not searched: %s", out)
         if not choice.chosen:
             raise DeviceError("this one", "has no network interface to search for agents on")
         try:
-            self._zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
+            zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
         except (OSError, RuntimeError) as error:
             raise DeviceError("this one", f"cannot search the network for agents: {error}") from error
         # Several processes of a machine share port 5353, and an answer by unicast could reach the wrong
         # process; so answers are asked for by multicast.
-        self._browser = AsyncServiceBrowser(
-            self._zeroconf.zeroconf,
+        self._cleanup.push_async_callback(zeroconf.async_close)
+        browser = AsyncServiceBrowser(
+            zeroconf.zeroconf,
             SERVICE_TYPE,
             handlers=[self._on_change],
             question_type=DNSQuestionType.QM,
         )
-        self._zeroconf.zeroconf.async_add_listener(_SignsOfLife(self._on_sign), None)
-        self._timekeeper = asyncio.ensure_future(self._keep_time(self._zeroconf.zeroconf))
+        self._cleanup.push_async_callback(browser.async_cancel)
+        zeroconf.zeroconf.async_add_listener(_SignsOfLife(self._on_sign), None)
+        timekeeper = asyncio.ensure_future(self._keep_time(zeroconf.zeroconf))
+        self._cleanup.push_async_callback(self._end, timekeeper)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        tasks = [*self._requests.values(), *([self._timekeeper] if self._timekeeper is not None else [])]
+    async def __aexit__(self, *error: object) -> None:
+        await self._cleanup.aclose()
+
+    async def _end(self, timekeeper: asyncio.Task[None]) -> None:
+        tasks = [*self._requests.values(), timekeeper]
         for task in tasks:
             task.cancel()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._browser is not None:
-            await self._browser.async_cancel()
-        if self._zeroconf is not None:
-            await self._zeroconf.async_close()
 
     def _tell(self, events: list[PresenceEvent]) -> None:
         if self._on_event is not None:
@@ -163,9 +160,15 @@ class AgentWatcher:
             ttl = self._presence.shortest_ttl()
             if ttl is not None and now - asked >= ttl / _QUERIES_A_TTL:
                 asked = now
-                question = DNSOutgoing(_FLAGS_QR_QUERY)
-                question.add_question(DNSQuestion(SERVICE_TYPE, _TYPE_PTR, _CLASS_IN))
-                zeroconf.async_send(question)
+                zeroconf.async_send(question_for(SERVICE_TYPE))
+
+
+def question_for(*names: str) -> DNSOutgoing:
+    """Return the mDNS query for the services of these names."""
+    query = DNSOutgoing(_FLAGS_QR_QUERY)
+    for name in names:
+        query.add_question(DNSQuestion(name, _TYPE_PTR, _CLASS_IN))
+    return query
 
 
 class _SignsOfLife(RecordUpdateListener):

@@ -13,28 +13,18 @@ import psutil
 from flowedge.net.address import split_address
 
 # Names of interfaces that lead to no other device, or have an address that many devices have.
-VIRTUAL = {
-    "docker*": "container bridge",
-    "br-*": "container bridge",
-    "podman*": "container bridge",
-    "cni*": "container network",
-    "flannel*": "container network",
-    "cali*": "container network",
-    "veth*": "container link",
-    "lxc*": "container network",
-    "lxdbr*": "container network",
-    "virbr*": "bridge of virtual machines",
-    "vnet*": "link of a virtual machine",
-    "vmnet*": "network of virtual machines",
-    "vboxnet*": "network of virtual machines",
-    "tun*": "VPN",
-    "tap*": "VPN",
-    "wg*": "VPN",
-    "tailscale*": "VPN",
-    "zt*": "VPN",
-    "ppp*": "VPN or modem",
-    "l4tbr*": "USB bridge of a Jetson, with the same address on each",
+_VIRTUAL_KINDS = {
+    "container bridge": ("docker*", "br-*", "podman*"),
+    "container network": ("cni*", "flannel*", "cali*", "lxc*", "lxdbr*"),
+    "container link": ("veth*",),
+    "bridge of virtual machines": ("virbr*",),
+    "link of a virtual machine": ("vnet*",),
+    "network of virtual machines": ("vmnet*", "vboxnet*"),
+    "VPN": ("tun*", "tap*", "wg*", "tailscale*", "zt*"),
+    "VPN or modem": ("ppp*",),
+    "USB bridge of a Jetson, with the same address on each": ("l4tbr*",),
 }
+VIRTUAL = {pattern: kind for kind, patterns in _VIRTUAL_KINDS.items() for pattern in patterns}
 
 
 @dataclass(frozen=True)
@@ -73,6 +63,9 @@ class ExcludedInterface:
 
     interface: Interface
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.interface}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -186,11 +179,7 @@ def _matching(interface: Interface, patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first_match(interface: Interface, patterns: Sequence[str]) -> str:
-    return next(
-        pattern
-        for pattern in patterns
-        if fnmatchcase(interface.name, pattern) or any(_in_subnet(a, pattern) for a in interface.addresses)
-    )
+    return next(pattern for pattern in patterns if _matching(interface, [pattern]))
 
 
 def _in_subnet(address: str, pattern: str) -> bool:

@@ -12,8 +12,6 @@ MIN_TTL_S, MAX_TTL_S = 1.0, 3600.0  # bounds on the lifetime that a device gives
 
 
 class Change(str, Enum):
-    """What has happened to an agent."""
-
     CAME = "came"
     CHANGED = "changed"
     RESTARTED = "restarted"
@@ -25,8 +23,6 @@ class Change(str, Enum):
 
 @dataclass(frozen=True)
 class PresenceEvent:
-    """One change of one agent."""
-
     change: Change
     device: AdvertisedDevice
 
@@ -58,7 +54,6 @@ class Presence:
         return sorted(self._sightings.values(), key=lambda sighting: sighting.device)
 
     def knows(self, instance: str) -> bool:
-        """Return whether the instance is present or stale."""
         return instance in self._sightings
 
     def heard(self, instance: str, device: AdvertisedDevice, ttl: float, now: float) -> list[PresenceEvent]:
@@ -87,7 +82,6 @@ class Presence:
         return [] if sighting is None else self.heard(instance, sighting.device, ttl, now)
 
     def goodbye(self, instance: str) -> list[PresenceEvent]:
-        """Take in a goodbye."""
         sighting = self._sightings.pop(instance, None)
         return [] if sighting is None else [PresenceEvent(Change.LEFT, sighting.device)]
 

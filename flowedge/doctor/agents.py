@@ -64,7 +64,6 @@ class UnitFacts:
 
 
 def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
-    """Judge the addresses at which agents of this device answer."""
     if not addresses:
         return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
     if all(is_loopback(address) for address in addresses):
@@ -73,7 +72,6 @@ def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
 
 
 def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
-    """Judge the state of the agent's unit."""
     findings = []
     if unit.installed and unit.active == "failed":
         findings.append(

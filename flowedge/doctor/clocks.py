@@ -52,7 +52,6 @@ class Validity:
 
 
 def judge_clocks(clocks: Sequence[ClockFacts]) -> list[Finding]:
-    """Judge the clocks of other devices."""
     return [
         Finding(
             CLOCK_SKEW,

@@ -48,7 +48,6 @@ class ComputeFacts:
 
 
 def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
-    """Judge what works."""
     if facts.torch_problem is not None:
         return [Finding(TORCH_BROKEN, device, facts.torch_problem)]
     findings = []

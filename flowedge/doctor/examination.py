@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import survey
 from flowedge.core.errors import DeviceError
 from flowedge.discovery.discovery import discover
-from flowedge.discovery.duplicates import duplicates
 from flowedge.discovery.interfaces import InterfaceChoice, choose, local_interfaces
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions

@@ -22,11 +22,8 @@ def main() -> None:
 def _bitsandbytes_problem(device: str) -> str | None:
     """Quantise 64 x 64 weights to nf4 and multiply with them; return what goes wrong."""
     try:
-        layer = (
-            library()
-            .nn.Linear4bit(64, 64, bias=False, compute_dtype=torch.float32, quant_type="nf4")
-            .to(device)
-        )
+        linear = library().nn.Linear4bit
+        layer = linear(64, 64, bias=False, compute_dtype=torch.float32, quant_type="nf4").to(device)
         result = layer(torch.ones(1, 64, device=device))
         return None if bool(torch.isfinite(result).all()) else "a product of 4-bit weights is not finite"
     except Exception as error:  # noqa: BLE001 (a broken library may raise anything)

@@ -48,7 +48,6 @@ class LinkFacts:
 
 
 def judge_links(links: Sequence[LinkFacts], slow_bits_per_s: float = SLOW_BITS_PER_S) -> list[Finding]:
-    """Judge the links that were measured."""
     findings = []
     for link in links:
         direction = f"from {link.sender} to {link.receiver}"

@@ -64,7 +64,6 @@ class DiskFacts:
 
 
 def judge_memory(memories: Sequence[MemoryFacts]) -> list[Finding]:
-    """Judge the memory of devices."""
     findings = []
     for memory in memories:
         if memory.available < max(LOW_SHARE * memory.total, LOW_BYTES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,6 @@ class MtuFacts:
 
 
 def judge_mtu(mtus: Sequence[MtuFacts]) -> list[Finding]:
-    """Judge what passes to each device."""
     findings = []
     for mtu in mtus:
         if mtu.agreed is not None and mtu.agreed < mtu.own:
@@ -69,14 +69,8 @@ def passing_size(address: str, own: int, timeout_s: float = 0.5) -> int | None:
     sizes = [size for size in sizes_below(own) if size > _SMALL]
     if sizes and _arrives(family, target, sizes[0], timeout_s):
         return sizes[0]
-    low, high = 1, len(sizes)  # the first size that arrives is in sizes[low:high], or no size is
-    while low < high:
-        middle = (low + high) // 2
-        if _arrives(family, target, sizes[middle], timeout_s):
-            high = middle
-        else:
-            low = middle + 1
-    return sizes[low] if low < len(sizes) else _SMALL
+    first = bisect_left(sizes, True, lo=1, key=lambda size: _arrives(family, target, size, timeout_s))
+    return sizes[first] if first < len(sizes) else _SMALL
 
 
 def sizes_below(own: int) -> list[int]:

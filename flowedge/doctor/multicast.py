@@ -9,10 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zeroconf._dns import DNSQuestion
-from zeroconf._protocol.outgoing import DNSOutgoing
-from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR
-
+from flowedge.discovery.discovery import question_for
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor.finding import ERROR, INFO, Finding
@@ -68,7 +65,6 @@ class MulticastTraffic:
 
 
 def judge_interfaces(choice: InterfaceChoice, settings: DiscoverySettings, device: str) -> list[Finding]:
-    """Judge the interfaces of this device."""
     findings = [
         Finding(MULTICAST_OFF, device, f"{out.interface} does not carry multicast, and is not used")
         for out in choice.left_out
@@ -76,13 +72,12 @@ def judge_interfaces(choice: InterfaceChoice, settings: DiscoverySettings, devic
         and choose([replace(out.interface, multicast=True)], settings.allow, settings.deny).chosen
     ]
     if not choice.networked and not findings:
-        reasons = "; ".join(f"{out.interface}: {out.reason}" for out in choice.left_out)
+        reasons = "; ".join(map(str, choice.left_out))
         findings.append(Finding(NO_NETWORK, device, reasons or "there is no interface but loopback"))
     return findings
 
 
 def judge_multicast(heard: Sequence[MulticastTraffic], device: str) -> list[Finding]:
-    """Judge what was heard on each interface that leads to other devices."""
     findings = [
         Finding(
             MULTICAST_BLOCKED, device, f"on {traffic.interface}: {traffic.problem or 'it did not come back'}"
@@ -168,7 +163,4 @@ def _joined(ip: str) -> socket.socket:
 
 def _question() -> bytes:
     """A question that every responder answers, with a random name that tells it from all others."""
-    outgoing = DNSOutgoing(_FLAGS_QR_QUERY)
-    for name in (_SERVICES, f"_{secrets.token_hex(6)}._udp.local."):
-        outgoing.add_question(DNSQuestion(name, _TYPE_PTR, _CLASS_IN))
-    return bytes(outgoing.packets()[0])
+    return bytes(question_for(_SERVICES, f"_{secrets.token_hex(6)}._udp.local.").packets()[0])

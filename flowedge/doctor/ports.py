@@ -44,8 +44,6 @@ _TCP_TIMESTAMP_BYTES = 12
 
 
 class ConnectResult(str, Enum):
-    """The result of an attempt to connect by TCP."""
-
     OPEN = "open"
     REFUSED = "refused"
     SILENT = "silent"
@@ -68,29 +66,20 @@ class PortFacts:
     problem: str = ""
 
 
-_KIND = {
-    ConnectResult.REFUSED: PORT_CLOSED,
-    ConnectResult.SILENT: PORT_FILTERED,
-    ConnectResult.NO_ROUTE: NO_ROUTE,
-}
-_WORDS = {
-    ConnectResult.REFUSED: "refuses the connection",
-    ConnectResult.SILENT: "does not answer",
-    ConnectResult.NO_ROUTE: "cannot be reached from this network",
+_FAILURES = {
+    ConnectResult.REFUSED: (PORT_CLOSED, "refuses the connection"),
+    ConnectResult.SILENT: (PORT_FILTERED, "does not answer"),
+    ConnectResult.NO_ROUTE: (NO_ROUTE, "cannot be reached from this network"),
 }
 
 
 def judge_ports(ports: Sequence[PortFacts]) -> list[Finding]:
-    """Judge the connections that were tried."""
-    return [
-        Finding(
-            _KIND.get(port.result, NO_ANSWER),
-            port.device,
-            f"{port.address} {_WORDS.get(port.result, f'is open, but: {port.problem}')}",
-        )
-        for port in ports
-        if not port.answered
-    ]
+    findings = []
+    for port in ports:
+        if not port.answered:
+            kind, failure = _FAILURES.get(port.result, (NO_ANSWER, f"is open, but: {port.problem}"))
+            findings.append(Finding(kind, port.device, f"{port.address} {failure}"))
+    return findings
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,6 @@ class ConnectionAttempt:
 
 
 def connect(address: str, timeout_s: float) -> ConnectionAttempt:
-    """Connect by TCP and close the connection again."""
     try:
         with socket.create_connection(split_address(address), timeout=timeout_s) as stream:
             return ConnectionAttempt(ConnectResult.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.discovery.duplicates import Duplicate
+from flowedge.client.duplicates import Duplicate
 from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -35,8 +35,6 @@ KINDS = (PROTOCOL, VERSION_DIFFERS, SAME_ID, SAME_NAME)
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """The versions that a device reports."""
-
     device: str
     protocol: int
     version: str
@@ -45,7 +43,6 @@ class VersionFacts:
 def judge_versions(
     versions: Sequence[VersionFacts], own: VersionFacts = VersionFacts("", PROTOCOL_VERSION, VERSION)
 ) -> list[Finding]:
-    """Judge the versions of other devices."""
     findings = []
     for facts in versions:
         if facts.protocol != own.protocol:
@@ -61,7 +58,6 @@ def judge_versions(
 
 
 def judge_duplicates(found: Sequence[Duplicate]) -> list[Finding]:
-    """Judge devices that share an id or a name."""
     return [
         Finding(SAME_ID if same.what == "id" else SAME_NAME, same.devices[0].split(" (")[0], str(same))
         for same in found

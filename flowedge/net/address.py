@@ -22,7 +22,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def checked_address(address: str) -> str:
-    """Return an address as it is. Errors as split_address."""
+    """Return an address as it is.
+
+    Raises:
+        BadRequestError: when its form is not host:port.
+    """
     split_address(address)
     return address
 

@@ -10,33 +10,16 @@ import grpc
 import grpc.aio
 
 from flowedge.core.errors import (
-    AccessError,
-    BadRequestError,
     CapacityError,
-    CheckpointError,
     DeadlineError,
     DeviceError,
     DeviceLostError,
-    DrainingError,
     FlowEdgeError,
     ProtocolError,
     error_from_code,
 )
 
 ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason
-
-_STATUS = {
-    FlowEdgeError.code: grpc.StatusCode.INTERNAL,
-    AccessError.code: grpc.StatusCode.PERMISSION_DENIED,
-    BadRequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
-    CapacityError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    CheckpointError.code: grpc.StatusCode.FAILED_PRECONDITION,
-    ProtocolError.code: grpc.StatusCode.INVALID_ARGUMENT,
-    DeviceError.code: grpc.StatusCode.FAILED_PRECONDITION,
-    DeviceLostError.code: grpc.StatusCode.UNAVAILABLE,
-    DrainingError.code: grpc.StatusCode.UNAVAILABLE,
-    DeadlineError.code: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 
 # What gRPC reports when a device that wants TLS closes a plaintext connection; which of them is a race.
 _CLOSED = ("Socket closed", "Connection reset by peer")
@@ -48,8 +31,7 @@ def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     device = error.device if isinstance(error, DeviceError) else ""
     reason = error.reason if isinstance(error, DeviceError) else str(error)
     content = json.dumps({"code": error.code, "device": device, "reason": reason}).encode()
-    status = _STATUS.get(error.code, grpc.StatusCode.INTERNAL)
-    return status, str(error), ((ERROR_KEY, content),)
+    return grpc.StatusCode[error.status], str(error), ((ERROR_KEY, content),)
 
 
 def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowEdgeError:
@@ -75,7 +57,6 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
-    """End a call with the status of an error."""
     status, details, metadata = to_status(error)
     await context.abort(status, details, metadata)
     raise AssertionError("abort returned")

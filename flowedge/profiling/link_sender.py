@@ -80,9 +80,8 @@ class LinkSender:
         times = []
         for number in range(limits.warm_up_round_trips + count):
             started = time.perf_counter()
-            with contextlib.suppress(
-                asyncio.InvalidStateError
-            ):  # the peer has ended the call; reading tells why
+            # The peer may have ended the call; reading tells why.
+            with contextlib.suppress(asyncio.InvalidStateError):
                 await within(limits.step_s, call.write(probe), f"{self.peer} took no probe")
             answer: Any = await within(limits.step_s, call.read(), f"{self.peer} sent no probe back")
             if not isinstance(answer, pb.Probe):
@@ -97,9 +96,8 @@ class LinkSender:
         limits = self.limits
         call = measure_pb2_grpc.MeasureStub(channel).Sink(timeout=limits.total_s)
         await self._accepted(call, lambda: call)
-        with contextlib.suppress(
-            asyncio.InvalidStateError
-        ):  # the peer has ended the call; its status says why
+        # The peer may have ended the call; its status says why.
+        with contextlib.suppress(asyncio.InvalidStateError):
             await self._chunks(call, num_bytes // limits.warm_up_share, limits.warm_up_s, warm_up=True)
             await self._chunks(call, num_bytes, limits.send_s, warm_up=False)
             await call.done_writing()

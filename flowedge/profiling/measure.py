@@ -1,11 +1,13 @@
-"""Has agents measure themselves and the links between them."""
+"""Measures this device; has agents measure themselves and the links between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowedge.client.channel import check_address, open_stub, stream_ended
+from flowedge.client.channel import open_stub, stream_ended
 from flowedge.drafting.choice import drafter_label
+from flowedge.models.libraries import import_libraries
+from flowedge.net.address import checked_address
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
     LinkMeasurement,
@@ -13,6 +15,7 @@ from flowedge.profiling.measurement import (
     link_measurement,
     read_measurement,
 )
+from flowedge.system.device_kind import device_kind
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
@@ -21,9 +24,17 @@ DEVICE_TIMEOUT_S = 1260.0
 LINK_TIMEOUT_S = 130.0
 
 
-def measure_device(
-    address: str, options: MeasureOptions, report: Callable[[str], None], timeout_s: float = DEVICE_TIMEOUT_S
+def measure_here(
+    options: MeasureOptions, name: str, tell: Callable[[str], None], kind: str | None = None
 ) -> DeviceMeasurement:
+    """Measure this device, as `profile_device` does."""
+    import_libraries()
+    from flowedge.profiling.device.profiler import profile_device  # noqa: PLC0415 (imports torch)
+
+    return profile_device(options, name, kind or device_kind(), tell)
+
+
+def measure_device(address: str, options: MeasureOptions, report: Callable[[str], None]) -> DeviceMeasurement:
     """Have an idle agent measure its device.
 
     Args:
@@ -32,23 +43,18 @@ def measure_device(
 
     Raises:
         DeviceError: when the agent has a role, or is measuring already.
-        DeadlineError: after `timeout_s` seconds.
+        DeadlineError: after DEVICE_TIMEOUT_S seconds.
         ProtocolError: when the answer is not a measurement.
         FlowEdgeError: the agent's error when the model cannot be measured.
     """
     request = pb.MeasureDeviceRequest(
-        model=options.model,
         drafter=drafter_label(options.drafters),
-        drafters=options.drafters,
-        quant=options.quant,
-        dtype=options.dtype,
-        repeats=options.repeats,
-        stack_mib=options.stack_mib,
         protocol_version=PROTOCOL_VERSION,
+        **options.model_dump(exclude={"threads", "compute"}),
     )
     text = ""
     with open_stub(address, MeasureStub) as stub:
-        for reply in stub.MeasureDevice(request, timeout=timeout_s):
+        for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
             if reply.progress:
                 report(reply.progress)
             text = reply.measurement_json or text
@@ -64,7 +70,6 @@ def measure_link(
     *,
     num_bytes: int,
     round_trips: int,
-    timeout_s: float = LINK_TIMEOUT_S,
 ) -> LinkMeasurement:
     """Have the agent at `address` measure its link to the agent at `peer`, whose id must be `peer_id`.
 
@@ -75,14 +80,14 @@ def measure_link(
         DeadlineError: when an agent does not answer in time.
     """
     request = pb.MeasureLinkRequest(
-        peer=check_address(peer),
+        peer=checked_address(peer),
         peer_id=peer_id,
         bytes=num_bytes,
         round_trips=round_trips,
         protocol_version=PROTOCOL_VERSION,
     )
     with open_stub(address, MeasureStub) as stub:
-        reply = stub.MeasureLink(request, timeout=timeout_s)
+        reply = stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
     return link_measurement(
         address, bytes=reply.bytes, seconds=reply.seconds, round_trips=tuple(reply.round_trips_s)
     )

@@ -1,26 +1,28 @@
-"""Measurements of devices and links, checked as they come off a link. Times are seconds."""
+"""Measurements of devices and links, checked as they come off a link. Times without a unit are seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import ProtocolError
+from flowedge.core.settings_group import SettingsGroup
 from flowedge.drafting.choice import MOST_NAMES
+from flowedge.profiling.documents.device import MeasuredTimes
+from flowedge.profiling.documents.model import LayerSizes, Size, StoredDtype
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
 MIN_STACK_MIB = 4
 MAX_JSON = 1 << 20  # characters
+DIGITS = 4  # significant digits of a profile
 
 Text = Annotated[str, Field(max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]  # of a model: a path, a hub id or a word
-Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Seconds = Annotated[float, Field(gt=0, lt=3600)]
-Table = Annotated[dict[Size, Seconds], Field(max_length=64)]  # by rows
 
 
 class StrictModel(BaseModel):
@@ -29,7 +31,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
-class MeasureOptions(StrictModel):
+class MeasureOptions(SettingsGroup):
     """What to measure, and how carefully.
 
     Attributes:
@@ -43,20 +45,11 @@ class MeasureOptions(StrictModel):
     model: Name
     drafters: Annotated[tuple[Name, ...], Field(max_length=MOST_NAMES)] = ()
     quant: Text = "none"
-    dtype: Text = "float32"
+    dtype: StoredDtype = "float32"
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
     stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
-
-
-class LayerSizes(StrictModel):
-    """The sizes of a Llama decoder layer."""
-
-    hidden: Size
-    intermediate: Size
-    heads: Size
-    kv_heads: Size
 
 
 class LayerTime(StrictModel):
@@ -68,35 +61,19 @@ class LayerTime(StrictModel):
     seconds: Seconds
 
 
-class DraftTimes(StrictModel):
-    """The times of a draft node's jobs; see MeasuredDraftTimes in documents/device.py."""
-
-    extend: Table
-    grow: Table
-    root: Seconds
-
-
 class ModelTimes(StrictModel):
     """The times of one model on the device.
 
     Attributes:
         num_layers: layers of the whole model.
         timed_layers: layers of the block that was timed.
-        layer: by rows, one layer with its share of a stage's work for each segment, after `cached` rows.
-        verify: by rows, LM head and sampling walk.
     """
 
     model: Annotated[str, Field(max_length=4096)]
-    sizes: LayerSizes
     num_layers: Size
     timed_layers: Size
-    vocab: Annotated[int, Field(ge=2, le=1 << 24)]
     tied_embedding: bool
-    quant: Text
-    cached: Annotated[int, Field(ge=0, le=1 << 20)]
-    layer: Table
-    verify: Table
-    draft: DraftTimes | None
+    times: MeasuredTimes
 
 
 class DeviceMeasurement(StrictModel):
@@ -115,7 +92,7 @@ class DeviceMeasurement(StrictModel):
     processor: Text
     version: Text
     torch_version: Text
-    dtype: Text
+    dtype: StoredDtype
     threads: Size
     repeats: Size
     memory_available: Annotated[int, Field(ge=1)]
@@ -142,14 +119,14 @@ class LinkMeasurement(StrictModel):
         return 8 * self.bytes / self.seconds
 
 
-def measure_options(**given: object) -> MeasureOptions:
-    """Return checked options.
+def milliseconds(table: Mapping[int, float]) -> dict[int, float]:
+    """Convert a table of seconds by rows."""
+    return {rows: short(seconds * 1e3) for rows, seconds in sorted(table.items())}
 
-    Raises:
-        BadRequestError: when an option is out of range; it names the option.
-    """
-    with _refused_as(BadRequestError, "the measurement cannot be asked for"):
-        return MeasureOptions.model_validate(given)
+
+def short(value: float) -> float:
+    """Return the value with as many digits as profiles have."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
@@ -162,7 +139,7 @@ def read_measurement(text: str, device: str) -> DeviceMeasurement:
         raise ProtocolError(
             f"{device} sent a measurement of {len(text)} characters; at most {MAX_JSON} are read"
         )
-    with _refused_as(ProtocolError, f"{device} sent a measurement that cannot be read"):
+    with _refused(f"{device} sent a measurement that cannot be read"):
         return DeviceMeasurement.model_validate_json(text)
 
 
@@ -172,14 +149,14 @@ def link_measurement(device: str, **given: object) -> LinkMeasurement:
     Raises:
         ProtocolError: when it cannot be read.
     """
-    with _refused_as(ProtocolError, f"{device} sent a measurement of a link that cannot be read"):
+    with _refused(f"{device} sent a measurement of a link that cannot be read"):
         return LinkMeasurement.model_validate(given)
 
 
 @contextmanager
-def _refused_as(kind: type[FlowEdgeError], refusal: str) -> Iterator[None]:
+def _refused(refusal: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
         reasons = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
-        raise kind(f"{refusal}: {'; '.join(reasons)}") from error
+        raise ProtocolError(f"{refusal}: {'; '.join(reasons)}") from error

@@ -14,14 +14,7 @@ from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.drafting.choice import BUNDLED, drafter_value
 from flowedge.placement.split import even_split
-from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.measured_profiles import (
-    FittedDevice,
-    device_profile,
-    link_profile,
-    model_profile,
-)
 from flowedge.profiling.documents.model import ModelProfile
 from flowedge.profiling.documents.profile_files import (
     SCENARIO,
@@ -30,7 +23,13 @@ from flowedge.profiling.documents.profile_files import (
     require_free,
     write_documents,
 )
-from flowedge.profiling.measure import measure_device, measure_link
+from flowedge.profiling.measure import measure_device, measure_here, measure_link
+from flowedge.profiling.measured_profiles import (
+    FittedDevice,
+    device_profile,
+    link_profile,
+    model_profile,
+)
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
@@ -86,13 +85,13 @@ def run_profile(options: ProfileOptions, report: OnProgress) -> Profiled:
     found = [_measure(options, index, name, report) for index, name in enumerate(names)]
     links = _measure_links(options, agents, report) if files.links else []
     devices = [device_profile(measured) for measured in found]
-    model = model_profile(found[0].model, found[0].dtype)
+    model = model_profile(found[0].model)
+    profiles = [*(device.profile for device in devices), *links, model]
     documents: dict[str, dict[str, Any]] = {
-        **{name: _content(device.profile) for name, device in zip(files.devices, devices, strict=True)},
-        **{name: _content(link) for name, link in zip(files.links, links, strict=True)},
-        files.model: _content(model),
-        SCENARIO: _scenario(options, files, model, found[0].model.quant),
+        name: document.model_dump(exclude_none=True)
+        for name, document in zip(files.profiles, profiles, strict=True)
     }
+    documents[SCENARIO] = _scenario(options, files, model, found[0].model.times.quant)
     write_documents(options.out, documents)
     return Profiled(tuple(devices), tuple(links), options.out / SCENARIO)
 
@@ -167,9 +166,4 @@ def _scenario(
     }
     if files.links:
         content["hosts"] = {"draft_node": options.hosts[0], "stages": list(options.hosts[1:])}
-    return content
-
-
-def _content(document: Any) -> dict[str, Any]:
-    content: dict[str, Any] = document.model_dump(exclude_none=True)
     return content

@@ -48,7 +48,6 @@ class Outbox:
         return trimmed
 
     def drop_segments(self, session: str) -> None:
-        """Drop the segments of a closed session."""
         self._messages = deque(
             m for m in self._messages if not (isinstance(m, Segment) and m.session == session)
         )

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
-from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.row_sequence import RowSequence
+
+
+@dataclass(frozen=True)
+class PipelineTrip:
+    """One segment's way through the pipeline.
+
+    Attributes:
+        rows: rows that the segment had when it was sent.
+        seconds: from when the draft node composed the segment until it was back.
+    """
+
+    rows: int
+    seconds: float
 
 
 class PipelineLedger:
@@ -52,7 +65,6 @@ class PipelineLedger:
         return self.commit(self._prompt[start : start + rows])
 
     def grant(self) -> None:
-        """Add a credit."""
         self.credits += 1
         self._new_credits += 1
 

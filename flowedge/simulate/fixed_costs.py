@@ -37,10 +37,8 @@ class FixedCosts:
 
     def draft_job(self, job: DraftJob) -> float:
         match job:
-            case GrowDraft():
-                # The root layer is read off the forward that extends the drafter's cache.
-                return self.draft_s
-            case ExtendDraft():
+            # The root layer is read off the forward that extends the drafter's cache.
+            case GrowDraft() | ExtendDraft():
                 return self.draft_s
             case Verify():
                 return self.verify_s

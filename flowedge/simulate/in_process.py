@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -34,10 +35,9 @@ def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none
         raise BadRequestError(
             f"the split {list(split)} is not the model's {checkpoint.config.num_hidden_layers} layers"
         )
-    ends = [sum(split[: index + 1]) for index in range(len(split))]
     return [
-        LayerBlock.load(checkpoint, end - layers, end, quant=quant, dtype=torch.float32)
-        for end, layers in zip(ends, split, strict=True)
+        LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=torch.float32)
+        for start, stop in pairwise([0, *accumulate(split)])
     ]
 
 

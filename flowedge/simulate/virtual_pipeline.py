@@ -62,8 +62,8 @@ class Costs(Protocol):
         """Return the size in bytes of a message on the link out of `sender`."""
 
 
-class VirtualObserver(Protocol):
-    """Is told of every event, with its time in seconds of virtual time, and changes nothing."""
+class VirtualObserver:
+    """Is told of every event, with its time in seconds of virtual time; subclasses record events."""
 
     def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
         """A device has run a job."""
@@ -130,7 +130,7 @@ class VirtualPipeline:
         )
         self._costs = costs
         self._express_fault = express_fault
-        self._observer = observer
+        self._observer = observer or VirtualObserver()
         self._heap: list[_Event] = []
         self._sequence = 0
         self._slots = {place: _ComputeSlot() for place in [DRAFT_NODE, *self._machines]}
@@ -232,19 +232,15 @@ class VirtualPipeline:
             self._end_at(ends, index, slot, lambda: self._finish_stage(index, job))
 
     def _finish_draft(self, job: DraftJob) -> None:
-        self._record(DRAFT_NODE, job)
+        self._observer.computed(DRAFT_NODE, job, self._slots[DRAFT_NODE].started, self.now)
         self.draft_node.record_busy(job.session, self.now - self._slots[DRAFT_NODE].started)
         self.draft_node.finish(job, self._draft_executor.run(job))
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
-        self._record(index, job)
+        self._observer.computed(index, job, self._slots[index].started, self.now)
         stage = self._machines[index]
         stage.record_busy(job.session, self.now - self._slots[index].started)
         stage.finish(job, self._stage_executors[index].run(job))
-
-    def _record(self, place: int, job: StageJob | DraftJob) -> None:
-        if self._observer is not None:
-            self._observer.computed(place, job, self._slots[place].started, self.now)
 
     def _send_next(self, sender: int, take: Callable[[], Message | None], route: int) -> None:
         """Have the link out of a device take the next message for a route, unless the link is busy."""
@@ -259,9 +255,8 @@ class VirtualPipeline:
         left = self.now + self._costs.transfer(sender, message)
         arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link
-        if self._observer is not None:
-            self._observer.sent(sender, message, self.now, left, arrives)
-        self._at(left, sender, lambda: self._free_link(sender))
+        self._observer.sent(sender, message, self.now, left, arrives)
+        self._at(left, sender, lambda: self._link_busy.update({sender: False}))
         receiver = self._receiver(sender, route)
         if receiver == DRAFT_NODE:
             self._deliver_up(arrives, sender, message)
@@ -274,16 +269,12 @@ class VirtualPipeline:
             return place_of(route)
         return sender + 1 if DRAFT_NODE <= sender < len(self.stages) - 1 else DRAFT_NODE
 
-    def _free_link(self, sender: int) -> None:
-        self._link_busy[sender] = False
-
     def _send_express(self, place: int, message: Message) -> None:
         extra = 0.0 if self._express_fault is None else self._express_fault(place, message)
         if extra is not None:
             delay = self._costs.latency(DRAFT_NODE) + extra
             stage = self._machines[place]
-            if self._observer is not None:
-                self._observer.expressed(place, message, self.now, self.now + delay)
+            self._observer.expressed(place, message, self.now, self.now + delay)
             self._at(self.now + delay, place, lambda: stage.receive(message, express=True))
 
     def _deliver_up(self, time: float, sender: int, message: Message) -> None:

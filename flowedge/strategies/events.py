@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flowedge.core.arrays import FloatArray, IntArray
-from flowedge.core.pipeline_trip import PipelineTrip
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 
 TARGET = 0
 

@@ -46,7 +46,6 @@ class Growth:
         self._target = self.layers + layers
 
     def next_layer(self) -> Grow:
-        """Return the command that computes the next layer."""
         frontier = np.array(self._frontier)
         return Grow(
             growth=self.number,

@@ -141,7 +141,6 @@ class ProposalTree:
         return [int(node) for node in np.flatnonzero(self.tree.rows == UNSENT)]
 
     def deepest(self) -> list[int]:
-        """Return the nodes of the deepest level."""
         return [int(node) for node in np.flatnonzero(self.tree.depths == self.tree.depths.max())]
 
     def leaves(self) -> list[int]:

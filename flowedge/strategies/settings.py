@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from flowedge.core.errors import BadRequestError
 
@@ -20,9 +20,13 @@ class Settings:
         BadRequestError: when a value is out of range.
     """
 
+    above_zero: ClassVar[tuple[str, ...]] = ()  # names of real numbers that may not be 0
+
     def __post_init__(self) -> None:
         for option in fields(self):
             value, least = getattr(self, option.name), int(_is_count(option.default))
+            if value == 0 and option.name in self.above_zero:
+                raise BadRequestError(f"strategy option {option.name} is 0; it must be above 0")
             if not least <= value < math.inf:
                 raise BadRequestError(
                     f"strategy option {option.name} is {value}; it must be finite and {least} or more"
@@ -83,25 +87,23 @@ class LevelSettings(Settings):
 class MicroBatchSettings(Settings):
     """Limits of PipeInfer's speculation, as the command line of its artifact sets them."""
 
+    above_zero: ClassVar[tuple[str, ...]] = ("decay",)
+
     batch_rows: int = 4  # --draft: most tokens of a micro-batch (section IV-B.1)
     sequences: int = 3  # -np: most branches that are drafted side by side
     cutoff: float = 0.001  # -pa: least confidence of a drafted token
     split: float = 0.8  # -ps: least confidence of a further branch
     recovery: float = 0.4  # -pr: added to the cut-off for each micro-batch sent ahead (section IV-B.2)
-    decay: float = 0.01  # -pd: subtracted from the cut-off for each failed attempt; above 0
+    # -pd: subtracted from the cut-off for each failed attempt; above 0, so that the cut-off comes down
+    decay: float = 0.01
     max_draft_rows: int = 128  # most tokens that are drafted and neither accepted nor pruned (ours)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decay == 0:
-            raise BadRequestError(
-                "strategy option decay is 0; it must be above 0, so that the cut-off comes down"
-            )
 
 
 @dataclass(frozen=True)
 class AutoSettings(Settings):
     """Options of `auto`; the defaults were found by testbed/tools/tune_auto.py."""
+
+    above_zero: ClassVar[tuple[str, ...]] = ("least_node", "prior")
 
     candidates: int = 16  # proposals stored below each node
     draft_nodes: int = 32  # most nodes of a forward of the drafter
@@ -115,12 +117,6 @@ class AutoSettings(Settings):
     extra_segments: float = 0.0  # segments in flight beyond one a stage
     prior: float = 10.0  # number of proposals as which the drafter's own probabilities count; above 0
     lone_share: float = 0.0  # time of a single row's trip over that of several rows; 0 to measure it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("least_node", "prior"):
-            if getattr(self, name) == 0:
-                raise BadRequestError(f"strategy option {name} is 0; it must be above 0")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ class TurnGate:
         return self.open and self._credits > 0
 
     def grant(self) -> None:
-        """Add a credit of the first stage."""
         self._credits += 1
 
     def send(self) -> None:

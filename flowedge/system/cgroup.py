@@ -32,12 +32,8 @@ def cgroup_memory(root: Path = Path("/")) -> list[CgroupMemory]:
 
     root: directory with /proc and /sys.
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return []
     found: list[CgroupMemory] = []
-    for line in lines:
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             found += _above(root / "sys/fs/cgroup", path, _V2)
@@ -67,16 +63,18 @@ def _read(folder: Path, path: str, files: _Files) -> CgroupMemory | None:
 
 def _number(file: Path) -> int | None:
     """Return None for "max", and for a missing file: the uppermost group of version 2 has no limits."""
-    try:
-        text = file.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
+    text = _text(file).strip()
     return int(text) if text.isdigit() else None
 
 
 def _cached(folder: Path, name: str) -> int:
-    try:
-        lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
+    lines = _text(folder / "memory.stat").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
+
+
+def _text(file: Path) -> str:
+    """Return the content of a file, empty where there is no such file, as on systems other than Linux."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -33,10 +33,6 @@ class MemorySettings(SettingsGroup):
     kv_tokens: int = setting(2048, "Tokens of context whose KV cache has to fit beside the weights.", ge=1)
 
     @property
-    def limit_bytes(self) -> int | None:
-        return None if self.limit_gib is None else int(self.limit_gib * GIB)
-
-    @property
     def reserve_bytes(self) -> int:
         return int(self.reserve_gib * GIB)
 
@@ -65,8 +61,8 @@ def read_available_memory(settings: MemorySettings | None = None, root: Path = P
     for group in cgroup_memory(root):
         left = max(group.limit - group.used, 0)
         limits.append(AvailableMemory(group.limit, left, f"the limit of cgroup {group.path}"))
-    own = settings.limit_bytes if settings is not None else None
-    if own is not None:
+    if settings is not None and settings.limit_gib is not None:
+        own = int(settings.limit_gib * GIB)
         limits.append(AvailableMemory(own, max(own - resident_bytes(), 0), "the setting memory.limit_gib"))
     tightest = min(limits, key=lambda limit: limit.available)
     return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)

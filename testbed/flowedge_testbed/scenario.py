@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
 from flowedge.drafting.choice import drafter_names, drafter_value
-from flowedge.profiling.documents.document import YamlDocument, explain, read_document
-from flowedge.profiling.documents.model import Quantisation
+from flowedge.profiling.documents.model import Quantisation, YamlDocument
 from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge_testbed.profiles.documents import explain, read_document
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
 Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth"]

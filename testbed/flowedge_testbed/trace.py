@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.core.messages import Message, Prune
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, place_of, route_of
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
 
 
 def place_name(place: int) -> str:
@@ -75,7 +75,7 @@ class Trace:
         return cls(**values)
 
 
-class TraceObserver:
+class TraceObserver(VirtualObserver):
     """An observer of a virtual pipeline that records everything in a trace."""
 
     def __init__(self, costs: Costs) -> None:

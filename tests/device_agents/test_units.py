@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.agent.config.agent_config import DeadlineSettings
-from flowedge.cli.exits import EXIT_USAGE
+from flowedge.cli.main import EXIT_USAGE
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))
 AGENTS = [unit for unit in UNITS if unit.stem != "flowedge-enrol"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flowedge.client.duplicates import duplicates
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.discovery.duplicates import duplicates
 from flowedge.discovery.presence import Change, Presence, PresenceEvent
 
 KITCHEN = AdvertisedDevice("kitchen", "id-1", "10.0.0.1:7", "test", 1, 1, "0.1.0", instance="a")

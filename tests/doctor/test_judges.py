@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flowedge.client.duplicates import Duplicate
 from flowedge.client.survey import AgentReply, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.discovery.duplicates import Duplicate
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions

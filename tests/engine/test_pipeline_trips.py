@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified
 from flowedge.strategies.registry import make_strategy

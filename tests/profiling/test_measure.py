@@ -24,14 +24,14 @@ from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
-from flowedge.profiling.measurement import LinkMeasurement, measure_options, read_measurement
+from flowedge.profiling.measurement import LinkMeasurement, MeasureOptions, read_measurement
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.local_weights import LocalWeights
 from tests.support.processes import agents
 
-SMALL = measure_options(model="bundled", repeats=1, stack_mib=4)
+SMALL = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
 MIB = 1 << 20
 
 
@@ -148,9 +148,9 @@ def test_an_agent_measures_itself_when_it_has_no_role(pair_of_agents: tuple[str,
     said: list[str] = []
     found = measure_device(second, SMALL, said.append)
     assert found.name.startswith("measure-")
-    assert found.model.draft is None
-    assert found.model.quant == "none"
-    assert set(found.model.layer) == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert found.model.times.draft is None
+    assert found.model.times.quant == "none"
+    assert set(found.model.times.layer_ms) == {1, 2, 4, 8, 16, 32, 64, 128}
     assert said
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.profiling.documents.measured_profiles import link_profile
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
+from flowedge.profiling.measured_profiles import link_profile
 from flowedge.profiling.measurement import LinkMeasurement
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from flowedge.core.messages import CONTEXT
-from flowedge.core.pipeline_trip import PipelineTrip
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send

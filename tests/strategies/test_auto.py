@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.tree import UNSENT
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.auto import Auto, grows_anew
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
 from flowedge.strategies.events import Prefilled

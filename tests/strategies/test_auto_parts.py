@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.core.pipeline_trip import PipelineTrip
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.segment_rows import WideSegmentGain, rows_worth, single_rows_pay

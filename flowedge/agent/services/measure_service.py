@@ -18,10 +18,10 @@ from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, 
 from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import abort
-from flowedge.profiling.device.device_measurement import measure_here
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
-from flowedge.profiling.measurement import DeviceMeasurement, measure_options
+from flowedge.profiling.measure import measure_here
+from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -125,15 +125,15 @@ class MeasureService(rpc.MeasureServicer):
             await abort(context, error)
 
     async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
-        options = measure_options(
-            model=request.model,
-            drafters=drafters_of(request),
-            quant=request.quant or "none",
-            dtype=request.dtype or "float32",
-            repeats=request.repeats,
-            stack_mib=request.stack_mib,
-            threads=self._agent.config.agent.threads,
-        )
+        asked: dict[str, Any] = {
+            "model": request.model,
+            "drafters": drafters_of(request),
+            "quant": request.quant or "none",
+            "dtype": request.dtype or "float32",
+            "repeats": request.repeats,
+            "stack_mib": request.stack_mib,
+        }
+        options = MeasureOptions(**asked, threads=self._agent.config.agent.threads)
         info, load_s = self._agent.info, self._agent.config.deadlines.load_s
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(

@@ -12,7 +12,7 @@ import typer
 from flowedge.agent.config.agent_config import SECTIONS
 from flowedge.agent.config.loading import DEFAULT_FILE, load_config
 from flowedge.agent.config.rendering import effective_toml
-from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 
 FLAGS = {
     "--host": ("agent", "host"),
@@ -68,9 +68,7 @@ def agent(
         bool,
         typer.Option("--print-config", help="Print every setting with the origin of its value, and exit."),
     ] = False,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
-    ] = False,
+    exit_with_parent: ExitWithParent = False,
     **flags: Any,
 ) -> None:
     """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from flowedge.cli.orphan import stop_when_input_closes
-from flowedge.cli.screens.tables import plain_table
+from flowedge.cli.options import AsJson
+from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
+from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
-from flowedge.security.authority.authority import JOINING, Authority
+from flowedge.security.authority.authority import Authority
 from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
 from flowedge.security.authority.member_ledger import IssuedCertificate
 from flowedge.security.credentials.certificate_role import CertificateRole
@@ -62,9 +62,7 @@ def init(
 def serve(
     directory: Dir = None,
     host: Annotated[str, typer.Option(help="Address to listen on; by default all networks.")] = "0.0.0.0",
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Stop when standard input closes.", hidden=True)
-    ] = False,
+    exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
     if exit_with_parent:
@@ -77,8 +75,9 @@ def serve(
 @cluster.command()
 def token(
     role: Annotated[
-        str, typer.Option(help="agent; draft-node, which may lead pipelines as well; client; admin.")
-    ] = "agent",
+        CertificateRole,
+        typer.Option(metavar="ROLE", help="agent; draft-node, which may lead pipelines too; client; admin."),
+    ] = CertificateRole.AGENT,
     ttl: Annotated[str, typer.Option(help="How long the token is valid: 90s, 15m, 1h.")] = "15m",
     name: Annotated[str, typer.Option(help="Only a member of this name may use the token.")] = "",
     address: Annotated[
@@ -90,7 +89,7 @@ def token(
     """Print a token with which one device can join, once."""
     authority = Authority.open(directory or state_dir())
     made = authority.new_token(
-        _role(role),
+        role,
         _duration(ttl),
         service_addresses(address or [], authority.port),
         now=_now(),
@@ -105,7 +104,7 @@ def list_members(
     everything: Annotated[
         bool, typer.Option("--all", help="List certificates that have expired or been renewed as well.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the members: name, role, serial number of the certificate, expiry, whether it is revoked."""
     certificates = Authority.open(directory or state_dir()).certificates()
@@ -116,7 +115,7 @@ def list_members(
     table = plain_table("name", "role", "serial", "expires", "state")
     for row in rows:
         table.add_row(*row.values())
-    Console(width=None if Console().is_terminal else _PIPED_WIDTH).print(table)
+    output_console(_PIPED_WIDTH).print(table)
 
 
 @cluster.command()
@@ -157,10 +156,3 @@ def _duration(text: str) -> datetime.timedelta:
     if match is None:
         raise BadRequestError(f"{text!r} is no duration; write it as 90s, 15m, 12h or 90d")
     return datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
-
-
-def _role(text: str) -> CertificateRole:
-    for role in JOINING:
-        if role.value == text:
-            return role
-    raise BadRequestError(f"{text!r} is no role; the roles are {', '.join(role.value for role in JOINING)}")

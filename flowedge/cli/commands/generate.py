@@ -8,26 +8,23 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.answers import answer_all
-from flowedge.cli.exits import EXIT_DIFFERENT
 from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
     MODEL_HELP,
-    Noise,
-    Quant,
     Split,
     choose_drafter,
     local_path,
     split_peers,
 )
-from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.pipelines import PipelineRequest
 from flowedge.cli.prompts import read_prompts
-from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
-from flowedge.core.request import parse_noise
+from flowedge.core.request import Noise
+from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
 
@@ -56,7 +53,7 @@ def generate(
             "tokenizer. Each takes an agent; in --peers these agents come after the stages."
         ),
     ] = None,
-    quant: Annotated[Quant, typer.Option(help="Quantisation of the layers.")] = Quant.NONE,
+    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
@@ -67,7 +64,7 @@ def generate(
             help="What drafts are ranked by above temperature 0: their probability alone (plain), or also "
             "the noise of the draws (shared). The output is the same."
         ),
-    ] = Noise.SHARED,
+    ] = "shared",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
     prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
     prompts: Annotated[
@@ -98,13 +95,13 @@ def generate(
         top_p=top_p,
         top_k=top_k,
         seed=seed,
-        noise=parse_noise(noise.value),
+        noise=noise,
     )
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(
         model=local_path(model),
         drafter=choose_drafter(model, drafter, strategy),
-        quant=quant.value,
+        quant=quant,
         split=split,
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
@@ -112,14 +109,7 @@ def generate(
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
-    report = JsonReport(request, options, json_file)
-    with (
-        screen.transfers() as transfers,
-        open_pipeline(request, screen.progress, transfers) as address,
-    ):
-        answer_all(questions, address, options, report, screen, check=check, timeout_s=timeout)
-    if not report.passed:
-        raise typer.Exit(EXIT_DIFFERENT)
+    answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 
 
 def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flowedge.cli.options import AsJson, Dtype, Quant
+from flowedge.cli.options import AsJson
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
+from flowedge.profiling.documents.model import Quantisation, StoredDtype
 
 if TYPE_CHECKING:
     from flowedge.models.inspection import ModelSizes
 
+QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
 _PIPED_WIDTH = 120  # columns
 
 
 def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, hub id, or bundled.")],
     quant: Annotated[
-        list[Quant] | None, typer.Option(help="Quantisation of the layers; repeatable, all if not given.")
+        list[str] | None,
+        typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable, all if not given."),
     ] = None,
     dtype: Annotated[
-        Dtype, typer.Option(help="Dtype of unquantised weights, and of keys and values.")
-    ] = Dtype.FLOAT32,
+        StoredDtype, typer.Option(help="Dtype of unquantised weights, and of keys and values.")
+    ] = "float32",
     devices: Annotated[
         int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
     ] = None,
@@ -41,8 +44,8 @@ def inspect(
     """Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."""
     if devices is not None and memory is None:
         raise BadRequestError("--devices needs --memory, the GiB that each of them has")
-    names = list(dict.fromkeys(item.value for item in quant or []))
-    sizes = _sizes(model, dtype.value, names)
+    names = list(dict.fromkeys(quant or []))
+    sizes = _sizes(model, dtype, names)
     fits = [] if memory is None else _fits(sizes, context, int(memory * 2**30), devices)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
@@ -74,12 +77,8 @@ def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> 
         }
         if devices is not None:
             placement = place(demand, devices, memory)
-            row |= {
-                "devices": devices,
-                "split": None if placement is None else list(placement.split),
-                "stage_bytes": None if placement is None else list(placement.stage_bytes),
-                "fits": placement is not None and placement.fits,
-            }
+            row |= {"devices": devices, "split": None, "stage_bytes": None, "fits": False}
+            row |= {} if placement is None else dataclasses.asdict(placement)
         rows.append(row)
     return rows
 

@@ -11,12 +11,13 @@ import typer
 from rich.markup import escape
 
 from flowedge.agent.config.loading import load_config
-from flowedge.cli.options import AsJson, AskPeers, Quant, split_peers
+from flowedge.cli.options import AsJson, AskPeers, split_peers
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
+from flowedge.profiling.documents.model import Quantisation
 from flowedge.weights.inventory import HeldModel, ask_all, own_models, remove_model, verify_models
 from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
@@ -77,8 +78,8 @@ def pull(
     ] = None,
     hub: Annotated[bool, typer.Option("--hub", help="Download a hub id that is not on this device.")] = False,
     quant: Annotated[
-        Quant, typer.Option(help="Quantise the layers as well, for stages to fetch.")
-    ] = Quant.NONE,
+        Quantisation, typer.Option(help="Quantise the layers as well, for stages to fetch.")
+    ] = "none",
     timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
     cache_dir: CacheDir = None,
     cache_gib: CacheGib = None,
@@ -95,10 +96,10 @@ def pull(
             from flowedge.weights.importing import import_model  # noqa: PLC0415 (imports torch)
 
             model_id = import_model(local_weights, model, hub=hub, on_transfer=show)
-        if quant != Quant.NONE:
+        if quant != "none":
             from flowedge.weights.importing import quantise_model  # noqa: PLC0415 (imports torch)
 
-            quantise_model(local_weights, model_id, quant.value, show)
+            quantise_model(local_weights, model_id, quant, show)
     print(f"sha256:{model_id}")
 
 

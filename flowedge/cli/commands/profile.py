@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import BUNDLED, MODEL_HELP, Quant, choose_drafter, local_path, split_peers
+from flowedge.cli.options import BUNDLED, MODEL_HELP, choose_drafter, local_path, split_peers
 from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.profiling.measurement import measure_options
+from flowedge.profiling.documents.model import Quantisation
+from flowedge.profiling.measurement import MeasureOptions
 from flowedge.profiling.run import ProfileOptions, run_profile
 
 
@@ -27,7 +28,7 @@ def profile(
         list[str] | None,
         typer.Option(help="EAGLE-1/2 head, or none; the bundled model has a head. Repeat it to add recall."),
     ] = None,
-    quant: Annotated[Quant, typer.Option(help="Quantisation of the model's layers.")] = Quant.NONE,
+    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the model's layers.")] = "none",
     repeats: Annotated[
         int, typer.Option(min=1, max=100, help="Timings of each kind of work; the median counts.")
     ] = 15,
@@ -50,10 +51,10 @@ def profile(
     """
     options = ProfileOptions(
         out=out,
-        measure=measure_options(
+        measure=MeasureOptions(
             model=local_path(model),
             drafters=choose_drafter(model, drafter, "autoregressive"),
-            quant=quant.value,
+            quant=quant,
             repeats=repeats,
             stack_mib=stack_mib,
         ),

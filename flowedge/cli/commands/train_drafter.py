@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import Dtype, Quant, Split, local_path, split_peers
+from flowedge.cli.options import Split, local_path, split_peers
 from flowedge.cli.stages import StagesRequest
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.models.libraries import import_libraries
-from flowedge.training.settings import TrainingSettings
+from flowedge.profiling.documents.model import Quantisation, StoredDtype
+from flowedge.training.settings import HeadKind, TrainingSettings
 
 DEFAULT_MINUTES = 30.0
-
-
-class HeadKind(str, Enum):
-    """Values of --kind."""
-
-    EAGLE = "eagle"
-    EAGLE3 = "eagle3"
 
 
 def train_drafter(
     model: Annotated[str, typer.Argument(help="The target: checkpoint directory, hub id, or bundled.")],
     data: Annotated[Path, typer.Option(help="JSON lines: messages, prompt and response, turns, or text.")],
     out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
-    kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = HeadKind.EAGLE,
+    kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = "eagle",
     init: Annotated[
         str, typer.Option(help="Head of the same kind to start from: directory, hub id or bundled name.")
     ] = "",
@@ -51,8 +44,8 @@ def train_drafter(
     self_generate: Annotated[int, typer.Option(help="Prompts that the target answers, to train on.")] = 0,
     answer_tokens: Annotated[int, typer.Option(help="Most tokens of a self-generated answer.")] = 256,
     evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
-    quant: Annotated[Quant, typer.Option(help="Quantisation of the target's layers.")] = Quant.NONE,
-    dtype: Annotated[Dtype, typer.Option(help="Dtype of the target's other weights.")] = Dtype.FLOAT32,
+    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the target's layers.")] = "none",
+    dtype: Annotated[StoredDtype, typer.Option(help="Dtype of the target's other weights.")] = "float32",
     stages: Annotated[
         int | None, typer.Option(min=1, help="Put the layers on this many agents, started for this run.")
     ] = None,
@@ -76,7 +69,7 @@ def train_drafter(
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """
     settings = TrainingSettings(
-        kind=kind.value,
+        kind=kind,
         init=local_path(init) if init else "",
         minutes=DEFAULT_MINUTES if minutes is None and steps is None else minutes,
         steps=steps,
@@ -89,8 +82,8 @@ def train_drafter(
         self_generate=self_generate,
         answer_tokens=answer_tokens,
         evaluate=evaluate,
-        quant=quant.value,
-        dtype=dtype.value,
+        quant=quant,
+        dtype=dtype,
         seed=seed,
     )
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)

@@ -26,7 +26,6 @@ class AnswerScreen:
         self._console = Console(stderr=True, highlight=False)
 
     def progress(self, device: str, message: str) -> None:
-        """Show what a device is doing."""
         self._console.print(Text(f"{device}: {message}", style="dim"), soft_wrap=True)
 
     def transfers(self) -> AbstractContextManager[OnTransfer]:
@@ -34,7 +33,6 @@ class AnswerScreen:
         return transfer_bars(self._console)
 
     def announce(self, number: int, count: int, prompt: str) -> None:
-        """Show the prompt that is asked next."""
         shown = " ".join(prompt.split())
         if len(shown) > _SHOWN_PROMPT:
             shown = shown[: _SHOWN_PROMPT - 1] + "…"

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowedge.cli.screens.tables import plain_table
+from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.discovery.duplicates import duplicates
 from flowedge.profiling.link_rates import LinkRate
 
 PIPED_WIDTH = 220  # columns

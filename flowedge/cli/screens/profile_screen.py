@@ -12,7 +12,7 @@ from rich.table import Table
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.measured_profiles import FittedDevice
+from flowedge.profiling.measured_profiles import FittedDevice
 from flowedge.profiling.run import Profiled
 
 _SHOWN_ROWS = (1, 16, 128)

@@ -73,11 +73,8 @@ def train_screen(out: Path) -> Iterator[TrainingObserver]:
         try:
             yield screen
         except (KeyboardInterrupt, DeviceError, DeadlineError):
-            saved = (
-                "this run has trained nothing"
-                if screen.saved_step is None
-                else f"step {screen.saved_step} is saved in {out}"
-            )
+            step = screen.saved_step
+            saved = "this run has trained nothing" if step is None else f"step {step} is saved in {out}"
             screen.say(
                 f"stopped; {saved}. The same command goes on from there, with --restart it begins anew."
             )

@@ -40,7 +40,6 @@ class TransferBars:
         self._written: dict[str, float] = {}
 
     def show(self, device: str, progress: FetchProgress) -> None:
-        """Show how far a device is."""
         if not self._console.is_terminal:
             self._write(device, progress)
             return
@@ -55,7 +54,6 @@ class TransferBars:
                 self._bars.stop()
 
     def stop(self) -> None:
-        """Remove the bars."""
         if self._tasks:
             self._bars.stop()
 

@@ -1,1 +1,1 @@
-"""Measuring this device; everything but `device_measurement` imports torch."""
+"""Measuring this device; every module imports torch."""

@@ -17,7 +17,8 @@ from flowedge.engine.executors import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.layers.tensors import to_payload, to_tensor
 from flowedge.profiling.device.layer_timing import median_s
-from flowedge.profiling.measurement import DraftTimes
+from flowedge.profiling.documents.device import MeasuredDraftTimes
+from flowedge.profiling.measurement import milliseconds, short
 
 GROWN = (1, 2, 5, 10, 20)  # frontier nodes of a layer
 EXTENDED = (1, 2, 4, 8, 16, 32, 64, 128)  # true rows
@@ -33,7 +34,7 @@ def verify_times(executor: HeadExecutor, repeats: int) -> dict[int, float]:
     return {rows: _verify_s(executor, rows, repeats) for rows in VERIFIED}
 
 
-def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes:
+def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDraftTimes:
     """Time the drafter's jobs after `cached` true rows.
 
     Raises:
@@ -68,7 +69,9 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> DraftTimes
 
     grow = {nodes: grown_s(nodes) for nodes in GROWN}
     executor.run(DropCache(_SESSION))
-    return DraftTimes(extend=extend, grow=grow, root=root)
+    return MeasuredDraftTimes(
+        extend_ms=milliseconds(extend), grow_ms=milliseconds(grow), root_ms=short(root * 1e3)
+    )
 
 
 def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:

@@ -12,7 +12,7 @@ from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quantize import quantize_block
-from flowedge.profiling.measurement import LayerSizes
+from flowedge.profiling.documents.model import LayerSizes
 
 HEAD_WIDTH = 64
 MAX_LAYERS = 64

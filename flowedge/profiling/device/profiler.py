@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import head_size
@@ -21,12 +21,14 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.profiling.device.layer_timing import layer_times
+from flowedge.profiling.documents.device import MeasuredTimes
+from flowedge.profiling.documents.model import LayerSizes
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
-    LayerSizes,
     LayerTime,
     MeasureOptions,
     ModelTimes,
+    milliseconds,
 )
 from flowedge.system.memory import read_available_cuda_memory, read_available_memory
 from flowedge.version import VERSION
@@ -45,13 +47,11 @@ def profile_device(
     options: MeasureOptions,
     name: str,
     kind: str,
-    load_head: Callable[[Checkpoint], HeadExecutor],
     tell: OnStep,
 ) -> DeviceMeasurement:
     """Measure this device; takes from seconds to minutes.
 
     Args:
-        load_head: loads the LM head of a checkpoint, with the drafter if there is one.
         tell: called with what is done next, before each timing; an exception of it ends the measurement.
 
     Raises:
@@ -62,10 +62,12 @@ def profile_device(
     torch.set_num_threads(options.threads)
     if options.compute == "cuda" and not torch.cuda.is_available():
         raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
-    device, available = torch.device(options.compute), _available(options.compute)
+    device = torch.device(options.compute)
+    memory = read_available_cuda_memory() if options.compute == "cuda" else read_available_memory()
+    available = memory.available
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
-    model = _model_times(options, checkpoint, device, load_head, available, tell)
+    model = _model_times(options, checkpoint, device, available, tell)
     four_bit, problem = _four_bit_times(options, device, tell)
     return DeviceMeasurement(
         name=name,
@@ -88,7 +90,6 @@ def _model_times(
     options: MeasureOptions,
     checkpoint: Checkpoint,
     device: torch.device,
-    load_head: Callable[[Checkpoint], HeadExecutor],
     available: int,
     tell: OnStep,
 ) -> ModelTimes:
@@ -102,24 +103,28 @@ def _model_times(
     )
     del block
     tell("the LM head")
-    executor = load_head(checkpoint)
+    executor = DraftModels.load(checkpoint, options.drafters, options.dtype).executor
     verify = verify_times(executor, options.repeats)
     draft = None
     if executor.drafter is not None:
         tell("the drafter")
         draft = draft_times(executor, cached, options.repeats)
+    times = {
+        **sizes.model_dump(),
+        "vocab": int(config.vocab_size),
+        "dtype": options.dtype,
+        "quant": checkpoint_quant(checkpoint, options.quant),
+        "cached_rows": cached,
+        "layer_ms": milliseconds(layer),
+        "verify_ms": milliseconds(verify),
+        "draft": draft,
+    }
     return ModelTimes(
         model=options.model,
-        sizes=sizes,
         num_layers=int(config.num_hidden_layers),
         timed_layers=timed,
-        vocab=int(config.vocab_size),
         tied_embedding=bool(config.tie_word_embeddings),
-        quant=checkpoint_quant(checkpoint, options.quant),
-        cached=cached,
-        layer=layer,
-        verify=verify,
-        draft=draft,
+        times=MeasuredTimes.model_validate(times),
     )
 
 
@@ -198,12 +203,7 @@ def _timed(
     ]
 
 
-def _available(compute: str) -> int:
-    return (read_available_cuda_memory() if compute == "cuda" else read_available_memory()).available
-
-
 def _processor(device: torch.device) -> str:
-    """Return the name of the GPU or the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:255]
     try:

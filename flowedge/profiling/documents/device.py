@@ -6,17 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import YamlDocument
 from flowedge.profiling.documents.model import (
-    DrafterSize,
-    EagleSize,
-    LayerSize,
+    LayerSizes,
     ModelProfile,
     Quantisation,
+    Size,
+    SourcedDocument,
     StoredDtype,
+    YamlDocument,
 )
 
-Table = dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]  # rows: milliseconds
+Milliseconds = Annotated[float, Field(gt=0, lt=3_600_000)]
+Table = Annotated[dict[Size, Milliseconds], Field(max_length=64)]  # by rows
 
 
 class MeasuredDraftTimes(YamlDocument):
@@ -30,10 +31,10 @@ class MeasuredDraftTimes(YamlDocument):
 
     extend_ms: Table = Field(min_length=1)
     grow_ms: Table = Field(min_length=1)
-    root_ms: float = Field(gt=0)
+    root_ms: Milliseconds
 
 
-class MeasuredTimes(YamlDocument):
+class MeasuredTimes(LayerSizes):
     """Times on one device, and the sizes, dtype and quantisation for which they hold.
 
     Attributes:
@@ -43,14 +44,10 @@ class MeasuredTimes(YamlDocument):
         draft: None where no drafter was measured.
     """
 
-    hidden: int = Field(ge=1)
-    intermediate: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    vocab: int = Field(ge=2)
+    vocab: int = Field(ge=2, le=1 << 24)
     dtype: StoredDtype
     quant: Quantisation
-    cached_rows: int = Field(ge=0)
+    cached_rows: int = Field(ge=0, le=1 << 20)
     layer_ms: Table = Field(min_length=1)
     verify_ms: Table = Field(default_factory=dict)
     draft: MeasuredDraftTimes | None = None
@@ -58,28 +55,20 @@ class MeasuredTimes(YamlDocument):
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
         sizes = (self.hidden, self.intermediate, self.heads, self.kv_heads)
-        layer = LayerSize.of(model)
-        wanted = (layer.hidden, layer.intermediate, layer.heads, layer.kv_heads)
+        wanted = (model.hidden, model.intermediate, model.heads, model.kv_heads)
         return (sizes, self.dtype, self.quant) == (wanted, model.dtype, quant)
 
     def holds_for_head(self, model: ModelProfile) -> bool:
         """Return whether the model's LM head, which is never quantised, has the measured sizes and dtype."""
         return (self.hidden, self.vocab, self.dtype) == (model.hidden, model.vocab, model.dtype)
 
-    def holds_for_drafter(self, model: ModelProfile, drafter: DrafterSize) -> bool:
-        """Return whether the drafter is an EAGLE-1/2 head of the measured model."""
-        sizes = self.holds_for_layers(model, self.quant) and self.holds_for_head(model)
-        return self.draft is not None and isinstance(drafter, EagleSize) and sizes
-
 
 class Watts(YamlDocument):
-    """Power drawn, in watts."""
-
     idle: float = Field(ge=0)
     busy: float = Field(gt=0)
 
 
-class DeviceProfile(YamlDocument):
+class DeviceProfile(SourcedDocument):
     """One kind of device.
 
     Attributes:
@@ -93,8 +82,6 @@ class DeviceProfile(YamlDocument):
         measured: times of one model's layers on it, used instead of the roofline where they apply.
     """
 
-    title: str
-    source: str
     memory_gib: float = Field(gt=0)
     memory_bandwidth_gb_s: float = Field(gt=0)
     memory_efficiency: float = Field(gt=0, le=1)
@@ -111,11 +98,3 @@ class DeviceProfile(YamlDocument):
     @property
     def flops(self) -> float:
         return self.tflops * 1e12
-
-    @property
-    def layer_overhead_s(self) -> float:
-        return self.layer_overhead_ms / 1e3
-
-    @property
-    def memory_bytes(self) -> float:
-        return self.memory_gib * 2**30

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import YamlDocument
+from flowedge.profiling.documents.model import SourcedDocument
 
 
-class LinkProfile(YamlDocument):
+class LinkProfile(SourcedDocument):
     """A link between two devices, in one direction.
 
     Attributes:
@@ -17,8 +17,6 @@ class LinkProfile(YamlDocument):
         seed: of the jitter.
     """
 
-    title: str
-    source: str
     mbps: float = Field(gt=0)
     latency_ms: float = Field(ge=0)
     jitter_ms: float = Field(default=0, ge=0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flowedge.profiling.documents.document import YamlDocument
+Size = Annotated[int, Field(ge=1, le=1 << 20)]
 
 STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
 
@@ -14,7 +14,6 @@ StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
 Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4"]
-UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # weights are unpacked for every product
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
@@ -30,6 +29,28 @@ WEIGHT_BYTES: dict[str, float] = {
 def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
     """Return the bytes of one weight of a layer; an unquantised weight takes `stored_bytes`."""
     return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
+
+
+class YamlDocument(BaseModel):
+    """Base of documents that are read from YAML: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class SourcedDocument(YamlDocument):
+    """Base of profiles, which have a title and the source of their values."""
+
+    title: str
+    source: str
+
+
+class LayerSizes(YamlDocument):
+    """The sizes of a Llama decoder layer."""
+
+    hidden: Size
+    intermediate: Size
+    heads: Size
+    kv_heads: Size
 
 
 class EagleSize(YamlDocument):
@@ -49,35 +70,18 @@ class Eagle3Size(YamlDocument):
     draft_vocab: int = Field(ge=1)
 
 
-class SmallModelSize(YamlDocument):
+class SmallModelSize(LayerSizes):
     """A small language model that drafts, with an LM head of its own."""
 
     kind: Literal["small_lm"]
     layers: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    intermediate: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     vocab: int = Field(ge=2)
 
 
-class NGramSize(YamlDocument):
-    """Lookup in the session's own tokens: no weights, and the same small time with every emulated model."""
-
-    kind: Literal["ngram"]
-
-
-class RecallSize(YamlDocument):
-    """An EAGLE head's errors in a session, which are read for each forward of the head."""
-
-    kind: Literal["recall"]
-
-
 DrafterSize = EagleSize | Eagle3Size | SmallModelSize
-DraftingSize = DrafterSize | NGramSize | RecallSize
 
 
-class ModelProfile(YamlDocument):
+class ModelProfile(LayerSizes, SourcedDocument):
     """A Llama-architecture model by its sizes.
 
     Attributes:
@@ -85,13 +89,7 @@ class ModelProfile(YamlDocument):
         drafters: drafters of the model, by name; the first is the default.
     """
 
-    title: str
-    source: str
     layers: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    intermediate: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
     vocab: int = Field(ge=2)
     tied_embedding: bool = False
     dtype: StoredDtype = "float16"
@@ -111,17 +109,13 @@ class ModelProfile(YamlDocument):
         return DTYPE_BYTES[self.dtype]
 
 
-class LayerSize(YamlDocument):
+class LayerSize(LayerSizes):
     """Sizes of one decoder layer; `stored_bytes` as in ModelProfile.
 
     Attributes:
         attended: vectors of width `hidden` that q, k and v are computed from; 2 in an EAGLE-3 head.
     """
 
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
     stored_bytes: int = STORED_BYTES
     attended: int = 1
 
@@ -129,13 +123,8 @@ class LayerSize(YamlDocument):
     def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
         """Return the sizes of a layer; `stored_bytes` replaces the bytes that a model's dtype takes."""
         own = sizes.stored_bytes if isinstance(sizes, ModelProfile) else STORED_BYTES
-        return cls(
-            hidden=sizes.hidden,
-            intermediate=sizes.intermediate,
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            stored_bytes=own if stored_bytes is None else stored_bytes,
-        )
+        layer = sizes.model_dump(include=set(LayerSizes.model_fields))
+        return cls(**layer, stored_bytes=own if stored_bytes is None else stored_bytes)
 
     @property
     def kv_width(self) -> int:

@@ -25,8 +25,12 @@ class ProfileFiles:
     model: str
 
     @property
+    def profiles(self) -> tuple[str, ...]:
+        return (*self.devices, *self.links, self.model)
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return (*self.devices, *self.links, self.model, SCENARIO)
+        return (*self.profiles, SCENARIO)
 
 
 def profile_files(device_names: Sequence[str], model: str, *, with_links: bool) -> ProfileFiles:
@@ -39,10 +43,8 @@ def profile_files(device_names: Sequence[str], model: str, *, with_links: bool) 
     for name in device_names:
         stem, number = file_stem(name), 2
         while stem in taken or stem.startswith(("link-", "model-")):
-            stem, number = (
-                f"{file_stem(name).removeprefix('link-').removeprefix('model-')}-{number}",
-                number + 1,
-            )
+            stem = f"{file_stem(name).removeprefix('link-').removeprefix('model-')}-{number}"
+            number += 1
         taken.add(stem)
         stems.append(stem)
     followers = [*stems[1:], stems[0]]

@@ -42,7 +42,6 @@ class LayerSample:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte."""
         return self.operations / self.traffic
 
     @property

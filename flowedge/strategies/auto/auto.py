@@ -27,8 +27,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flowedge.core.pipeline_trip import PipelineTrip
 from flowedge.core.tree import ROOT, UNSENT
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.segment_rows import WideSegmentGain, rows_worth, single_rows_pay

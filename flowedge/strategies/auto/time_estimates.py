@@ -12,7 +12,6 @@ class DraftTime:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Take in the time of a forward."""
         self.seconds = seconds if self.seconds == 0 else _FADE * self.seconds + (1 - _FADE) * seconds
 
 

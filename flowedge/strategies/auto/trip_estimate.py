@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowedge.core.pipeline_trip import PipelineTrip
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 
 _FADE = 0.9  # weight of the former estimate at each trip
 _SINGLE_ROW_FADE = 0.8
-_COMPARABLE = (
-    2  # trips of several rows before single rows are compared: one trip leaves the cost of a row open
-)
+# Trips of several rows before single rows are compared: one trip leaves the cost of a row open.
+_COMPARABLE = 2
 _APART = 0.9  # share of a trip below which a single row is no point of the line
 # The assumed cost of rows before it is measured: this share of a trip for this number of rows.
 _PRIOR_SHARE = 0.3

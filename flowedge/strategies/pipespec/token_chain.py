@@ -45,7 +45,6 @@ class TokenChain:
         return tuple(self._tokens[start - self._start : stop - self._start])
 
     def append(self, token: int) -> None:
-        """Append a token of the drafter."""
         self._tokens.append(token)
         self._ends[0] += 1
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
 from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.model import EagleSize
 from flowedge_testbed.emulation.emulation import Emulation
 
 Roofline = Callable[[int], float]  # seconds by number of rows
@@ -29,10 +30,10 @@ def head_measurement(emulation: Emulation) -> MeasuredTimes | None:
 
 def draft_measurement(emulation: Emulation) -> MeasuredDraftTimes | None:
     """Return the measurement of the drafter on the draft node, or None."""
-    found = emulation.draft_node.measured
-    if found is None or not found.holds_for_drafter(emulation.model, emulation.drafter):
+    found, model = emulation.draft_node.measured, emulation.model
+    if found is None or not isinstance(emulation.drafter, EagleSize):
         return None
-    return found.draft
+    return found.draft if found.holds_for_layers(model, found.quant) and found.holds_for_head(model) else None
 
 
 def measured_layer_s(

@@ -15,7 +15,7 @@ from flowedge.core.messages import Message, Prune, Segment
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize
+from flowedge.profiling.documents.model import LayerSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, route_of
 from flowedge_testbed.costs.measured_costs import (
     draft_measurement,
@@ -28,6 +28,7 @@ from flowedge_testbed.costs.measured_costs import (
 from flowedge_testbed.costs.middle_costs import MiddleCosts
 from flowedge_testbed.costs.roofline import attention_s, head_s, layer_s, product_s
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
+from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation
 
 HEADER_BYTES = 64  # of a message apart from its rows, about: ids, numbers, framing

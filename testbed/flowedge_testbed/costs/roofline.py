@@ -5,13 +5,13 @@ from __future__ import annotations
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import (
     STORED_BYTES,
-    UNPACKED,
     LayerSize,
     Quantisation,
     weight_bytes,
 )
 
 LOGIT_BYTES = 4
+UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # weights are unpacked for every product
 
 
 def product_s(
@@ -51,13 +51,13 @@ def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant
     """Return the seconds of one decoder layer over `rows` rows, each of which sees `seen` cached rows."""
     kv = seen * layer.kv_bytes_per_row
     products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
-    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_s
+    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_ms / 1e3
 
 
 def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
     """Return the seconds of an LM head: its weights are read once, its logits are written and read."""
     logits = 2 * LOGIT_BYTES * vocab * rows
-    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_s
+    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_ms / 1e3
 
 
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:

@@ -8,15 +8,8 @@ from typing import TypeVar
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import RECALL
 from flowedge.drafting.loading import DrafterKind, drafter_kinds
-from flowedge.profiling.documents.model import (
-    DrafterSize,
-    DraftingSize,
-    Eagle3Size,
-    ModelProfile,
-    NGramSize,
-    RecallSize,
-    SmallModelSize,
-)
+from flowedge.profiling.documents.model import DrafterSize, Eagle3Size, ModelProfile, SmallModelSize
+from flowedge_testbed.emulation.drafting_sizes import DraftingSize, NGramSize, RecallSize
 
 T = TypeVar("T", Eagle3Size, SmallModelSize)
 

@@ -9,13 +9,8 @@ from flowedge.core.errors import BadRequestError
 from flowedge.models.layers.taps import Taps, eagle3_taps, row_width
 from flowedge.profiling.documents.device import DeviceProfile, Watts
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import (
-    DrafterSize,
-    DraftingSize,
-    Eagle3Size,
-    ModelProfile,
-    Quantisation,
-)
+from flowedge.profiling.documents.model import DrafterSize, Eagle3Size, ModelProfile, Quantisation
+from flowedge_testbed.emulation.drafting_sizes import DraftingSize
 from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.model import LayerSize, NGramSize, RecallSize, weight_bytes
+from flowedge.profiling.documents.model import LayerSize, weight_bytes
 from flowedge.system.memory import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
+from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
@@ -72,6 +73,7 @@ def require_fit(emulation: Emulation, capacity: int) -> None:
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:
-    usable = f"{gib(device.memory_bytes)} are usable"
+    memory_bytes = device.memory_gib * 2**30
+    usable = f"{gib(memory_bytes)} are usable"
     claim = f"{place} does not fit on {device.title}"
-    require_memory(claim, parts, device.memory_bytes, usable, "use more stages or a quantisation")
+    require_memory(claim, parts, memory_bytes, usable, "use more stages or a quantisation")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from flowedge.client import Client
 from flowedge.client.statistics import typed_statistics
-from flowedge.client.timelines import DeviceTimeline, fetch_timelines
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_from
 from flowedge_testbed.trace import Interval, PruneMark, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowedge.profiling.documents.document import YamlDocument
+from flowedge.profiling.documents.model import YamlDocument
 
 
 class HitRates(YamlDocument):

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.document import YamlDocument, read_document
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import ModelProfile
+from flowedge.profiling.documents.model import ModelProfile, YamlDocument
+from flowedge_testbed.profiles.documents import read_document
 from flowedge_testbed.profiles.hit_rate import HitRates
 
 SHIPPED = Path(__file__).parent

@@ -13,9 +13,10 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
+from flowedge.profiling.documents.model import Eagle3Size, EagleSize, ModelProfile, SmallModelSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.emulation.drafting_sizes import NGramSize
 from flowedge_testbed.emulation.emulation import Emulation
 
 # A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.

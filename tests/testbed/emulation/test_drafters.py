@@ -14,10 +14,11 @@ import pytest
 import flowedge
 from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
-from flowedge.profiling.documents.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
+from flowedge.profiling.documents.model import Eagle3Size, EagleSize, SmallModelSize
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
 from flowedge_testbed.costs.profile_costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
+from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
 from flowedge_testbed.plan import cases

@@ -16,11 +16,11 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
-from flowedge.client.timelines import DeviceTimeline
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.live.timeline import TimelineEvent
 from flowedge_testbed.live.live_run import trace_of
 from flowedge_testbed.live.real_backend import RealBackend
+from flowedge_testbed.live.timelines import DeviceTimeline
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
 from flowedge_testbed.workers import read_record, read_trace

@@ -6,16 +6,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from flowedge.core.errors import BadRequestError
-
-
-class YamlDocument(BaseModel):
-    """Base of documents that are read from YAML: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
+from flowedge.profiling.documents.model import YamlDocument
 
 D = TypeVar("D", bound=YamlDocument)
 

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from flowedge.client import Client
-from flowedge.client.timelines import fetch_timelines, measure_offset
 from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge_testbed.live.timelines import fetch_timelines, measure_offset
 from tests.support.processes import agents
 
 

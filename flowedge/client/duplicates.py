@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class NamedDevice(Protocol):
-    """A device as it is advertised, as it describes itself, or as it was surveyed."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def address(self) -> str: ...
+from flowedge.client.survey import SurveyedAgent
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class Duplicate:
         return f"the {self.what} {self.value!r} is that of {' and of '.join(self.devices)}"
 
 
-def duplicates(devices: Iterable[NamedDevice]) -> list[Duplicate]:
+def duplicates(devices: Iterable[SurveyedAgent]) -> list[Duplicate]:
     """Return shared ids, then shared names; a name shared only by devices of one id is left out.
 
     Two entries with the same address count as one device.
@@ -50,8 +38,10 @@ def duplicates(devices: Iterable[NamedDevice]) -> list[Duplicate]:
     return found + _shared("name", one_an_id.values(), lambda device: device.name)
 
 
-def _shared(what: str, devices: Iterable[NamedDevice], key: Callable[[NamedDevice], str]) -> list[Duplicate]:
-    groups: dict[str, list[NamedDevice]] = defaultdict(list)
+def _shared(
+    what: str, devices: Iterable[SurveyedAgent], key: Callable[[SurveyedAgent], str]
+) -> list[Duplicate]:
+    groups: dict[str, list[SurveyedAgent]] = defaultdict(list)
     for device in devices:
         groups[key(device)].append(device)
     return [
