@@ -30,6 +30,7 @@ from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
 
+pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
 VOCAB = 24
 TOKENS = 28

@@ -102,7 +102,7 @@ def events(agent: AgentProcess) -> list[dict[str, Any]]:
 
 def of_request(request: str, agent: AgentProcess) -> list[dict[str, Any]]:
     """Its events; the client may know of the end before the draft node has logged it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         found = [event for event in events(agent) if event.get("request") == request]
         if any(event["event"] == "session_closed" for event in found) or time.monotonic() > deadline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from tests.models.conftest import Make
+from tests.support.processes import fork_server
 
 KEY = CacheKey("content", "", "int4", "1")
 MATRICES = 7  # of a layer
@@ -236,7 +236,7 @@ def _use(directory: str, seed: int) -> int:
 
 @pytest.mark.slow
 def test_processes_share_a_cache_that_is_too_small(cache: QuantCache) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with fork_server().Pool(2) as pool:
         assert pool.starmap(_use, [(str(cache.directory), seed) for seed in range(2)]) == [0, 0]
     assert sum(path.stat().st_size for path in cache.directory.iterdir()) <= 40_000 + 8_200
 
