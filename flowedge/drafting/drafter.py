@@ -131,7 +131,7 @@ def padded_layer(children: Sequence[Sequence[tuple[int, float]]]) -> DraftLayer:
 
 
 @dataclass(kw_only=True)
-class DraftSession(ABC):
+class DrafterSession(ABC):
     """A drafter's state of one session.
 
     Attributes:
@@ -157,7 +157,7 @@ class DraftSession(ABC):
         self.growth = None
 
 
-S = TypeVar("S", bound=DraftSession)
+S = TypeVar("S", bound=DrafterSession)
 
 
 class SessionDrafter(ABC, Generic[S]):

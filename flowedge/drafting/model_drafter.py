@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, DraftSession, Frontier, SessionDrafter
+from flowedge.drafting.drafter import ROOT, Drafter, DrafterSession, DraftLayer, Frontier, SessionDrafter
 from flowedge.drafting.ranking import ranked
 
 
@@ -53,7 +53,7 @@ class DraftNode:
 
 
 @dataclass(kw_only=True)
-class ModelSession(DraftSession):
+class ModelSession(DrafterSession):
     """A session whose cache has a row for each true row, then rows for the nodes of a growth.
 
     Attributes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, DraftLayer, DraftSession, Frontier, SessionDrafter, padded_layer
+from flowedge.drafting.drafter import ROOT, DrafterSession, DraftLayer, Frontier, SessionDrafter, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
 from flowedge.models.layers.taps import Taps
 
@@ -123,7 +123,7 @@ def _longer(
 
 
 @dataclass(kw_only=True)
-class _NGramSession(DraftSession):
+class _NGramSession(DrafterSession):
     """A session with the paths of its growth.
 
     Attributes:
