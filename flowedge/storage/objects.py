@@ -104,7 +104,7 @@ class ObjectStore:
         return data
 
     def is_verified(self, digest: str) -> bool:
-        """Whether this process has verified or received an object, and its file has not changed since."""
+        """Return whether this process verified or received an object whose file has not changed since."""
         state = self._state(digest)
         return state is not None and self._verified.get(digest) == state
 

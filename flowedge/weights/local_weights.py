@@ -62,11 +62,11 @@ class LocalWeights:
             self._ranges.update(ranges)
 
     def document(self, digest: str) -> bytes | None:
-        """A document that is held in memory, None if there is none."""
+        """Return a document that is held in memory; None if it is absent."""
         return self._documents.get(digest)
 
     def locate(self, digest: str) -> FileRange | None:
-        """Where an object is on this device, None if it is absent."""
+        """Return the place of an object on this device; None if it is absent."""
         path = self.store.path(digest)
         state = FileState.found(path)
         return self._ranges.get(digest) if state is None else FileRange(path, 0, state.size, state)

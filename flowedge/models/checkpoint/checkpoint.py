@@ -128,7 +128,7 @@ class Checkpoint:
         return self._external.digests[stored.name]
 
     def is_quantised(self, name: str) -> bool:
-        """Whether a weight is stored in the quantisation `quant`."""
+        """Return whether a weight is stored in the quantisation `quant`."""
         return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:

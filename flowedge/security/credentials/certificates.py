@@ -151,7 +151,7 @@ def check_time(holder: CertificateHolder, now: datetime.datetime) -> None:
 
 
 def renewal_time(holder: CertificateHolder, spread: float = 0.0) -> datetime.datetime:
-    """When to ask for a new certificate.
+    """Return the time at which to ask for a new certificate.
 
     spread: a number in [0, 1) that differs between devices, so that they do not all renew at once.
     """
@@ -160,7 +160,7 @@ def renewal_time(holder: CertificateHolder, spread: float = 0.0) -> datetime.dat
 
 
 def retry_delay(holder: CertificateHolder, now: datetime.datetime) -> datetime.timedelta:
-    """How long to wait after a failed renewal: a twentieth of the remaining life, a second to an hour."""
+    """Return the wait after a failed renewal: 1/20 of the remaining life, a second to an hour."""
     left = max(holder.not_after - now, datetime.timedelta())
     return min(max(left / 20, datetime.timedelta(seconds=1)), datetime.timedelta(hours=1))
 

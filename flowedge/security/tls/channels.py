@@ -107,7 +107,7 @@ class _ConnectionState:
         return security_for(self.address, self.security)
 
     def _needs_channel(self, security: Security) -> bool:
-        """Whether there is no channel yet, or a certificate was renewed or should have been."""
+        """Return whether there is no channel yet, or a certificate was renewed or should have been."""
         if self._opened is None:
             return True
         peer = self._peer
