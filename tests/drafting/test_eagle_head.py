@@ -163,7 +163,7 @@ def test_tree_rows_equal_their_own_paths() -> None:
 
 def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     head, config = small_head(), small_config()
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "sdpa"  # noqa: SLF001 (there is no public way)
     reference = LlamaDecoderLayer(config, layer_idx=0).eval()
     reference.load_state_dict(head.layers[0].state_dict(), strict=False)
     reference.input_layernorm = torch.nn.Identity()

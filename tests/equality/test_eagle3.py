@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,10 @@ class Models:
     eagle3: Path
     head: LMHead
 
+    @cached_property
+    def reference(self) -> ReferenceModel:
+        return ReferenceModel.load(self.checkpoint)
+
     def target(self) -> TargetModel:
         return TargetModel(self.checkpoint, self.head, None, torch.float32)
 
@@ -96,7 +101,7 @@ def generate(
 
 
 def plain(models: Models, sampling: SamplingParams) -> list[int]:
-    return ReferenceModel.load(models.checkpoint).generate(PROMPT, sampling, TOKENS, frozenset()).token_ids
+    return models.reference.generate(PROMPT, sampling, TOKENS, frozenset()).token_ids
 
 
 @dataclass

@@ -15,6 +15,7 @@ from flowedge.models.check.judging import Tolerance
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
 
+pytestmark = pytest.mark.slow
 SPLITS = {1: [8], 2: [3, 5], 3: [2, 2, 4], 4: [2, 2, 2, 2], 8: [1] * 8}
 SAMPLINGS = {
     "greedy": SamplingParams(),

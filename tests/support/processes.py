@@ -340,7 +340,7 @@ class _Forked:
     """A process that is forked from the one with the imports."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        context = _fork_server()
+        context = fork_server()
         theirs, self._input = context.Pipe(duplex=False)
         self._process = context.Process(
             target=_command, args=(arguments, dict(environment), log, theirs), daemon=True
@@ -359,7 +359,7 @@ class _Forked:
 
 
 @cache
-def _fork_server() -> ForkServerContext:
+def fork_server() -> ForkServerContext:
     """Return the way to start processes that have imported PRELOADED; the server ignores a missing module."""
     assert all(importlib.util.find_spec(name) for name in PRELOADED)
     context = multiprocessing.get_context("forkserver")

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from flowedge import Client
-from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
-from flowedge.agent.operations.logs import goes_to_journal
+from flowedge.agent.operations.logs import JsonFormatter, TextFormatter, goes_to_journal
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.log_fields import about
@@ -103,7 +102,7 @@ def events(agent: AgentProcess) -> list[dict[str, Any]]:
 
 def of_request(request: str, agent: AgentProcess) -> list[dict[str, Any]]:
     """Its events; the client may know of the end before the draft node has logged it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         found = [event for event in events(agent) if event.get("request") == request]
         if any(event["event"] == "session_closed" for event in found) or time.monotonic() > deadline:

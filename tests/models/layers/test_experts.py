@@ -28,7 +28,7 @@ TEXT = torch.randint(3, VOCAB, (40,), generator=torch.Generator().manual_seed(2)
 def stacked() -> Any:
     torch.manual_seed(0)
     config = MixtralConfig(hidden_size=WIDTH, intermediate_size=48, num_local_experts=EXPERTS)
-    config._experts_implementation = "eager"
+    config._experts_implementation = "eager"  # noqa: SLF001 (there is no public way)
     experts = MixtralExperts(config)
     for parameter in experts.parameters():
         nn.init.normal_(parameter, std=0.3)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from tests.support.processes import fork_server
 
 LAYERS = 4
 ALLOWANCE = 200 * 2**20  # bytes beside the block
@@ -26,24 +28,20 @@ CONFIG = LlamaConfig(
     max_position_embeddings=512,
 )
 
-LOAD = """
-import sys
-import torch
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.checkpoint.checkpoint import Checkpoint
-from pathlib import Path
 
-def resident(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+def resident(field: str) -> int:
+    """Return a size in /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
-directory, quant, dtype = sys.argv[1:]
-torch.set_num_threads(1)
-checkpoint = Checkpoint.open(directory)
-before = resident("VmRSS")
-block = LayerBlock.load(checkpoint, 1, 2, quant=quant, dtype=getattr(torch, dtype))
-print(before, resident("VmHWM"), block.weight_bytes)
-"""
+
+def load(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Load a block; return the process's memory before, its peak, and the bytes of the block."""
+    torch.set_num_threads(1)
+    checkpoint = Checkpoint.open(str(directory))
+    before = resident("VmRSS")
+    block = LayerBlock.load(checkpoint, 1, 2, quant=quant, dtype=dtype)
+    return before, resident("VmHWM"), block.weight_bytes
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +80,7 @@ def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 @pytest.mark.parametrize(("quant", "dtype"), [("none", "float16"), ("nf4", "float32")])
 def test_a_quarter_of_a_checkpoint_of_2_gb(large: Path, quant: str, dtype: str) -> None:
     assert sum(file.stat().st_size for file in large.iterdir()) > 2 * 10**9
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(large), quant, dtype],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    before, peak, block = map(int, done.stdout.split())
+    with fork_server().Pool(1) as pool:  # a process of its own has a peak of its own
+        before, peak, block = pool.apply(load, (large, quant, getattr(torch, dtype)))
     assert block > 100 * 2**20
     assert peak - before <= block + ALLOWANCE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import shutil
 import time
@@ -18,8 +17,9 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, SourceTensor
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from tests.models.conftest import Make
+from tests.support.processes import fork_server
 
 KEY = CacheKey("content", "", "int4", "1")
 MATRICES = 7  # of a layer
@@ -236,7 +236,7 @@ def _use(directory: str, seed: int) -> int:
 
 @pytest.mark.slow
 def test_processes_share_a_cache_that_is_too_small(cache: QuantCache) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with fork_server().Pool(2) as pool:
         assert pool.starmap(_use, [(str(cache.directory), seed) for seed in range(2)]) == [0, 0]
     assert sum(path.stat().st_size for path in cache.directory.iterdir()) <= 40_000 + 8_200
 
@@ -267,6 +267,6 @@ def test_the_content_is_remembered_until_the_file_changes(cache: QuantCache, tmp
     path.write_text("one")
     answers = iter(("a" * 64, "b" * 64))
     for expected in ("a" * 64, "a" * 64):
-        assert cache.content(SourceTensor.of(path, "tensor"), lambda: next(answers)) == expected
+        assert cache.content(path, "tensor", lambda: next(answers)) == expected
     path.write_text("another")
-    assert cache.content(SourceTensor.of(path, "tensor"), lambda: next(answers)) == "b" * 64
+    assert cache.content(path, "tensor", lambda: next(answers)) == "b" * 64
