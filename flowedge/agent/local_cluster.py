@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
@@ -30,17 +29,12 @@ AgentCommand = Callable[[int, str], list[str]]
 
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (the same at every place)
     """Return the command of this installation's agent, on loopback, without a configuration file."""
-    command = [sys.executable, "-m", "flowedge.cli.main", "agent"]
     return [
-        *command,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--name",
-        name,
-        "--config",
-        os.devnull,
+        *(sys.executable, "-m", "flowedge.cli.main", "agent"),
+        *("--host", "127.0.0.1"),
+        *("--port", "0"),
+        *("--name", name),
+        *("--config", os.devnull),
         "--hub",  # the command that starts the agents may ask the hub, too
         "--exit-with-parent",
     ]
@@ -162,9 +156,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

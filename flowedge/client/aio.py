@@ -15,7 +15,7 @@ from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.transcript import Chunk
-from flowedge.security.tls.connection import AsyncConnection
+from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub

@@ -12,7 +12,7 @@ from flowedge.client.transcript import Transcript
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.net.address import checked_address
 from flowedge.net.grpc_status import from_status
-from flowedge.security.tls.connection import AsyncConnection, Connection
+from flowedge.security.tls.channels import AsyncConnection, Connection
 
 if TYPE_CHECKING:
     from flowedge.security.process import Security

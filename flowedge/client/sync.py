@@ -18,7 +18,7 @@ from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.transcript import Chunk
-from flowedge.security.tls.connection import Connection
+from flowedge.security.tls.channels import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from flowedge.core.errors import BadRequestError
+from flowedge.v1.agent_pb2 import DraftNodeRole
+from flowedge.v1.measure_pb2 import MeasureDeviceRequest
 
 NO_DRAFTER = "none"
 NGRAM = "ngram"
@@ -16,20 +17,6 @@ BUNDLED_EAGLE3 = "bundled-eagle3"
 BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
 MOST_NAMES = 8  # that are joined to one drafter
 WORDS = (NO_DRAFTER, NGRAM, RECALL, *BUNDLED_FOLDERS)
-
-
-class NamesDrafter(Protocol):
-    """A protobuf message that names a drafter: a role, or a request to measure a device.
-
-    `drafters` holds the names. `drafter` holds their label, which is read only where `drafters` is empty: a
-    sender that knows no `drafters` has one name at most.
-    """
-
-    @property
-    def drafter(self) -> str: ...
-
-    @property
-    def drafters(self) -> Sequence[str]: ...
 
 
 def drafter_names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -69,6 +56,9 @@ def drafter_value(names: Sequence[str]) -> str | list[str]:
     return list(names) if len(names) > 1 else drafter_label(names)
 
 
-def drafters_of(message: NamesDrafter) -> tuple[str, ...]:
-    """Return the names in a message, checked as `drafter_names` does."""
+def drafters_of(message: DraftNodeRole | MeasureDeviceRequest) -> tuple[str, ...]:
+    """Return the names in a message, checked as `drafter_names` does.
+
+    A sender that knows no `drafters` has one name at most, in `drafter`, which otherwise is the names' label.
+    """
     return drafter_names(message.drafters or message.drafter)

@@ -13,9 +13,8 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.model_drafter import DraftNode, ModelDrafter, ModelSession
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
 
 SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the cache
@@ -83,27 +82,18 @@ class LMDrafter(ModelDrafter[_LMSession]):
     needs_features = False
     taps: Taps = ()
 
-    def __init__(self, block: LayerBlock, lm_head: LMHead, vocab_size: int, fingerprint: str) -> None:
-        """Draft for a target with `vocab_size` tokens; `block` has all layers of the small model.
-
-        Tokens beyond the target's vocabulary are never proposed. A token beyond the small model's vocabulary,
-        which can only be padding of the target's, is read as token 0.
-        """
+    def __init__(self, model: LanguageModel) -> None:
+        """Draft with a model that predicts the target's tokens; no other token is ever proposed."""
         super().__init__()
-        self.fingerprint = fingerprint
-        self._block = block
-        self._lm_head = lm_head
-        self._vocab_size = vocab_size
-
-    @property
-    def weight_bytes(self) -> int:
-        tied = self._lm_head.weight is self._block.embedding_weight
-        return self._block.weight_bytes + (0 if tied else self._lm_head.weight_bytes)
+        self.fingerprint = model.fingerprint
+        self.weight_bytes = model.weight_bytes
+        self._model = model
+        self._block = model.block
 
     def session_bytes(self, capacity: int) -> int:
         block = self._block
         per_row = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
-        per_token = self._lm_head.hidden_size * block.dtype.itemsize
+        per_token = block.hidden_size * block.dtype.itemsize
         return per_row * _cache_rows(capacity) + (1 + capacity) * per_token
 
     def open(
@@ -113,7 +103,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             capacity=capacity,
             noise=noise,
             cache=self._block.new_cache(_cache_rows(capacity)),
-            final_states=torch.zeros((1 + capacity, self._lm_head.hidden_size), dtype=self._block.dtype),
+            final_states=torch.zeros((1 + capacity, self._block.hidden_size), dtype=self._block.dtype),
             waiting=[first_token],
         )
 
@@ -134,7 +124,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             state.waiting = []
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._lm_head.logits(hidden)[:, : self._vocab_size]
+        return self._model.logits(hidden)
 
     def _compute(self, state: _LMSession, frontier: Frontier) -> None:
         every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
@@ -160,9 +150,8 @@ class LMDrafter(ModelDrafter[_LMSession]):
             larger = self._block.new_cache(2 * stop)
             larger.kv[:, :, :, : state.cache.capacity] = state.cache.kv
             state.cache = larger
-        known = [token if token < self._block.vocab_size else 0 for token in tokens]
         hidden = self._block.forward(
-            torch.tensor(known),
+            torch.from_numpy(self._model.known(np.array(tokens))),
             positions,
             state.cache,
             stop - len(tokens),

@@ -1,7 +1,8 @@
-"""Loading of the drafters that a list of names stands for. Imports torch and transformers."""
+"""Loading of the drafters that a list of names stands for; their memory. Imports torch and transformers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,13 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.drafting.heads.head_files import CONFIG_NAME
+from flowedge.drafting.heads.head_files import (
+    BIN_NAME,
+    CONFIG_NAME,
+    EMBEDDING_KEY,
+    SAFETENSORS_NAME,
+    llama_config,
+)
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
@@ -33,13 +40,16 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
+from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
 
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,11 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
 
 def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
     """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
-    return tuple(_kind(source) for source in names if source != RECALL)
+    return tuple(
+        "ngram" if source == NGRAM else kind_of(drafter_directory(source))
+        for source in names
+        if source != RECALL
+    )
 
 
 def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
@@ -86,16 +100,16 @@ def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
 
 
-def _kind(source: str) -> DrafterKind:
-    return "ngram" if source == NGRAM else kind_of(drafter_directory(source))
-
-
 def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     directory = drafter_directory(source)
     kind = kind_of(directory)
-    return _load_lm(directory, target) if kind == "lm" else _load_head(directory, kind, target, recalls)
+    if kind != "lm":
+        return _load_head(directory, kind, target, recalls)
+    checkpoint = Checkpoint(directory)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
+    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
@@ -159,16 +173,6 @@ def check_width(head: DraftHead, config: Any, directory: Path) -> None:
         )
 
 
-def _load_lm(directory: Path, target: TargetModel) -> LMDrafter:
-    checkpoint = Checkpoint(directory)
-    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
-    block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=target.dtype)
-    head = LMHead.load(checkpoint, dtype=target.dtype)
-    if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
-        head.weight = block.embedding_weight  # the copy is freed
-    return LMDrafter(block, head, target.vocab_size, checkpoint.fingerprint)
-
-
 def tokenizer_of(checkpoint: Checkpoint) -> Any:
     """A small model's tokenizer; that of the bundled small model lies beside the bundled target."""
     bundled = checkpoint.directory == BUNDLED_PATH / BUNDLED_FOLDERS[BUNDLED_SMALL]
@@ -197,3 +201,57 @@ def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "
 
 def _shown(vocabulary: dict[int, str], id_: int) -> str:
     return repr(vocabulary[id_]) if id_ in vocabulary else "missing"
+
+
+@dataclass(frozen=True)
+class DrafterMemory:
+    """The bytes of a drafter's weights, and of each row of a session's cache."""
+
+    weights: int = 0
+    row: int = 0
+
+    def __add__(self, other: DrafterMemory) -> DrafterMemory:
+        return DrafterMemory(self.weights + other.weights, self.row + other.row)
+
+
+def drafter_memory(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
+    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
+
+    Raises:
+        BadRequestError: when there is no drafter of a name.
+        CheckpointError: when files cannot be read.
+    """
+    recalls = RECALL in names
+    sizes = (_memory(source, target, dtype, recalls) for source in names if source != RECALL)
+    return sum(sizes, DrafterMemory())
+
+
+def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) -> DrafterMemory:
+    if source == NGRAM:
+        drafter = NGramDrafter()
+        return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
+    directory = drafter_directory(source)
+    kind = kind_of(directory)
+    if kind == "lm":
+        own = Checkpoint(directory)
+        row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
+        row += int(own.config.hidden_size) * dtype.itemsize
+        return DrafterMemory(LanguageModel.required_bytes(own, dtype), row)
+    config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
+    parameters, has_embedding = _head_parameters(directory)
+    shared = target.head_name == target.embedding_name
+    if not has_embedding and not shared:
+        parameters += int(target.config.vocab_size * target.config.hidden_size)
+    features = HeadDrafter.feature_bytes(int(config.hidden_size), dtype, recalls and kind == "eagle")
+    row = SessionCache.bytes_per_row(config, 1, dtype) + features
+    return DrafterMemory(parameters * dtype.itemsize, row)
+
+
+def _head_parameters(directory: Path) -> tuple[int, bool]:
+    """The number of float parameters of a draft head, and whether an embedding is among them."""
+    file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
+    if not file.exists() and pickled.exists():
+        return pickled.stat().st_size // STORED_BYTES, True
+    weights = open_weights(file)
+    sizes = [math.prod(weight.shape) for weight in weights.values() if weight.dtype.is_floating_point]
+    return sum(sizes), EMBEDDING_KEY in weights

@@ -10,9 +10,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
+from flowedge.drafting.drafter import ROOT, Drafter, DrafterSession, DraftLayer, Frontier, SessionDrafter
 from flowedge.drafting.ranking import ranked
-from flowedge.drafting.sessions import DraftSession, SessionDrafter
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class DraftNode:
 
 
 @dataclass(kw_only=True)
-class ModelSession(DraftSession):
+class ModelSession(DrafterSession):
     """A session whose cache has a row for each true row, then rows for the nodes of a growth.
 
     Attributes:
@@ -74,7 +73,6 @@ class ModelSession(DraftSession):
         self.nodes = {}
 
     def parents(self, names: Sequence[int]) -> list[DraftNode]:
-        """The computed nodes of these names."""
         missing = set(names) - self.nodes.keys()
         if missing:
             raise ValueError(f"nodes {sorted(missing)} are not of growth {self.growth}")
@@ -97,7 +95,6 @@ class ModelDrafter(SessionDrafter[M]):
 
     @property
     def _ids(self) -> IntArray | None:
-        """The `ids` of predictions."""
         return None
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:

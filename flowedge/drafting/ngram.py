@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, padded_layer
+from flowedge.drafting.drafter import ROOT, DrafterSession, DraftLayer, Frontier, SessionDrafter, padded_layer
 from flowedge.drafting.ranking import best_drawn_of
-from flowedge.drafting.sessions import DraftSession, SessionDrafter
 from flowedge.models.layers.taps import Taps
 
 MAX_N = 12
@@ -45,7 +44,6 @@ class NGramIndex:
         self.tokens.append(token)
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens from `length` on."""
         while len(self.tokens) > length:
             token = self.tokens.pop()
             for gram in self._grams_before(len(self.tokens)):
@@ -125,7 +123,7 @@ def _longer(
 
 
 @dataclass(kw_only=True)
-class _NGramSession(DraftSession):
+class _NGramSession(DrafterSession):
     """A session with the paths of its growth.
 
     Attributes:
@@ -210,6 +208,5 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         return found
 
     def next_match(self, session: str) -> Match:
-        """The match at the last true token."""
         index = self._sessions[session].index
         return find_match(index, tuple(index.tokens[-self._max_n :]), self._max_n)

@@ -37,5 +37,4 @@ def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
 
 
 def message_rows(message: Message) -> int:
-    """Return the number of rows that a message carries."""
     return message.num_rows if isinstance(message, Segment) else 0

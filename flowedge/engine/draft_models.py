@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.drafter_memory import drafter_memory
-from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
@@ -68,7 +67,6 @@ class DraftModels:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return int(self.config.vocab_size)
 
     def encode(self, prompt: str) -> tuple[int, ...]:
@@ -76,7 +74,6 @@ class DraftModels:
         return tuple(encode_chat(self.tokenizer, prompt))
 
     def drafter_bytes(self, rows: int) -> int:
-        """Return the bytes that the drafter takes for a session of so many rows."""
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
 

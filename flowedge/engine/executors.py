@@ -51,7 +51,6 @@ class BlockExecutor:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of all weights it holds."""
         return self.block.weight_bytes if self.model is None else self.model.weight_bytes
 
     def stage_spec(self, **limits: int) -> StageSpec:
@@ -68,7 +67,6 @@ class BlockExecutor:
 
     @property
     def cache_row_bytes(self) -> int:
-        """The bytes that one row of a session's cache takes."""
         return SessionCache.bytes_per_row(self.block.config, self.block.num_layers, self.block.dtype)
 
     @property

@@ -50,7 +50,6 @@ class RequestStatistics:
     middles: tuple[StageUse, ...] = ()
 
     def to_json(self) -> str:
-        """Return the JSON that the client gets."""
         return json.dumps(asdict(self))
 
 
@@ -82,7 +81,6 @@ class RequestClock:
     def statistics(
         self, now: float, request: Request, finished: Finished, express_bytes: int
     ) -> RequestStatistics:
-        """Return the statistics of the request, whose last output is `finished`."""
         times = self._times
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0

@@ -107,8 +107,6 @@ def _conclude(
     result: T | None,
     error: FlowEdgeError | None,
 ) -> None:
-    """Set the outcome of a future of another thread's event loop."""
-
     def set_outcome() -> None:
         if done.done():  # the waiting task was cancelled
             return

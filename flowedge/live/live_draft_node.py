@@ -58,7 +58,6 @@ class RunningRequest:
         self.concluded = False
 
     def conclude(self, output: Output) -> None:
-        """Put out the last output."""
         self.concluded = True
         self.outputs.put_nowait(output)
 
@@ -225,7 +224,6 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
     def _hand_out(self) -> None:
-        """Pass on express messages and outputs, and wake the pumps that send."""
         for route, links in self._links.items():
             while (message := self._machine.next_express(route)) is not None:
                 links.put_express(message)

@@ -71,17 +71,14 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
 
     @property
     def device(self) -> str:
-        """The name of this device."""
         return self._machine.device
 
     @property
     def num_sessions(self) -> int:
-        """Sessions that are open here."""
         return self._machine.num_sessions
 
     @property
     def queue_length(self) -> int:
-        """Segments that wait to be computed."""
         return 0
 
     @property

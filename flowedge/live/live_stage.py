@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
@@ -17,7 +18,6 @@ from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.pump import Pump
-from flowedge.live.session_log import SessionLog
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
@@ -26,6 +26,55 @@ from flowedge.protocol.wire import FrameError
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SessionLog:
+    """The log lines of one stage of one pipeline about its sessions."""
+
+    device: str
+    pipeline: str
+
+    def sending(self, message: Message) -> None:
+        """Log a message that is handed to the in-band link, if it begins or ends a session."""
+        match message:
+            case Open():
+                fields = about(
+                    event="session_opened",
+                    pipeline=self.pipeline,
+                    session=message.session,
+                    cache_rows=message.capacity,
+                )
+                _log.info("a session was opened", extra=fields)
+            case Close():
+                own = message.reports[-1]
+                fields = about(
+                    event="session_closed",
+                    pipeline=self.pipeline,
+                    session=message.session,
+                    reason="the draft node closed it",
+                    segments=own.segments,
+                    rows_computed=own.rows_computed,
+                    rows_trimmed=own.rows_trimmed,
+                    bytes=own.bytes_sent,
+                    busy_s=own.busy_s,
+                )
+                _log.info("a session has ended", extra=fields)
+            case Fault() if message.device == self.device:
+                fields = about(
+                    event="session_failed",
+                    pipeline=self.pipeline,
+                    session=message.session,
+                    code=message.code,
+                    reason=message.reason,
+                )
+                _log.warning("a session has failed", extra=fields)
+
+    def dropped(self, sessions: Iterable[str], reason: str) -> None:
+        """Log the end of sessions that were open when the pipeline ended."""
+        for session in sessions:
+            fields = about(event="session_closed", pipeline=self.pipeline, session=session, reason=reason)
+            _log.warning("a session has ended", extra=fields)
 
 
 class LiveStage(LiveDriver[StageJob, Payload]):
@@ -166,7 +215,6 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             del self._owners[session]
 
     def _hand_out(self) -> None:
-        """Pass on counts and credits, and wake the pump that sends."""
         self._count()
         while (message := self._machine.next_upstream()) is not None:
             owner = self._owners.get(getattr(message, "session", ""))

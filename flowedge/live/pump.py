@@ -26,7 +26,6 @@ class Pump:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to work; for a running event loop."""
         self._task = asyncio.create_task(self._run(), name=f"pump {self._name}")
 
     def wake(self) -> None:

@@ -72,7 +72,6 @@ class RouteLinks:
         return self._sent_bytes.pop(session, 0)
 
     async def close(self) -> None:
-        """Close all links; express messages that wait are dropped."""
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)

@@ -37,7 +37,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address "host:port" can be reached from its own machine only.
+    """Return whether an address "host:port" can be reached from its own machine only.
 
     Raises:
         BadRequestError: when the address does not have this form.

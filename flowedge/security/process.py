@@ -134,7 +134,7 @@ def use(security: Security) -> Security:
 
 
 def current() -> Security:
-    """What this process uses: what `use` has set, or else the credentials in the state directory."""
+    """Return the security of this process: set by `use`, or else read from the state directory."""
     global _current  # noqa: PLW0603
     with _lock:
         if _current is None:
@@ -153,7 +153,7 @@ def own_agents() -> frozenset[str]:
 
 
 def security_for(address: str, chosen: Security | None) -> Security:
-    """What to use towards an address: plaintext to own agents, or else `chosen` or the current one."""
+    """Return the security towards an address: none to own agents, or else `chosen` or the current."""
     if chosen is None and address in _own_agents:
         return _OF_OWN_AGENTS
     return chosen or current()

@@ -16,7 +16,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a SHA-256 in lower-case hex, and therefore safe as a file name."""
+    """Return whether a text is a SHA-256 in lower-case hex, and therefore safe as a file name."""
     return _HEX.fullmatch(text) is not None
 
 

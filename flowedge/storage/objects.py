@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowedge.core.errors import CapacityError
 from flowedge.storage.digest import check_digest, digest_of, hash_range, is_digest
+from flowedge.storage.file_range import FileState
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.lock import try_lock
 from flowedge.storage.partial import PartialObject
@@ -27,7 +28,7 @@ class ObjectStore:
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
         self._space = CacheSpace(limits)
-        self._verified: dict[str, tuple[int, int, int]] = {}  # state of the file when it was verified
+        self._verified: dict[str, FileState] = {}  # when it was verified
 
     def path(self, digest: str) -> Path:
         """The path of an object, whether it exists or not."""
@@ -35,10 +36,8 @@ class ObjectStore:
 
     def size(self, digest: str) -> int | None:
         """Bytes of an object, None if it is absent."""
-        try:
-            return self.path(digest).stat().st_size
-        except FileNotFoundError:
-            return None
+        state = self._state(digest)
+        return None if state is None else state.size
 
     def missing(self, sizes: Mapping[str, int]) -> list[str]:
         """The digests of objects that are absent or have another size than expected."""
@@ -63,15 +62,11 @@ class ObjectStore:
             if target.exists():
                 return None
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                received = path.stat().st_size
-                is_new = False
-            except FileNotFoundError:
-                received, is_new = 0, True
+            received = self.partial_bytes(digest, size)
             if reserved:
                 self._space.check_free(size - received)
             else:
-                self._reserve(size if is_new else 0, size - received)
+                self._reserve(0 if path.exists() else size, size - received)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not try_lock(descriptor):
                 os.close(descriptor)
@@ -81,10 +76,8 @@ class ObjectStore:
 
     def partial_bytes(self, digest: str, size: int) -> int:
         """Bytes on disk of an object that has been received in part."""
-        try:
-            return min(size, self._partial_path(digest, size).stat().st_size)
-        except FileNotFoundError:
-            return 0
+        state = FileState.found(self._partial_path(digest, size))
+        return 0 if state is None else min(size, state.size)
 
     def put(self, data: bytes) -> str:
         """Store bytes as an object; return their digest."""
@@ -111,8 +104,9 @@ class ObjectStore:
         return data
 
     def is_verified(self, digest: str) -> bool:
-        """Whether this process has verified or received an object, and its file has not changed since."""
-        return self._state(digest) is not None and self._verified.get(digest) == self._state(digest)
+        """Return whether this process verified or received an object whose file has not changed since."""
+        state = self._state(digest)
+        return state is not None and self._verified.get(digest) == state
 
     def verify(self, digest: str) -> bool:
         """Hash an object and delete it if it is damaged; return whether it is present and intact."""
@@ -120,7 +114,7 @@ class ObjectStore:
         if state is None:
             return False
         with path.open("rb") as file:
-            found = hash_range(file.fileno(), 0, state[1]).hexdigest()
+            found = hash_range(file.fileno(), 0, state.size).hexdigest()
         if found != digest:
             self._drop_damaged(path)
             return False
@@ -193,13 +187,8 @@ class ObjectStore:
     def _partial_path(self, digest: str, size: int) -> Path:
         return self.limits.root / PARTIAL / f"{check_digest(digest)}.{size}"
 
-    def _state(self, digest: str) -> tuple[int, int, int] | None:
-        """Inode, size and modification time of an object's file, None if it is absent."""
-        try:
-            found = self.path(digest).stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+    def _state(self, digest: str) -> FileState | None:
+        return FileState.found(self.path(digest))
 
     def _drop_damaged(self, path: Path) -> None:
         _log.warning("the cached object %s is damaged; it is deleted, and fetched again when needed", path)

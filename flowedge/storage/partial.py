@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from flowedge.core.errors import CapacityError, ProtocolError
@@ -14,7 +15,7 @@ class DamagedError(ProtocolError):
     """Received bytes whose SHA-256 is not the one that was requested. They have been deleted."""
 
 
-class PartialObject:
+class PartialObject(AbstractContextManager["PartialObject"]):
     """The only writer of one object. Its file is locked until it is closed or its process ends.
 
     `append` and `commit` delete the file and raise an error when bytes are wrong or the disk is full.
@@ -40,7 +41,6 @@ class PartialObject:
         return found
 
     def restart(self) -> None:
-        """Delete all bytes received so far."""
         os.ftruncate(self._descriptor, 0)
         self._hash, self.length = hash_range(self._descriptor, 0, 0), 0
 
@@ -74,7 +74,6 @@ class PartialObject:
             raise self._disk_error(error) from error
 
     def discard(self) -> None:
-        """Delete the file."""
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -82,9 +81,6 @@ class PartialObject:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> PartialObject:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

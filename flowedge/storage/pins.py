@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from flowedge.storage.lock import try_lock
 
 
-class Pin:
+class Pin(AbstractContextManager["Pin"]):
     """Protects objects from eviction and reserves space for missing ones while its process lives.
 
     As a context manager it is released at the end.
@@ -35,9 +35,6 @@ class Pin:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Pin:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -47,7 +47,6 @@ class CacheSpace:
         self._quantised = quantised or limits.root / QUANTISED
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock the cache against other processes."""
         self.limits.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         return locked(self.limits.root / ".lock")
 

@@ -85,7 +85,6 @@ class Trainer:
         return TrainingState(self.progress, tensors)
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from a state."""
         weights = {
             name[len(_HEAD) :]: value for name, value in state.tensors.items() if name.startswith(_HEAD)
         }

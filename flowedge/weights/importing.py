@@ -7,13 +7,13 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.storage.digest import READ_BYTES
+from flowedge.storage.file_range import FileRange
 from flowedge.storage.objects import ObjectStore
 from flowedge.storage.space import QUANTISED
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 from flowedge.weights.known_models import HASH_PREFIX
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
-from flowedge.weights.manifest.file_range import FileRange
 from flowedge.weights.model_directory import model_name
 from flowedge.weights.open.checkpoint_opener import open_cached
 

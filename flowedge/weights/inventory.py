@@ -1,16 +1,22 @@
-"""The models that are cached on this device and on others, for `flowedge models`."""
+"""The models that are cached on this device and on others, and fetching them, for `flowedge models`."""
 
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.core.errors import FlowEdgeError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.storage.digest import is_digest
 from flowedge.v1 import weights_pb2 as pb
-from flowedge.weights.fetch.weights_client import WeightsClient
-from flowedge.weights.known_models import printable_name
+from flowedge.weights.fetch.fetcher import Fetcher
+from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import WeightsClient, fetch_document
+from flowedge.weights.known_models import HASH_PREFIX, MIN_DIGITS, printable_name
 from flowedge.weights.local_weights import LocalWeights
+from flowedge.weights.manifest.manifest import parse_manifest
 from flowedge.weights.service import catalogue
 from flowedge.weights.settings import WeightsSettings
 
@@ -56,13 +62,11 @@ async def ask_all(addresses: Sequence[str]) -> tuple[list[HeldModel], list[str]]
     settings = WeightsSettings()
 
     async def ask(address: str) -> list[HeldModel] | str:
-        client = WeightsClient(address, settings)
         try:
-            return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
+            async with WeightsClient(address, settings) as client:
+                return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
         except FlowEdgeError as error:
             return str(error)
-        finally:
-            await client.close()
 
     answers = await asyncio.gather(*map(ask, addresses))
     held = [model for answer in answers if isinstance(answer, list) for model in answer]
@@ -102,3 +106,41 @@ def verify_models(local_weights: LocalWeights, model: str | None) -> tuple[int, 
         digests &= {model_id, *(manifest.sizes if manifest else ())}
     intact = sum(store.verify(digest) for digest in digests)
     return intact, len(digests) - intact
+
+
+async def pull_model(
+    local_weights: LocalWeights, model: str, addresses: Sequence[str], on_transfer: OnTransfer
+) -> str:
+    """Fetch a model, named by its hash, from agents; return its id.
+
+    Raises:
+        BadRequestError: when the hash matches no or several models of the agents.
+        DeviceLostError: when the agents do not send all of it.
+        CapacityError: when it does not fit the cache.
+    """
+    settings, device = WeightsSettings(), platform.node() or "device"
+    digits = model.removeprefix(HASH_PREFIX).lower()
+    held, problems = await ask_all(addresses)
+    found = {known.id: known.name for known in held if known.id.startswith(digits)}
+    if is_digest(digits):
+        found.setdefault(digits, digits[:12])
+    if len(digits) < MIN_DIGITS or len(found) != 1:
+        raise BadRequestError(
+            f"{model} matches {len(found)} of the models that {len(addresses)} agents have; give "
+            f"{MIN_DIGITS} or more digits that match exactly one"
+            + (f" ({'; '.join(problems)})" if problems else "")
+        )
+    [(model_id, name)] = found.items()
+    sources = [SourceAddress(address) for address in addresses]
+    manifest = await fetch_document(device, model_id, parse_manifest, sources, settings)
+    store = local_weights.store
+
+    async def on_progress(progress: FetchProgress) -> None:
+        on_transfer(printable_name(name), progress)
+
+    with local_weights.adding(manifest, name):
+        for digest in manifest.sizes:
+            if store.size(digest) is not None:
+                store.verify(digest)
+        await Fetcher(device, local_weights, manifest.sizes, sources, settings, on_progress).run()
+    return model_id

@@ -110,7 +110,7 @@ class KnownModels:
 
 
 def is_reference(model: str) -> bool:
-    """Whether a model is named by its hash, not by a directory or hub id."""
+    """Return whether a model is named by its hash, not by a directory or hub id."""
     return model.startswith(HASH_PREFIX)
 
 

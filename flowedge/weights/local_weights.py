@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flowedge.storage.digest import digest_of
+from flowedge.storage.file_range import FileRange, FileState
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.known_models import KnownModels
-from flowedge.weights.manifest.file_range import FileRange, FileState
 from flowedge.weights.manifest.manifest import Manifest
 
 ABSENT, RECEIVING, HELD = 0, 1, 2
@@ -62,17 +62,14 @@ class LocalWeights:
             self._ranges.update(ranges)
 
     def document(self, digest: str) -> bytes | None:
-        """A document that is held in memory, None if there is none."""
+        """Return a document that is held in memory; None if it is absent."""
         return self._documents.get(digest)
 
     def locate(self, digest: str) -> FileRange | None:
-        """Where an object is on this device, None if it is absent."""
+        """Return the place of an object on this device; None if it is absent."""
         path = self.store.path(digest)
-        try:
-            state = FileState.of(path)
-        except FileNotFoundError:
-            return self._ranges.get(digest)
-        return FileRange(path, 0, state.size, state)
+        state = FileState.found(path)
+        return self._ranges.get(digest) if state is None else FileRange(path, 0, state.size, state)
 
     def state_of(self, digest: str) -> int:
         """ABSENT, RECEIVING or HELD."""

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_on_disk(model: str, settings: WeightsSettings) -> bool:
-    """Whether a directory or hub id can be opened without fetching anything."""
+    """Return whether a directory or hub id can be opened without fetching anything."""
     if not settings.directories:
         return False
     if model in (BUNDLED, *BUNDLED_FOLDERS):

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, TypeAlias
-
-import grpc.aio
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
 from flowedge.net.deadline import within
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
@@ -22,8 +20,6 @@ from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.model_directory import is_on_disk
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class WeightsService(rpc.WeightsServicer):

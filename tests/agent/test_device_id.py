@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.device_id import ID_FILE, DeviceId
+from flowedge.agent.device_info import ID_FILE, DeviceId
 from flowedge.core.errors import DeviceError
 from flowedge.system.state_dir import state_dir
 

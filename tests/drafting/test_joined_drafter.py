@@ -20,6 +20,7 @@ from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from tests.drafting.trees import grow_and_check
 
 VOCAB = 60
@@ -32,14 +33,14 @@ def models(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
     torch.set_num_threads(1)
     checkpoint = Checkpoint(small_lm(vocab_size=VOCAB))
     block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
-    return lambda: LMDrafter(block, head, VOCAB, "small")
+    return lambda: LMDrafter(LanguageModel(block, head, VOCAB, "small"))
 
 
 @pytest.fixture(scope="module")
 def others(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
     checkpoint = Checkpoint(small_lm(vocab_size=VOCAB, seed=1))
     block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
-    return lambda: LMDrafter(block, head, VOCAB, "other")
+    return lambda: LMDrafter(LanguageModel(block, head, VOCAB, "other"))
 
 
 def after(model: LMDrafter, text: list[int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from flowedge.drafting.lm import SCRATCH_ROWS, LMDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from tests.drafting.trees import grow_and_check
 
 VOCAB = 60
@@ -30,7 +31,8 @@ class Setting:
         checkpoint = Checkpoint(directory)
         layers = checkpoint.config.num_hidden_layers
         self.block = LayerBlock.load(checkpoint, 0, layers)
-        self.drafter = LMDrafter(self.block, LMHead.load(checkpoint), TARGET_VOCAB, checkpoint.fingerprint)
+        head = LMHead.load(checkpoint)
+        self.drafter = LMDrafter(LanguageModel(self.block, head, TARGET_VOCAB, checkpoint.fingerprint))
         self.plain = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         self.tokens = np.random.default_rng(seed).integers(0, TARGET_VOCAB, rows)
         self.rows = 0

@@ -22,6 +22,7 @@ from flowedge.drafting.ranking import best_drawn_of
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.drafting.trees import children, grow_and_check
@@ -34,7 +35,7 @@ SmallLM = Callable[..., Path]
 
 def lm(directory: Path, small_lm: SmallLM) -> Drafter:
     checkpoint = Checkpoint(small_lm(vocab_size=VOCAB))
-    return LMDrafter(LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint), VOCAB, "")
+    return LMDrafter(LanguageModel(LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint), VOCAB, ""))
 
 
 def lm_head() -> LMHead:

@@ -24,6 +24,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
@@ -74,7 +75,7 @@ class Models:
         ]
 
     def lm(self, checkpoint: Checkpoint) -> LMDrafter:
-        return LMDrafter(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, "")
+        return LMDrafter(LanguageModel(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, ""))
 
     def eagle(self, recalls: bool = False) -> HeadDrafter:
         torch.manual_seed(1)

@@ -19,6 +19,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
@@ -58,7 +59,9 @@ def known_by_itself(directory: Path) -> Known:
     LlamaForCausalLM(CONFIG).save_pretrained(directory)
     checkpoint = Checkpoint(directory)
     head = LMHead.load(checkpoint)
-    return Known(checkpoint, head, LMDrafter(LayerBlock.load(checkpoint, 0, LAYERS), head, VOCAB, ""))
+    return Known(
+        checkpoint, head, LMDrafter(LanguageModel(LayerBlock.load(checkpoint, 0, LAYERS), head, VOCAB, ""))
+    )
 
 
 def known_by_a_head(directory: Path) -> Known:

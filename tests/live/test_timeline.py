@@ -10,8 +10,7 @@ import pytest
 from flowedge.core.errors import ProtocolError
 from flowedge.engine.activity import ACTIVITIES, job_activity
 from flowedge.engine.jobs import DropCache, Forward
-from flowedge.live.timeline import MAX_EVENTS, Timeline, TimelineEvent
-from flowedge.live.timeline_wire import decode, encode
+from flowedge.live.timeline import MAX_EVENTS, Timeline, TimelineEvent, decode, encode
 from flowedge.v1 import agent_pb2 as pb
 
 

@@ -103,6 +103,11 @@ class MetricsSettings(SettingsGroup):
     port: Port = setting(0, "Port of the metrics; 0 takes a free port and says so in the log.")
 
 
+def _check_length(found: int, most: int, unit: str) -> None:
+    if found > most:
+        raise CapacityError(f"the prompt has {found} {unit}, at most {most} are taken; shorten it")
+
+
 class AgentLimits(MessageLimit):
     """How much the agent takes, from one peer and from all of them. Anything beyond is refused."""
 
@@ -116,18 +121,11 @@ class AgentLimits(MessageLimit):
 
     def check_prompt_text(self, prompt: str) -> None:
         """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
-        size = len(prompt.encode())
-        if size > self.prompt_bytes:
-            raise CapacityError(
-                f"the prompt has {size} bytes, at most {self.prompt_bytes} are taken; shorten it"
-            )
+        _check_length(len(prompt.encode()), self.prompt_bytes, "bytes")
 
     def check_prompt_tokens(self, number: int) -> None:
         """Raise CapacityError for a prompt of too many tokens."""
-        if number > self.prompt_tokens:
-            raise CapacityError(
-                f"the prompt has {number} tokens, at most {self.prompt_tokens} are taken; shorten it"
-            )
+        _check_length(number, self.prompt_tokens, "tokens")
 
 
 class DeadlineSettings(LinkDeadlines):

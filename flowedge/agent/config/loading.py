@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from pydantic_settings import (
 )
 
 from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
-from flowedge.agent.config.complaints import SettingPath, complain, unknown_section
 from flowedge.core.errors import BadRequestError
 from flowedge.storage.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
@@ -30,6 +30,8 @@ DELIMITER = "__"
 # Older names, which commands without an agent's configuration read too.
 ALIASES = {DIRECTORY_VARIABLE: ("cache", "dir"), SIZE_VARIABLE: ("cache", "gib")}
 
+SettingPath = tuple[str | int, ...]
+"""Section, key and index in an array; the index, or the key as well, may be absent."""
 Flags = Mapping[str, tuple[str, str, Any]]
 """By flag, such as "--port": section, key and value; None when the flag was not given."""
 Source = tuple[Mapping[str, Any], Callable[[SettingPath], str]]
@@ -90,7 +92,7 @@ def load_config(
     try:
         config = AgentConfig.model_validate(merged)
     except ValidationError as error:
-        raise complain(error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
+        raise _complain(error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
     return EffectiveConfig(config, {place: name for place, name in origins.items() if len(place) > 1}, path)
 
 
@@ -110,7 +112,7 @@ def _environment() -> Source:
         name = variable.upper()
         section, delimiter, _ = name.removeprefix(PREFIX).lower().partition(DELIMITER)
         if name.startswith(PREFIX) and delimiter and section not in SECTIONS:
-            raise BadRequestError(f"environment variable {variable}: {unknown_section(section)}")
+            raise BadRequestError(f"environment variable {variable}: {_unknown_section(section)}")
     try:
         values = EnvSettingsSource(_Sources)()
     except SettingsError as error:
@@ -149,7 +151,7 @@ def _file(path: Path) -> Source:
     try:
         AgentConfig.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
-        raise complain(error, origin) from error
+        raise _complain(error, origin) from error
     return values, origin
 
 
@@ -166,3 +168,37 @@ def _find_places(text: str) -> Mapping[SettingPath, str]:
                 places.setdefault(path, f"{number}:{word.start() + 1}")
             section = path if begun[1] else section
     return places
+
+
+def _complain(error: ValidationError, origin: Callable[[SettingPath], str]) -> BadRequestError:
+    """Return the error that names everything pydantic found wrong, each with the origin of the value."""
+    found = []
+    for detail in error.errors(include_url=False):
+        path = detail["loc"]
+        if detail["type"] == "extra_forbidden":
+            reason = _unknown(*map(str, path))
+        elif detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            reason = f"{path[0]} is a section; write [{path[0]}], and its settings below it"
+        else:
+            reason = SECTIONS[str(path[0])].explain(detail, path[1:])
+        found.append(f"{origin(path)}: {reason}")
+    return BadRequestError("; ".join(found))
+
+
+def _unknown_section(name: str) -> str:
+    return f"there is no section {name}{_suggest(name, SECTIONS)}"
+
+
+def _unknown(section: str, key: str | None = None) -> str:
+    word = section if key is None else key
+    homes = [name for name, group in SECTIONS.items() if word in group.model_fields]
+    if key is None:
+        return f"{word} belongs below [{homes[0]}]" if homes else _unknown_section(word)
+    if homes:
+        return f"[{section}] has no setting {key}; it belongs below [{homes[0]}]"
+    return f"there is no setting {section}.{key}{_suggest(key, SECTIONS[section].model_fields)}"
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

@@ -1,17 +1,23 @@
-"""The set-up of the agent's log."""
+"""The agent's log: its set-up, and formatters that make one line of each record, whatever it contains."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
 
 from flowedge.agent.config.agent_config import LogSettings
-from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
+from flowedge.core.log_fields import ATTRIBUTE
 
 _log = logging.getLogger(__name__)
+# Of syslog, as sd-daemon(3) has them.
+_PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 
 
 def set_up_logs(settings: LogSettings, device: str) -> None:
@@ -40,3 +46,86 @@ def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
         name = "?" if ended.thread is None else ended.thread.name
         _log.error("thread %s ended with an error nobody foresaw", name, exc_info=ended.exc_value)
+
+
+def log_failure(text: str) -> Callable[[asyncio.Task[None]], None]:
+    """Return a callback that logs a text with the error by which a task has ended, if it has."""
+
+    def log(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _log.error(text, exc_info=task.exception())
+
+    return log
+
+
+class JsonFormatter(logging.Formatter):
+    """Makes a JSON object: ts (UTC), level, logger, device and message, then the record's fields."""
+
+    def __init__(self, device: str, *, prioritised: bool = False) -> None:
+        """prioritised: whether lines begin with a priority, which journald reads and removes."""
+        super().__init__()
+        self._device = device
+        self._prioritised = prioritised
+
+    def format(self, record: logging.LogRecord) -> str:
+        content = {
+            "ts": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "device": self._device,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        line = json.dumps(content, ensure_ascii=False, default=str)
+        return _priority(record) + line if self._prioritised else line
+
+
+class TextFormatter(logging.Formatter):
+    """Makes a text: time, level, logger and message, then name=value of each field."""
+
+    def __init__(self, *, prioritised: bool = False) -> None:
+        """prioritised: whether lines are for journald, which adds the time and reads a priority."""
+        super().__init__()
+        self._prioritised = prioritised
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [f"{record.name}:", _one_line(record.getMessage())]
+        words += [f"{name}={_quoted(value)}" for name, value in _fields(record).items() if name != "event"]
+        line = " ".join(words)
+        if self._prioritised:
+            return _priority(record) + line
+        return f"{_timestamp(record)} {record.levelname.lower()} {line}"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = dict(getattr(record, ATTRIBUTE, {}))
+    if record.exc_info:
+        fields["exception"] = logging.Formatter().formatException(record.exc_info)
+    return fields
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _priority(record: logging.LogRecord) -> str:
+    for level, priority in _PRIORITIES.items():
+        if record.levelno >= level:
+            return f"<{priority}>"
+    return "<7>"
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    plain = text and text.isprintable() and not any(character in ' "=' for character in text)
+    return text if plain else f'"{_one_line(text.replace(chr(34), chr(39)))}"'
+
+
+def _one_line(text: str) -> str:
+    """Return a text in which characters that break the line or control a terminal are escaped as in JSON."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)

@@ -1,19 +1,37 @@
-"""The counters and histograms of an agent for Prometheus; docs/metrics.md lists them."""
+"""The metrics of an agent for Prometheus, counted or read when it asks; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
+from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import LiveObserver
+from flowedge.system.memory import read_available_memory
+from flowedge.system.temperature import temperatures
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION, VERSION
 
 # 1 ms to 10 s: a layer block of a small model up to a long prompt's chunk on a slow board.
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TTFT_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": "wasted"}
+_INFOS = {
+    "flowedge_agent": "The device and what it runs.",
+    "flowedge_role": "The role that the device has.",
+}
 
 
 class AgentMetrics(LiveObserver):
@@ -21,48 +39,33 @@ class AgentMetrics(LiveObserver):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
-        ProcessCollector(registry=registry)
-        self._opened = Counter("flowedge_sessions_opened", "Sessions begun.", registry=registry)
-        self._ended = Counter("flowedge_sessions_ended", "Sessions ended.", ["reason"], registry=registry)
-        self._segments = Counter(
-            "flowedge_segments", "Segments seen to by a stage.", ["outcome"], registry=registry
+        ProcessCollector(registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._opened = counter("flowedge_sessions_opened", "Sessions begun.")
+        self._ended = counter("flowedge_sessions_ended", "Sessions ended.", ["reason"])
+        self._segments = counter("flowedge_segments", "Segments seen to by a stage.", ["outcome"])
+        self._rows = counter("flowedge_rows", "Rows seen to by a stage.", ["outcome"])
+        self._compute = histogram(
+            "flowedge_compute_seconds", "Jobs of the compute lane.", ["activity"], buckets=SECONDS
         )
-        self._rows = Counter("flowedge_rows", "Rows seen to by a stage.", ["outcome"], registry=registry)
-        self._compute = Histogram(
-            "flowedge_compute_seconds",
-            "Jobs of the compute lane.",
-            ["activity"],
-            buckets=SECONDS,
-            registry=registry,
+        self._transfer = histogram(
+            "flowedge_transfer_seconds", "Handing an in-band message to the transport.", buckets=SECONDS
         )
-        self._transfer = Histogram(
-            "flowedge_transfer_seconds",
-            "Handing an in-band message to the transport.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._link = Counter(
-            "flowedge_link_bytes", "Bytes of frames on links.", ["lane", "direction"], registry=registry
-        )
-        self._tokens = Counter("flowedge_tokens", "Tokens put out to clients.", registry=registry)
-        self._acceptance = Histogram(
+        self._link = counter("flowedge_link_bytes", "Bytes of frames on links.", ["lane", "direction"])
+        self._tokens = counter("flowedge_tokens", "Tokens put out to clients.")
+        self._acceptance = histogram(
             "flowedge_acceptance_length",
             "Tokens put out after each segment that came back with live rows.",
             buckets=LENGTHS,
-            registry=registry,
         )
-        self._ttft = Histogram(
+        self._ttft = histogram(
             "flowedge_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
             buckets=TTFT_SECONDS,
-            registry=registry,
         )
-        self._itl = Histogram(
-            "flowedge_inter_token_seconds",
-            "Between two tokens of a request.",
-            buckets=SECONDS,
-            registry=registry,
+        self._itl = histogram(
+            "flowedge_inter_token_seconds", "Between two tokens of a request.", buckets=SECONDS
         )
 
     def counted(self, counts: WorkCounts) -> None:
@@ -105,3 +108,98 @@ class AgentMetrics(LiveObserver):
         (self._ttft if first else self._itl).observe(seconds)
         for _ in range(number - 1):
             self._itl.observe(0.0)
+
+
+_GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "flowedge_draining": ("1 while the agent is being stopped.", ()),
+    "flowedge_lane_overdue_seconds": ("By how much a computation is beyond its limit.", ()),
+    "flowedge_role_ready": ("1 when the role is loaded and its pipeline whole.", ()),
+    "flowedge_sessions": ("Sessions that are open.", ()),
+    "flowedge_queue_segments": ("Segments that wait for the compute lane of a stage.", ()),
+    "flowedge_weight_bytes": ("Weights in memory.", ()),
+    "flowedge_kv_cache_bytes": ("KV caches allocated on a stage.", ()),
+    "flowedge_kv_cache_budget_bytes": ("What KV caches may take on a stage.", ()),
+    "flowedge_device_memory_bytes": ("Memory of the device.", ("state",)),
+    "flowedge_gpu_memory_bytes": ("Memory of the GPU, once it is used.", ("gpu", "state")),
+    "flowedge_temperature_celsius": ("Temperature, where the device tells.", ("zone",)),
+}
+
+
+class MetricsReadings(Collector):
+    """The gauges of one agent. Its methods are called in the threads that serve metrics, and only read."""
+
+    def __init__(self, device: str, roles: RoleHolder, compute: ComputeThread) -> None:
+        self._device = device
+        self._roles = roles
+        self._compute = compute
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield all metrics, also those for which this device has no value."""
+        for name, text in _INFOS.items():
+            yield InfoMetricFamily(name, text)
+        for name, (text, labels) in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, labels=labels)
+
+    def collect(self) -> Iterator[Metric]:
+        about = {"device": self._device, "version": VERSION, "protocol": str(PROTOCOL_VERSION)}
+        yield InfoMetricFamily("flowedge_agent", _INFOS["flowedge_agent"], about)
+        yield _single("flowedge_draining", float(self._roles.draining))
+        yield _single("flowedge_lane_overdue_seconds", self._compute.overdue_s)
+        role = self._roles.role
+        if role is not None:
+            yield from _of_role(role)
+        room = read_available_memory()
+        memory: dict[tuple[str, ...], float] = {
+            ("total",): float(room.total),
+            ("available",): float(room.available),
+        }
+        yield _gauge("flowedge_device_memory_bytes", memory)
+        yield _gauge("flowedge_gpu_memory_bytes", _gpu_memory())
+        zones: dict[tuple[str, ...], float] = {(zone,): celsius for zone, celsius in temperatures().items()}
+        yield _gauge("flowedge_temperature_celsius", zones)
+
+
+def _of_role(role: PipelineRole) -> Iterator[Metric]:
+    device = pb.Device()
+    role.describe(device)
+    if device.role:
+        layers = f"{device.layer_start}-{device.layer_stop - 1}" if device.layer_stop else ""
+        about = {
+            "role": device.role,
+            "model": device.model,
+            "layers": layers,
+            "quant": device.quant,
+            "drafter": device.drafter,
+        }
+        yield InfoMetricFamily("flowedge_role", _INFOS["flowedge_role"], about)
+    yield _single("flowedge_role_ready", float(role.ready))
+    yield _single("flowedge_sessions", role.num_sessions)
+    yield _single("flowedge_weight_bytes", device.weight_bytes)
+    if device.layer_stop:  # not a draft node
+        yield _single("flowedge_queue_segments", role.queue_length)
+        yield _single("flowedge_kv_cache_bytes", device.cache_bytes)
+        yield _single("flowedge_kv_cache_budget_bytes", role.cache_budget)
+
+
+def _gpu_memory() -> dict[tuple[str, ...], float]:
+    """Return bytes by GPU and state. A reading must not initialise CUDA: before that the result is empty."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    values: dict[tuple[str, ...], float] = {}
+    for gpu in range(torch.cuda.device_count()):
+        available, total = torch.cuda.mem_get_info(gpu)
+        values[str(gpu), "available"], values[str(gpu), "total"] = float(available), float(total)
+    return values
+
+
+def _single(name: str, value: float) -> Metric:
+    return _gauge(name, {(): value})
+
+
+def _gauge(name: str, values: dict[tuple[str, ...], float]) -> Metric:
+    text, labels = _GAUGES[name]
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for labelled, value in values.items():
+        family.add_metric(labelled, value)
+    return family

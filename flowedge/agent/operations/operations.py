@@ -5,25 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from types import TracebackType
+import time
 
 import grpc.aio
-from grpc_health.v1 import health
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.operations.draining import Drain
-from flowedge.agent.operations.health import SERVICES, Health, serving
-from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.metrics_readings import MetricsReadings
+from flowedge.agent.operations.logs import log_failure
+from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.core.errors import DrainingError
+from flowedge.core.log_fields import about
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
 
+AGENT = "flowedge.v1.Agent"
+GENERATION = "flowedge.v1.Generation"
+MEASURE = "flowedge.v1.Measure"
+PIPELINE = "flowedge.v1.Pipeline"
+WEIGHTS = "flowedge.v1.Weights"
+SERVICES = (AGENT, GENERATION, MEASURE, PIPELINE, WEIGHTS)
 LOOK_S = 0.5  # between two readings of the role, at most
+POLL_S = 0.02  # between two looks at whether a role has drained
 
+_STATUS = {
+    True: health_pb2.HealthCheckResponse.SERVING,
+    False: health_pb2.HealthCheckResponse.NOT_SERVING,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -53,42 +65,35 @@ class Operations:
         self._metrics = metrics
         self._server: MetricsServer | None = None
         self._notifier = Notifier()
-        self._health = Health()
-        deadlines = agent.config.deadlines
-        self._drain = Drain(agent.name, agent.roles, deadlines.drain_s, deadlines.stop_s)
+        self._health = health.aio.HealthServicer()
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Have a server, before it is started, serve health, and reflection if the settings say so."""
-        self._health.add_to(server)
+        """Have a server, before it is started, serve health, and reflection if the settings say so.
+
+        No service is reported as serving before the context is entered.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._agent.config.agent.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
 
     async def __aenter__(self) -> Operations:
         """Begin to serve metrics. Raises DeviceError when that is not possible at the configured address."""
-        metrics = self._agent.config.metrics
+        agent, metrics = self._agent, self._agent.config.metrics
         if metrics.enabled:
-            self._metrics.registry.register(
-                MetricsReadings(self._agent.name, self._agent.roles, self._agent.compute)
-            )
-            self._server = MetricsServer(
-                self._agent.name,
-                self._metrics.registry,
-                metrics.host,
-                metrics.port,
-            )
+            registry = self._metrics.registry
+            registry.register(MetricsReadings(agent.name, agent.roles, agent.compute))
+            self._server = MetricsServer(agent.name, registry, metrics.host, metrics.port)
         await self._report_state()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.begin_drain()
-                await self._drain.wait(self._signals.hurry)
+                await self._drain()
         finally:
             if self._server is not None:
                 await asyncio.to_thread(self._server.stop)
@@ -100,15 +105,36 @@ class Operations:
         """Tell the service manager that the agent serves, and begin to watch the agent."""
         self._notifier.tell(READY)
         self._watch = asyncio.create_task(self._watch_state())
-        self._watch.add_done_callback(_tell_bug)
+        # A watchdog will restart the agent because of an error that ends the watch.
+        self._watch.add_done_callback(log_failure("the watch over the agent has failed"))
 
     async def begin_drain(self) -> None:
         """Refuse everything new, and report it; a second call does nothing."""
-        if not self._draining:
-            self._draining = True
-            self._notifier.tell(STOPPING)
-            self._drain.begin()
-            await self._report_state()
+        if self._draining:
+            return
+        self._draining = True
+        self._notifier.tell(STOPPING)
+        name, roles = self._agent.name, self._agent.roles
+        roles.begin_drain(DrainingError(name, "it is draining and takes nothing new"))
+        running = roles.role.num_sessions if roles.role is not None else 0
+        fields = about(event="draining", sessions=running, seconds=self._agent.config.deadlines.drain_s)
+        _log.info("the agent is draining: what runs has this long to end", extra=fields)
+        await self._report_state()
+
+    async def _drain(self) -> None:
+        """Return when all sessions have ended; those that do not end in time end with a DrainingError."""
+        role, deadlines = self._agent.roles.role, self._agent.config.deadlines
+        hurry = self._signals.hurry
+        if role is None or await _is_drained(role, deadlines.drain_s, hurry):
+            _log.info("the agent has drained", extra=about(event="drained"))
+            return
+        why = "told to stop at once" if hurry.is_set() else f"{deadlines.drain_s:g} s were over"
+        fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
+        _log.warning("what still runs is handed back", extra=fields)
+        reason = "it is draining, and the session did not end in time"
+        role.fail_sessions(DrainingError(self._agent.name, reason))
+        if not await _is_drained(role, deadlines.stop_s, asyncio.Event()):
+            _log.warning("not all peers have taken note of what was handed back")
 
     async def _watch_state(self) -> None:
         watchdog_s = self._notifier.watchdog_s
@@ -121,7 +147,8 @@ class Operations:
 
     async def _report_state(self) -> None:
         role = self._agent.roles.role
-        await self._health.tell(serving(role, draining=self._draining))
+        for service, does in _serving(role, draining=self._draining).items():
+            await self._health.set(service, _STATUS[does])
         self._notifier.status(_status(self._agent.info, role, draining=self._draining))
 
     def _sign_of_life(self) -> None:
@@ -133,10 +160,32 @@ class Operations:
             self._notifier.tell(WATCHDOG)
 
 
-def _tell_bug(watch: asyncio.Task[None]) -> None:
-    """Log an error that has ended the watch; a watchdog will restart the agent because of it."""
-    if not watch.cancelled() and watch.exception() is not None:
-        _log.error("the watch over the agent has failed", exc_info=watch.exception())
+def _serving(role: PipelineRole | None, *, draining: bool) -> dict[str, bool]:
+    """Return which services can serve now, by name; "" is the agent as a whole.
+
+    The agent and its services Agent and Weights serve from the start until they drain. Generation serves on a
+    draft node whose pipeline is ready and whole, Pipeline on a device with a part in such a pipeline, and
+    Measure on a device without a role.
+    """
+    ready = role is not None and role.ready
+    asked = {
+        "": True,
+        AGENT: True,
+        GENERATION: ready and isinstance(role, DraftNodeRole),
+        MEASURE: role is None,
+        PIPELINE: ready,
+        WEIGHTS: True,
+    }
+    return {service: does and not draining for service, does in asked.items()}
+
+
+async def _is_drained(role: PipelineRole, seconds: float, hurry: asyncio.Event) -> bool:
+    deadline = time.monotonic() + seconds
+    while not role.is_drained:
+        if hurry.is_set() or time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
 
 
 def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) -> str:

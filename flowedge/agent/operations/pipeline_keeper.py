@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from flowedge.agent.operations.logs import log_failure
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress, describe
 from flowedge.core.errors import DeviceError, FlowEdgeError
@@ -35,7 +36,7 @@ async def kept_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
         yield
         return
     task = asyncio.create_task(PipelineKeeper(agent, lead).run())
-    task.add_done_callback(_tell_bug)
+    task.add_done_callback(log_failure("the pipeline is no longer kept up"))
     try:
         yield
     finally:
@@ -122,8 +123,3 @@ def choose_stages(idle: Sequence[tuple[str, str]], wanted: int, device: str) -> 
 async def _report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
     if transfer is None:  # reports of a transfer are too many for the log
         _log.info("%s: %s", device, text)
-
-
-def _tell_bug(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("the pipeline is no longer kept up", exc_info=task.exception())

@@ -10,12 +10,13 @@ import grpc.aio
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.instruments import Instruments
 from flowedge.agent.roles.role_holder import RoleHolder
-from flowedge.core.errors import DeviceError
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.route_links import ExpressFault
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.server import StreamServer
+from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """How an agent's work is timed and which express messages are lost; the defaults are the product's.
+
+    Attributes:
+        make_timing: makes the timing of a role that is being taken; called on the event loop.
+        express_fault: applied to the express messages of a draft node; None for no fault.
+    """
+
+    make_timing: Callable[[ComputeThread], WorkTiming] = RealTime
+    express_fault: ExpressFault | None = None
 
 
 @dataclass
@@ -68,7 +82,9 @@ class Agent:
             BadRequestError: when the cache cannot be used as the settings say.
             DeviceError: when the server cannot listen there.
         """
-        info = DeviceInfo.of(config, _bind(server, config, security), device_id)
+        address = join_address(security.listen_host(config.agent.host), config.agent.port)
+        port = add_port(server, address, security, config.agent.name or "this one")
+        info = DeviceInfo.of(config, port, device_id)
         agent = cls(
             info,
             config,
@@ -86,13 +102,27 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The name of the device."""
         return self.info.name
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in the compute thread within the time for loading; see ComputeThread.run."""
         result, _ = await self.compute.run(function, self.config.deadlines.load_s)
         return result
+
+    async def open_link(
+        self, pipeline: str, address: str, kind: LinkKind, events: LinkEvents, route: int = 0
+    ) -> OutLink:
+        """Open a link of a pipeline; see OutLink.open."""
+        return await OutLink.open(
+            address,
+            kind,
+            pipeline=pipeline,
+            device=self.name,
+            events=events,
+            settings=self.config.link,
+            route=route,
+            observer=self.observer,
+        )
 
     async def compute_side(self) -> ComputeSide:
         """Return the side that computes. The first call imports torch, in the compute thread."""
@@ -105,15 +135,3 @@ class Agent:
         from flowedge.agent.roles.compute_side import ComputeSide  # noqa: PLC0415 (an idle agent has no torch)
 
         return ComputeSide(self.name, self.config)
-
-
-def _bind(server: grpc.aio.Server, config: AgentConfig, security: Security) -> int:
-    """Have a server listen where the settings say; return the port."""
-    address = join_address(security.listen_host(config.agent.host), config.agent.port)
-    try:
-        port = add_port(server, address, security)
-    except RuntimeError as error:
-        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}: {error}") from error
-    if port == 0:
-        raise DeviceError(config.agent.name or "this one", f"cannot listen on {address}")
-    return port

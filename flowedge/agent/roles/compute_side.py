@@ -11,7 +11,7 @@ import torch
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
-from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
+from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
@@ -28,10 +28,9 @@ from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.describing import DescribedModel, OnBytes, describe
+from flowedge.weights.manifest.describing import describe
 from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
-from flowedge.weights.open.needed_tensors import head_tensors
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
@@ -40,15 +39,15 @@ MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there i
 class ComputeSide:
     """Opens, admits and loads models for the roles of one agent. Its methods block the calling thread."""
 
+    content_of = staticmethod(content_of)
+    head_tensors = staticmethod(head_tensors)
+    describe = staticmethod(describe)
+
     def __init__(self, device: str, config: AgentConfig) -> None:
         """To be made in the compute thread, whose number of threads in torch is set."""
         torch.set_num_threads(config.agent.threads)
         self._device = device
         self._config = config
-
-    def content_of(self, request: pb.StageRole) -> StageContent:
-        """Return the content that a stage is asked to hold."""
-        return content_of(request)
 
     def admit(self, content: StageContent, fingerprint: str, checkpoint: Checkpoint) -> None:
         """Check that a checkpoint is the draft node's, and that the content fits the memory of this device.
@@ -138,16 +137,6 @@ class ComputeSide:
             settings=self._config.memory,
         )
         return DraftModels.load(checkpoint, drafters, request.dtype)
-
-    def head_tensors(self, checkpoint: Checkpoint) -> list[str]:
-        """Return the stored names of the tensors that a draft node reads."""
-        return head_tensors(checkpoint)
-
-    def describe(
-        self, checkpoint: Checkpoint, local_weights: LocalWeights, on_bytes: OnBytes
-    ) -> DescribedModel:
-        """Return the manifest of a checkpoint, whose files are read; may be called in any thread."""
-        return describe(checkpoint, local_weights.store.limits.root, on_bytes)
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
         """Give the quantised weights of a route that this device's cache has.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,15 +95,17 @@ class PipelineSetup:
     weights: Mapping[str, pb.WeightSources]
     report: ReportProgress
 
-    def start(self, routes: Iterable[PlannedRoute]) -> RunningSetup:
-        """Have all devices load at once."""
-        return RunningSetup(
-            [
-                asyncio.create_task(self._set_up(stage, role))
-                for route in routes
-                for stage, role in self._roles(route)
-            ]
-        )
+    @asynccontextmanager
+    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[None]]]:
+        """Have all devices load at once; what is still loading when the context is left is called off."""
+        roles = [role for route in routes for role in self._roles(route)]
+        tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _roles(self, route: PlannedRoute) -> Iterator[tuple[PlannedStage, pb.StageRole]]:
         last = self.address_for(route.stages[-1].address)
@@ -142,23 +145,6 @@ class PipelineSetup:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
 
 
-class RunningSetup:
-    """The devices that are loading."""
-
-    def __init__(self, tasks: list[asyncio.Task[None]]) -> None:
-        self._tasks = tasks
-
-    async def wait(self) -> None:
-        """Return when all devices are ready, or raise the error of the first that fails."""
-        await asyncio.gather(*self._tasks)
-
-    async def cancel(self) -> None:
-        """Call off the loading that is still going on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
     """Have the stages give up their roles in a pipeline; a stage that cannot be reached is left out."""
 
@@ -166,10 +152,9 @@ async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
         try:
             async with await open_channel(stage.address, _OPTIONS) as channel:
                 await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
-        except grpc.aio.AioRpcError as error:
-            _log.info("%s was not released: %s", stage.name, from_status(error, stage.address))
-        except FlowEdgeError as error:
-            _log.info("%s was not released: %s", stage.name, error)
+        except (grpc.aio.AioRpcError, FlowEdgeError) as error:
+            reason = error if isinstance(error, FlowEdgeError) else from_status(error, stage.address)
+            _log.info("%s was not released: %s", stage.name, reason)
 
     await asyncio.gather(*(release(stage) for stage in stages))
 

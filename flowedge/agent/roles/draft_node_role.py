@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, ReportProgress, release_stages
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.live_draft_node import LiveDraftNode
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.core.request import Request
+from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
 from flowedge.system.memory import gib, read_available_memory, require_memory
@@ -63,6 +65,16 @@ class DraftNodeRole(PipelineRole):
         if self._live is None or self._models is None or not self._loaded:
             raise DeviceError(self._agent.name, "its pipeline is still being set up")
         return self._live, self._models
+
+    def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
+        """Begin to serve a request; see LiveDraftNode.start.
+
+        Raises what `serving`, LiveDraftNode.prepare, `check_memory` and LiveDraftNode.start raise.
+        """
+        live, _ = self.serving()
+        session = live.prepare(request)
+        self.check_memory(session.capacity)
+        return live.start(session, arrived)
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter. No session that drafts may be open.
@@ -143,18 +155,16 @@ class DraftNodeRole(PipelineRole):
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
         self._routes = routes
-        running = PipelineSetup(self.pipeline, agent.info.address_for, weights, report).start(routes)
-        try:
+        setup = PipelineSetup(self.pipeline, agent.info.address_for, weights, report)
+        async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models = await agent.run(lambda: side.load_draft_models(target.checkpoint, request))
             self._models, self._executor = models, models.executor
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            await running.wait()
-        finally:
-            await running.cancel()
+            await asyncio.gather(*others)
         addresses = [[stage.address for stage in route.stages] for route in routes]
-        await self._live.connect(addresses, self._open)
+        await self._live.connect(addresses, partial(agent.open_link, self.pipeline))
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
@@ -176,15 +186,4 @@ class DraftNodeRole(PipelineRole):
             progress_s=agent.config.deadlines.progress_s,
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
-        )
-
-    async def _open(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
-        return await OutLink.open(
-            address,
-            kind,
-            pipeline=self.pipeline,
-            device=self._agent.name,
-            events=events,
-            settings=self._agent.config.link,
-            observer=self._agent.observer,
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import grpc.aio
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
@@ -36,25 +35,23 @@ class EmbeddedDraftNode:
     """The draft node of one pipeline, on an event loop and a compute thread of its own.
 
     Its methods block, and are called from one thread. `embedded_draft_node` makes one.
+
+    Attributes:
+        progress_s: the seconds without any progress after which a request is ended.
     """
 
     def __init__(self, config: AgentConfig) -> None:
+        self.progress_s = config.deadlines.progress_s
         self._config = config
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
-        self._server: grpc.aio.Server | None = None
-        self._agent: Agent | None = None
+        self._release = contextlib.AsyncExitStack()
         self._role: DraftNodeRole | None = None
-
-    @property
-    def progress_s(self) -> float:
-        """The seconds without any progress after which a request is ended."""
-        return self._config.deadlines.progress_s
 
     @property
     def models(self) -> DraftModels:
         """Tokenizer, LM head and drafter. Raises DeviceError when the pipeline is not set up."""
-        return self.taken_role().serving()[1]
+        return self._taken_role().serving()[1]
 
     def start(self, role: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         """Set the pipeline up; `taps` are its own (see models/layers/taps.py).
@@ -66,9 +63,9 @@ class EmbeddedDraftNode:
         self.wait(self._start(role, taps, report), seconds, "the pipeline was not set up")
 
     def stop(self) -> None:
-        """Release the stages and end all threads."""
+        seconds = self._config.deadlines.stop_s + MARGIN_S
         try:
-            self.wait(self._stop(), self._config.deadlines.stop_s + MARGIN_S, "the pipeline was not released")
+            self.wait(self._release.aclose(), seconds, "the pipeline was not released")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(MARGIN_S)
@@ -76,32 +73,20 @@ class EmbeddedDraftNode:
                 self._loop.close()
 
     def begin(self, request: Request) -> EmbeddedRequest:
-        """Have a request served.
-
-        Raises what LiveDraftNode.prepare, DraftNodeRole.check_memory and LiveDraftNode.start raise.
-        """
-
-        async def begin() -> RunningRequest:
-            role = self.taken_role()
-            live, _ = role.serving()
-            session = live.prepare(request)
-            role.check_memory(session.capacity)
-            return live.start(session)
-
-        return EmbeddedRequest(self, self.wait(begin(), MARGIN_S, "the request was not taken"))
+        """Have a request served. Raises what DraftNodeRole.start raises."""
+        return EmbeddedRequest(self, self.call(lambda role: role.start(request)))
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter; see DraftNodeRole.draft_with."""
+        self.call(lambda role: role.draft_with(drafter))
 
-        async def draft_with() -> None:
-            self.taken_role().draft_with(drafter)
+    def call(self, function: Callable[[DraftNodeRole], T]) -> T:
+        """Return the result of a function of the role that was taken, which runs on the event loop."""
 
-        self.wait(draft_with(), MARGIN_S, "the drafter was not taken")
+        async def run() -> T:
+            return function(self._taken_role())
 
-    def taken_role(self) -> DraftNodeRole:
-        """Return the role, once the pipeline was started."""
-        assert self._role is not None, "started"
-        return self._role
+        return self.wait(run(), MARGIN_S, "the draft node did not answer")
 
     def wait(self, awaited: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         """Return the result of a coroutine on the event loop.
@@ -117,27 +102,26 @@ class EmbeddedDraftNode:
         finally:
             future.cancel()  # has an effect only when the wait was interrupted
 
+    def _taken_role(self) -> DraftNodeRole:
+        assert self._role is not None, "started"
+        return self._role
+
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
-        self._server, _ = new_server(self._config.link.channel_options, security)
-        self._agent = Agent.listening(self._server, self._config, security)
-        await self._server.start()
+        server, _ = new_server(self._config.link.channel_options, security)
+        agent = Agent.listening(server, self._config, security)
+        self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)
+        self._release.push_async_callback(server.stop, STOP_GRACE_S)
+        self._release.push_async_callback(agent.roles.release, "")
+        await server.start()
 
         async def report_text(device: str, text: str, transfer: pb.Transfer | None = None) -> None:  # noqa: ARG001
             if text:
                 report(device, text)
 
-        self._role = DraftNodeRole(self._agent, request, taps)
-        await self._agent.roles.take(self._role)
+        self._role = DraftNodeRole(agent, request, taps)
+        await agent.roles.take(self._role)
         await self._role.load(report_text)
-
-    async def _stop(self) -> None:
-        if self._agent is not None:
-            await self._agent.roles.release("")
-        if self._server is not None:
-            await self._server.stop(STOP_GRACE_S)
-        if self._agent is not None:
-            self._agent.compute.stop(self._config.deadlines.stop_s)
 
 
 @dataclass(frozen=True)
@@ -166,11 +150,7 @@ class EmbeddedRequest:
 
     def end(self) -> None:
         """Forget the request; it is cancelled if it has not ended. To be called once."""
-
-        async def end() -> None:
-            self._node.taken_role().serving()[0].end(self._running)
-
-        self._node.wait(end(), MARGIN_S, "the request was not ended")
+        self._node.call(lambda role: role.serving()[0].end(self._running))
 
 
 @contextmanager

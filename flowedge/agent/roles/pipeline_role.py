@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.live.compute_thread import ComputeThread
@@ -12,11 +12,8 @@ from flowedge.live.timeline import Timeline
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.model_request import OpenedModel
 
-
-class LoadedExecutor(Protocol):
-    """An executor whose weights `close` frees."""
-
-    def close(self) -> None: ...
+if TYPE_CHECKING:
+    from flowedge.engine.executors import BlockExecutor, HeadExecutor
 
 
 class PipelineRole(ABC):
@@ -35,7 +32,7 @@ class PipelineRole(ABC):
         self._device = device
         self._compute = compute
         self._live = None
-        self._executor: LoadedExecutor | None = None
+        self._executor: BlockExecutor | HeadExecutor | None = None
         self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
         self._loaded = False
         self._stopped = False
@@ -52,7 +49,6 @@ class PipelineRole(ABC):
 
     @property
     def num_sessions(self) -> int:
-        """Sessions that are open here."""
         return 0 if self._live is None else self._live.num_sessions
 
     @property

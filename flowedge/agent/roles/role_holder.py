@@ -27,7 +27,6 @@ class RoleHolder:
 
     @property
     def role(self) -> PipelineRole | None:
-        """The role of the device; None when it is idle."""
         return self._role
 
     @property

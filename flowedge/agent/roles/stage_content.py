@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, k
 from flowedge.engine.executors import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
@@ -21,8 +23,37 @@ from flowedge.models.quant.quantize import check_quant
 from flowedge.placement.admission import admit
 from flowedge.system.memory import MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.needed_tensors import block_tensors, whole_tensors
 from flowedge.weights.open.quantised import QuantisedRequest
+
+
+def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
+    """The stored names of the tensors of layers [start, stop).
+
+    The first layer includes the embedding, the last layer the final norm.
+    """
+    prefixes = tuple(layer_prefix(index) for index in range(start, stop))
+    names = [name for name in checkpoint.names if name.startswith(prefixes)]
+    if start == 0:
+        names.append(checkpoint.embedding_name)
+    if stop == checkpoint.config.num_hidden_layers:
+        names.append(FINAL_NORM)
+    return _stored(checkpoint, names)
+
+
+def head_tensors(checkpoint: Checkpoint) -> list[str]:
+    """The stored names of the LM head and the embedding, which a draft node reads."""
+    return _stored(checkpoint, [checkpoint.head_name, checkpoint.embedding_name])
+
+
+def whole_tensors(checkpoint: Checkpoint) -> list[str]:
+    """The stored names of all tensors of a language model."""
+    layers = block_tensors(checkpoint, 0, checkpoint.config.num_hidden_layers)
+    return sorted({*layers, *head_tensors(checkpoint)})
+
+
+def _stored(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
+    # Several names may belong to one stored tensor. The loader reports missing ones.
+    return sorted({checkpoint.source(name)[1].name for name in names if checkpoint.has(name)})
 
 
 @dataclass(frozen=True)

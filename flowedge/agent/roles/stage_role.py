@@ -47,7 +47,8 @@ class StageRole(PipelineRole):
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         agent, request = self._agent, self._request
-        await report(f"loading {_content_name(request)}")
+        layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
+        await report(f"loading {f'middle model {request.model}' if request.route else layers}")
         side = await agent.compute_side()
         content = side.content_of(request)
         opened = await self._open(side, content, report)
@@ -109,15 +110,8 @@ class StageRole(PipelineRole):
         while True:
             self._check_not_stopped()
             try:
-                return await OutLink.open(
-                    request.downstream,
-                    LinkKind.IN_BAND,
-                    pipeline=self.pipeline,
-                    device=agent.name,
-                    events=events,
-                    settings=agent.config.link,
-                    route=request.route,
-                    observer=agent.observer,
+                return await agent.open_link(
+                    self.pipeline, request.downstream, LinkKind.IN_BAND, events, request.route
                 )
             except FlowEdgeError:
                 if time.monotonic() > deadline:
@@ -128,9 +122,3 @@ class StageRole(PipelineRole):
 def role_name(request: pb.StageRole) -> str:
     """Return the name of a stage's role in descriptions and in the log."""
     return "middle model" if request.route else "stage"
-
-
-def _content_name(request: pb.StageRole) -> str:
-    if request.route:
-        return f"{role_name(request)} {request.model}"
-    return f"layers {request.layer_start} to {request.layer_stop - 1}"

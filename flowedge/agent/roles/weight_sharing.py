@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress
-from flowedge.agent.roles.neighbours import find_neighbours
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import CheckpointError, DeviceError
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.discovery import discover
+from flowedge.net.address import is_loopback
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.progress import mib
 from flowedge.weights.fetch.source import SourceAddress
@@ -26,7 +30,12 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
     from flowedge.agent.roles.compute_side import ComputeSide
 
+
 REPORT_S = 2.0  # between two reports on the progress of hashing
+LOOK_S = 1.0  # for neighbours to answer by zeroconf
+MOST = 16  # neighbours; more are left out
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,11 +99,8 @@ class WeightSharing:
         return all(await asyncio.gather(*(self._stage_has(stage, route.model) for stage in route.stages)))
 
     async def _stage_has(self, stage: PlannedStage, model: str) -> bool:
-        client = WeightsClient(stage.address, self.agent.config.weights)
-        try:
+        async with WeightsClient(stage.address, self.agent.config.weights) as client:
             return await client.has_model(model)
-        finally:
-            await client.close()
 
     async def _share(self, route: PlannedRoute) -> tuple[str, Manifest]:
         """Have the library give a route's model, which is hashed once; return its name and its manifest."""
@@ -109,7 +115,9 @@ class WeightSharing:
             read[:] = done, total
 
         await self.report(agent.name, f"making the manifest of {checkpoint.directory}")
-        describing = asyncio.to_thread(self.side.describe, checkpoint, agent.local_weights, on_bytes)
+        describing = asyncio.to_thread(
+            self.side.describe, checkpoint, agent.local_weights.store.limits.root, on_bytes
+        )
         described = asyncio.ensure_future(describing)
         try:
             while not (await asyncio.wait({described}, timeout=REPORT_S))[0]:
@@ -126,3 +134,31 @@ class WeightSharing:
             if known.manifest.id == model:
                 return known.name, known.manifest
         raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")
+
+
+async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:
+    """Return the addresses of other agents: those of the configuration, and those that zeroconf finds.
+
+    An agent that does not advertise itself does not look for others by zeroconf either.
+
+    Args:
+        device: the name of this one.
+        pipeline: addresses of the devices of the pipeline, one or more.
+    """
+    found = list(config.discovery.peers)
+    if config.agent.advertise:
+        try:
+            found += usable(await discover(LOOK_S, settings=config.discovery), device, pipeline)
+        except DeviceError as error:
+            _log.info("no other devices are asked for weights: %s", error)
+    return [address for address in dict.fromkeys(found) if address not in pipeline][:MOST]
+
+
+def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collection[str]) -> list[str]:
+    """Return the addresses of other devices that the pipeline's devices can reach."""
+    local = all(map(is_loopback, pipeline))
+    return [
+        record.address
+        for record in records
+        if not record.mismatch and record.name != device and is_loopback(record.address) == local
+    ]

@@ -10,9 +10,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeAlias
-
-import grpc.aio
 
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
@@ -21,14 +18,13 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
-from flowedge.live import timeline_wire
+from flowedge.live import timeline
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 MAX_STAGES = 256  # of one pipeline, middle models included
 
@@ -42,14 +38,12 @@ class AgentService(rpc.AgentServicer):
         self._agent = agent
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
-        """Return the device's description and its role."""
         device = self._agent.info.describe()
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
-        """Take the role of a stage."""
         role = StageRole(self._agent, request)
         name = self._agent.name
         await self._become(
@@ -57,7 +51,6 @@ class AgentService(rpc.AgentServicer):
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
-        """Take the role of a draft node, and have the stages take theirs."""
         await self._become(context, lambda report: self.lead(request, report))
 
     async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
@@ -70,12 +63,10 @@ class AgentService(rpc.AgentServicer):
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
-        """Give the role up."""
         await self._agent.roles.release(request.pipeline)
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
-        """Return what the device did for a session."""
         role = self._agent.roles.role
         try:
             if role is None:
@@ -83,10 +74,9 @@ class AgentService(rpc.AgentServicer):
             events, dropped = role.timeline().of(request.session)
         except FlowEdgeError as error:
             await abort(context, error)
-        return timeline_wire.encode(events, dropped)
+        return timeline.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
-        """Return the time on the clock of the timelines, and the wall-clock time."""
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
     async def _become(self, context: Context, take: Callable[[ReportProgress], Awaitable[None]]) -> None:
@@ -138,12 +128,17 @@ def release_frames(error: BaseException) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
-def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
-    if request.protocol_version != PROTOCOL_VERSION:
+def check_version(version: int) -> None:
+    """Raise ProtocolError for a request of another version of the protocol."""
+    if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the request is of protocol {request.protocol_version}, this device speaks {PROTOCOL_VERSION}; "
+            f"the request is of protocol {version}, this device speaks {PROTOCOL_VERSION}; "
             "install the same version on both"
         )
+
+
+def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
+    check_version(request.protocol_version)
     if not 0 < len(request.pipeline) <= 64 or not (
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):

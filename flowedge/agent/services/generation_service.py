@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.agent.services.request_log import RequestLog
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
+from flowedge.core.log_fields import about
 from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
@@ -30,6 +34,68 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
+
+_log = logging.getLogger(__name__)
+
+
+class RequestLog:
+    """The log of one request, beginning at its arrival."""
+
+    def __init__(self, request_id: str, peer: str) -> None:
+        """peer: address of the client."""
+        self._request_id = request_id
+        self._peer = peer
+        self._arrived = time.monotonic()
+        self._opened = False
+        self._finish_reason = ""
+
+    def finished(self, reason: str) -> None:
+        """Record why the answer is complete: "eos", "stop" or "length"."""
+        self._finish_reason = reason
+
+    def failed(self, error: FlowEdgeError) -> None:
+        """Log a refusal; if a session was opened, its end has been logged already."""
+        if not self._opened:
+            fields = about(
+                event="request_refused", request=self._request_id, peer=self._peer, code=error.code
+            )
+            _log.warning("the request was refused: %s", error, extra=fields)
+
+    @contextmanager
+    def session(self, request: Request, pipeline: str, clock: RequestClock) -> Iterator[None]:
+        """Log the opening of a session, and its end when the context is left."""
+        self._opened = True
+        fields = about(
+            event="session_opened",
+            pipeline=pipeline,
+            session=request.session,
+            peer=self._peer,
+            strategy=request.strategy,
+            prompt_tokens=len(request.prompt),
+        )
+        _log.info("a session was opened", extra=fields)
+        level, reason = logging.WARNING, ""
+        try:
+            yield
+            level, reason = logging.INFO, self._finish_reason
+        except asyncio.CancelledError:
+            # A client that has the last event may hang up before this side knows that it was sent.
+            level, reason = logging.INFO, self._finish_reason or "the client went away"
+            raise
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            raise
+        finally:
+            fields = about(
+                event="session_closed",
+                pipeline=pipeline,
+                session=request.session,
+                reason=reason,
+                new_tokens=clock.num_tokens,
+                first_token_s=clock.ttft_s,
+                seconds=time.monotonic() - self._arrived,
+            )
+            _log.log(level, "a session has ended", extra=fields)
 
 
 class GenerationService(rpc.GenerationServicer):
@@ -59,9 +125,7 @@ class GenerationService(rpc.GenerationServicer):
         arrived = time.monotonic()
         live, models = role.serving()
         request = _to_request(message, models, self._agent.config.limits)
-        session = live.prepare(request)
-        role.check_memory(session.capacity)
-        running = live.start(session, arrived)
+        running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
             with log.session(request, role.pipeline, clock):

@@ -15,10 +15,9 @@ from google.protobuf.message import DecodeError
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.net.grpc_handlers import wrapped
+from flowedge.net.grpc_handlers import Context, within_context
 from flowedge.net.grpc_status import abort
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
@@ -39,23 +38,8 @@ class CallLimits(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return wrapped(handler, partial(self._limited, streaming=handler.request_streaming))
-
-    def _limited(self, serve: Callable[..., Any], *, streaming: bool) -> Callable[..., Any]:
-        if inspect.isasyncgenfunction(serve):
-
-            async def replies(request: Any, context: Context) -> AsyncIterator[Any]:
-                async with self._counted(context, streaming):
-                    async for reply in serve(request, context):
-                        yield reply
-
-            return replies
-
-        async def reply(request: Any, context: Context) -> Any:
-            async with self._counted(context, streaming):
-                return await serve(request, context)
-
-        return reply
+        counted = partial(self._counted, streaming=handler.request_streaming)
+        return within_context(handler, handler_call_details.method, counted)
 
     @contextlib.asynccontextmanager
     async def _counted(self, context: Context, streaming: bool) -> AsyncIterator[None]:
@@ -88,10 +72,8 @@ class UnreadableRequests(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
-        if handler.response_streaming:
-            serve, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
-        else:
-            serve, make = handler.unary_unary, grpc.unary_unary_rpc_method_handler
+        kind = f"unary_{'stream' if handler.response_streaming else 'unary'}"
+        serve, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
 
         async def answer(data: bytes, context: Any) -> Any:
             try:

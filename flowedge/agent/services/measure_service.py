@@ -9,14 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
-
-import grpc.aio
+from typing import Any, TypeVar
 
 from flowedge.agent.roles.agent import Agent
-from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.agent.services.agent_service import check_version
+from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError
 from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
@@ -24,11 +24,8 @@ from flowedge.profiling.measure import measure_here
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
-from flowedge.version import PROTOCOL_VERSION
 
 T = TypeVar("T")
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 MEASURE_S = 1200.0  # for all timings of a device; a small board takes minutes
 PROGRESS_S = 0.2  # between two reports
 TAKING_PART = "taking part in measuring a link"
@@ -58,7 +55,6 @@ class MeasureProgress:
         self._text = text
 
     def latest(self) -> str | None:
-        """Return the latest text, once."""
         text, self._text = self._text, None
         return text
 
@@ -79,10 +75,8 @@ class MeasureService(rpc.MeasureServicer):
         self._limits = limits
 
     async def MeasureDevice(self, request: pb.MeasureDeviceRequest, context: Context) -> None:
-        """Time layers, LM head and drafter in the compute thread."""
-
         async def measure() -> None:
-            _check_version(request.protocol_version)
+            check_version(request.protocol_version)
             measurement = await self._measure(request, context)
             await context.write(pb.MeasureDeviceReply(measurement_json=measurement.model_dump_json()))
 
@@ -92,7 +86,7 @@ class MeasureService(rpc.MeasureServicer):
         """Send data to another agent, whose id has to be the one that the caller gives."""
 
         async def measure() -> pb.MeasureLinkReply:
-            _check_version(request.protocol_version)
+            check_version(request.protocol_version)
             self._limits.check(request.bytes, request.round_trips)
             sender = LinkSender(request.peer, request.peer_id, self._agent.config.link, self._limits)
             measuring = sender.measure(request.bytes, request.round_trips)
@@ -103,8 +97,6 @@ class MeasureService(rpc.MeasureServicer):
         return await self._alone("measuring a link", context, measure)
 
     async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
-        """Count the bytes that come after the warm-up, and time them."""
-
         async def receive() -> pb.SinkReply:
             await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
             return await within(self._limits.total_s, self._receive(context), "not all data came")
@@ -112,7 +104,6 @@ class MeasureService(rpc.MeasureServicer):
         return await self._alone(TAKING_PART, context, receive)
 
     async def Ping(self, requests: AsyncIterator[pb.Probe], context: Context) -> None:
-        """Send probes back."""
         await self._alone(TAKING_PART, context, lambda: self._answer(context))
 
     async def _alone(self, purpose: str, context: Context, work: Callable[[], Awaitable[T]]) -> T:
@@ -184,11 +175,3 @@ class MeasureService(rpc.MeasureServicer):
                 started, counted = last, 0
             else:
                 counted += len(chunk.data)
-
-
-def _check_version(version: int) -> None:
-    if version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"the request is of protocol {version}, this device speaks {PROTOCOL_VERSION}; "
-            "install the same version on both"
-        )

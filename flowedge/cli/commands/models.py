@@ -18,10 +18,9 @@ from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from flowedge.profiling.documents.model import Quantisation
-from flowedge.weights.inventory import HeldModel, ask_all, own_models, remove_model, verify_models
+from flowedge.weights.inventory import HeldModel, ask_all, own_models, pull_model, remove_model, verify_models
 from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.pulling import pull_model
 
 _PIPED_WIDTH = 160  # columns
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,13 +24,33 @@ class KeyValueViews:
     values: Tensor
 
 
+class AttentionContext(Protocol):
+    """The rotation of the rows, and what they see."""
+
+    @property
+    def rotation(self) -> Rotation: ...
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return [..., heads, rows, head_dim] for rotated queries and keys, and values, of this shape."""
+
+
 @dataclass(frozen=True)
-class AttentionContext:
-    """The rotation of the rows, and the cache and the mask of DraftHead.forward."""
+class CachedAttention:
+    """Attention over an external cache, or causal over the batch itself; see DraftHead.forward."""
 
     rotation: Rotation
     cache: KeyValueViews | None
     mask: Tensor | None
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if self.cache is not None:
+            rows = keys.shape[-2]
+            self.cache.keys[:, -rows:] = keys
+            self.cache.values[:, -rows:] = values
+            queries, keys, values = queries[None], self.cache.keys[None], self.cache.values[None]
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=True
+        )
 
 
 class DraftHead(nn.Module, ABC):
@@ -83,7 +104,7 @@ class DraftHead(nn.Module, ABC):
             positions: int64 [rows].
             mask: bool [rows, kv_len], True where a row sees a cache entry, its own included.
         """
-        context = AttentionContext(self.rotary_emb(features, positions), cache, mask)
+        context = CachedAttention(self.rotary_emb(features, positions), cache, mask)
         return self._predict(token_embeddings, features, context)
 
     @abstractmethod
@@ -92,7 +113,7 @@ class DraftHead(nn.Module, ABC):
 
 
 class EagleAttention(nn.Module):
-    """Grouped-query attention over an external cache, or causal over the batch itself."""
+    """The projections of grouped-query attention."""
 
     def __init__(self, config: LlamaConfig, input_width: int | None = None) -> None:
         """Take rows of `input_width`, which is the hidden size by default."""
@@ -113,15 +134,7 @@ class EagleAttention(nn.Module):
             self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
         )
         queries, keys = apply_rotary_pos_emb(queries, keys, *context.rotation, unsqueeze_dim=-3)
-        cache, mask = context.cache, context.mask
-        if cache is not None:
-            rows = hidden.shape[-2]
-            cache.keys[:, -rows:] = keys
-            cache.values[:, -rows:] = values
-            queries, keys, values = queries[None], cache.keys[None], cache.values[None]
-        attended = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-        )
+        attended = context.attend(queries, keys, values)
         projected: Tensor = self.o_proj(attended.transpose(-2, -3).reshape(*hidden.shape[:-1], -1))
         return projected
 

@@ -44,7 +44,7 @@ class Eagle3Layer(nn.Module):
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
-        """Return [rows, hidden] for `embedded` and `hidden` of the same shape."""
+        """Return [..., rows, hidden] for `embedded` and `hidden` of the same shape."""
         inputs = torch.cat((self.input_layernorm(embedded), self.hidden_norm(hidden)), dim=-1)
         hidden = hidden + self.self_attn(inputs, context)
         updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))

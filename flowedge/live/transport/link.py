@@ -42,7 +42,6 @@ class LinkKind(str, Enum):
 
     @property
     def label(self) -> str:
-        """The name of the kind in metrics."""
         return self.name.lower()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
@@ -23,10 +24,11 @@ from flowedge.live.transport.link import (
     STREAM_METHODS,
     LinkKind,
 )
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
-from flowedge.security.tls.guard import certified_name
+from flowedge.security.tls.serving import certified_name
 
 _log = logging.getLogger(__name__)
 
@@ -77,24 +79,20 @@ class StreamOwner(Protocol):
         """Take note of the end of a stream."""
 
 
+@dataclass(frozen=True)
 class StreamServer:
     """The Pipeline service of one device.
 
     A frame that cannot be read is answered with a Fault for the session it names. It does not end the stream.
+
+    Attributes:
+        find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError.
     """
 
-    def __init__(
-        self,
-        device: str,
-        find: Callable[[str], StreamOwner],
-        settings: LinkSettings,
-        observer: LiveObserver = UNOBSERVED,
-    ) -> None:
-        """find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError."""
-        self._device = device
-        self._find = find
-        self._settings = settings
-        self._observer = observer
+    device: str
+    find: Callable[[str], StreamOwner]
+    settings: LinkSettings
+    observer: LiveObserver = UNOBSERVED
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
@@ -104,15 +102,15 @@ class StreamServer:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _serve(self, kind: LinkKind) -> Callable[..., Any]:
-        async def serve(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        async def serve(_: AsyncIterator[bytes], context: Context) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
             peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(kind, peer, self._settings.max_replies, int(route) if route.isdecimal() else -1)
+            stream = InStream(kind, peer, self.settings.max_replies, int(route) if route.isdecimal() else -1)
             try:
-                owner = self._find(pipeline)
+                owner = self.find(pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
                 fields = about(
@@ -125,14 +123,12 @@ class StreamServer:
 
         return serve
 
-    async def _run(
-        self, stream: InStream, owner: StreamOwner, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> None:
+    async def _run(self, stream: InStream, owner: StreamOwner, context: Context) -> None:
         reason = "the connection was closed"
-        session = _Serving(stream, owner, context, self._device, self._settings, self._observer)
+        session = _Serving(self, stream, owner, context)
         tasks: list[asyncio.Task[str]] = []
         try:
-            await context.send_initial_metadata(((DEVICE_KEY, self._device.encode()),))
+            await context.send_initial_metadata(((DEVICE_KEY, self.device.encode()),))
             tasks = [asyncio.create_task(part) for part in (session.read(), session.write(), session.watch())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             reason = next((task.result() for task in done if not task.cancelled()), reason)
@@ -144,73 +140,65 @@ class StreamServer:
         fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
         _log.info("a stream has ended", extra=fields)
         if not context.done():
-            await abort(context, DeviceError(self._device, f"the stream was ended: {reason}"))
+            await abort(context, DeviceError(self.device, f"the stream was ended: {reason}"))
 
 
+@dataclass
 class _Serving:
     """The three tasks of an open stream. Each returns the reason for which the stream has ended."""
 
-    def __init__(
-        self,
-        stream: InStream,
-        owner: StreamOwner,
-        context: grpc.aio.ServicerContext[bytes, bytes],
-        device: str,
-        settings: LinkSettings,
-        observer: LiveObserver,
-    ) -> None:
-        self._stream = stream
-        self._observer = observer
-        self._owner = owner
-        self._context = context
-        self._device = device
-        self._settings = settings
-        self._heard = time.monotonic()
-        self._unreadable = 0
+    server: StreamServer
+    stream: InStream
+    owner: StreamOwner
+    context: Context
+    heard: float = field(default_factory=time.monotonic)
+    unreadable: int = 0
 
     async def read(self) -> str:
         while True:
-            data: object = await self._context.read()
+            data: object = await self.context.read()
             if not isinstance(data, bytes):
                 return "the other side closed it"
-            self._heard = time.monotonic()
-            self._observer.received(self._stream.kind.label, len(data))
+            self.heard = time.monotonic()
+            self.server.observer.received(self.stream.kind.label, len(data))
             try:
-                message, self._stream.departed = wire.read(data)
+                message, self.stream.departed = wire.read(data)
             except wire.FrameError as error:
                 self._log_unreadable(error)
-                self._stream.reply(Fault(error.session or "?", self._device, ProtocolError.code, str(error)))
-                self._owner.malformed(self._stream, error)
+                self.stream.reply(
+                    Fault(error.session or "?", self.server.device, ProtocolError.code, str(error))
+                )
+                self.owner.malformed(self.stream, error)
                 continue
             if not isinstance(message, Heartbeat):
-                self._owner.received(self._stream, message)
+                self.owner.received(self.stream, message)
 
     def _log_unreadable(self, error: wire.FrameError) -> None:
         """Log the 1st, 10th, 100th frame and so on: a peer must not fill the log."""
-        self._unreadable += 1
-        if str(self._unreadable).strip("0") == "1":
-            fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
+        self.unreadable += 1
+        if str(self.unreadable).strip("0") == "1":
+            fields = about(event="frame_refused", peer=self.stream.peer, session=error.session)
             _log.warning(
-                "a frame cannot be read, the stream's number %d: %s", self._unreadable, error, extra=fields
+                "a frame cannot be read, the stream's number %d: %s", self.unreadable, error, extra=fields
             )
 
     async def write(self) -> str:
         while True:
-            message = await self._stream.replies.get()
+            message = await self.stream.replies.get()
             data = wire.encode(message)
-            await self._context.write(data)
-            self._observer.sent(self._stream.kind.label, len(data))
+            await self.context.write(data)
+            self.server.observer.sent(self.stream.kind.label, len(data))
 
     async def watch(self) -> str:
-        settings, express = self._settings, self._stream.kind is LinkKind.EXPRESS
+        settings, express = self.server.settings, self.stream.kind is LinkKind.EXPRESS
         silence = settings.silence_s if express else settings.upstream_silence_s
         sequence = 0
-        while self._stream.ended is None:
+        while self.stream.ended is None:
             await asyncio.sleep(settings.heartbeat_s)
-            if time.monotonic() - self._heard > silence:
+            if time.monotonic() - self.heard > silence:
                 return f"no sign of life for {silence:g} s"
-            if self._stream.replies.empty():
+            if self.stream.replies.empty():
                 sequence += 1
-                self._stream.reply(Heartbeat(sequence))
+                self.stream.reply(Heartbeat(sequence))
         await asyncio.sleep(settings.heartbeat_s)  # so that the waiting replies are sent
-        return self._stream.ended
+        return self.stream.ended

@@ -13,7 +13,6 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -194,7 +193,7 @@ class ReferenceModel:
             attention_mask=torch.ones_like(ids),
             generation_config=settings,
             logits_processor=processors,
-            stopping_criteria=StoppingCriteriaList([_StopAtDifference(stop)] if stop else []),
+            stopping_criteria=StoppingCriteriaList([stop.stop] if stop else []),
         )
         return [int(token) for token in output[0, len(prompt_ids) :]]
 
@@ -291,18 +290,12 @@ class _Comparison(LogitsProcessor):
             self.found = Difference(position, ours, drawn, gap)
         return scores
 
-
-class _StopAtDifference(StoppingCriteria):
-    def __init__(self, comparison: _Comparison) -> None:
-        self._comparison = comparison
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:  # noqa: ARG002
-        stop = self._comparison.found is not None
-        return torch.full((input_ids.shape[0],), stop, dtype=torch.bool, device=input_ids.device)
+    def stop(self, input_ids: torch.Tensor, _scores: Any, **_: Any) -> torch.Tensor:
+        """The stopping criterion of `generate`: nothing after the first difference counts."""
+        return torch.full((len(input_ids),), self.found is not None, device=input_ids.device)
 
 
 def _weight_sums(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
-    """The bytes of each part of the model."""
     config = checkpoint.config
     table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
     whole = LayerBlock.required_bytes(checkpoint, 0, config.num_hidden_layers, dtype=dtype)

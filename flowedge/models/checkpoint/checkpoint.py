@@ -81,12 +81,10 @@ class Checkpoint:
         return cls(model_directory(source, hub=hub))
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint holds a tensor of this name."""
         return name in self._tensors
 
     @property
     def names(self) -> list[str]:
-        """The names of all tensors, sorted."""
         return sorted(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -115,7 +113,6 @@ class Checkpoint:
             )
 
     def dtype(self, name: str) -> torch.dtype:
-        """The stored dtype of a tensor."""
         return self._stored(name)[1]
 
     def source(self, name: str) -> tuple[Path, StoredTensor]:
@@ -131,7 +128,7 @@ class Checkpoint:
         return self._external.digests[stored.name]
 
     def is_quantised(self, name: str) -> bool:
-        """Whether a weight is stored in the quantisation `quant`."""
+        """Return whether a weight is stored in the quantisation `quant`."""
         return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:
@@ -151,7 +148,6 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Weights]:
-        """The open weight files."""
         return [self._open_once(path) for path in sorted(set(self._files.values()))]
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
@@ -162,7 +158,6 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
-        """The bytes that these tensors take on disk."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
 
     @property

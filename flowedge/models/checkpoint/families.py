@@ -24,6 +24,17 @@ def layer_prefix(index: int) -> str:
     return f"model.layers.{index}."
 
 
+@functools.cache
+def _class(module: str, kind: str, name: str) -> Any:
+    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
+    return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
+
+
+def _modeling(suffix: str) -> property:
+    """A property of a family: its class in transformers whose name ends so."""
+    return property(lambda family: _class(family.module, "modeling", f"{family.prefix}{suffix}"))
+
+
 @dataclass(frozen=True)
 class Family:
     """A model family: the names of its transformers classes, and its computations outside of the layers.
@@ -51,28 +62,12 @@ class Family:
 
     @property
     def config(self) -> Any:
-        """The config class of the decoder."""
         return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
 
-    @property
-    def decoder_layer(self) -> Any:
-        """(config, layer_index) -> module."""
-        return _class(self.module, "modeling", f"{self.prefix}DecoderLayer")
-
-    @property
-    def norm(self) -> Any:
-        """(hidden_size, eps) -> module."""
-        return _class(self.module, "modeling", f"{self.prefix}RMSNorm")
-
-    @property
-    def rotary(self) -> Any:
-        """(config) -> module that returns (cos, sin) of positions."""
-        return _class(self.module, "modeling", f"{self.prefix}RotaryEmbedding")
-
-    @property
-    def causal_lm(self) -> Any:
-        """The class of the whole model, which the reference runs."""
-        return _class(self.module, "modeling", f"{self.prefix}ForCausalLM")
+    decoder_layer = _modeling("DecoderLayer")  # (config, layer_index) -> module
+    norm = _modeling("RMSNorm")  # (hidden_size, eps) -> module
+    rotary = _modeling("RotaryEmbedding")  # (config) -> module that returns (cos, sin) of positions
+    causal_lm = _modeling("ForCausalLM")  # the class of the whole model, which the reference runs
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""
@@ -81,20 +76,9 @@ class Family:
         return stored
 
 
-@functools.cache
-def _class(module: str, kind: str, name: str) -> Any:
-    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
-    return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
-
-
 def _root_of_width(config: Any, dtype: torch.dtype) -> float:
     """Gemma's embedding multiplier, rounded to the dtype as in the model's training."""
     return float(torch.tensor(config.hidden_size**0.5).to(dtype))
-
-
-def _final_softcap(config: Any) -> float | None:
-    cap: float | None = config.final_logit_softcapping
-    return cap
 
 
 _GEMMA3 = Family(
@@ -103,18 +87,12 @@ _GEMMA3 = Family(
     text_prefix="Gemma3Text",
     windows="by layer type",
     embedding_multiplier=_root_of_width,
-    logits_softcap=_final_softcap,
+    logits_softcap=lambda config: config.final_logit_softcapping,
 )
 
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
-    "gemma2": Family(
-        "gemma2",
-        "Gemma2",
-        windows="by layer type",
-        embedding_multiplier=_root_of_width,
-        logits_softcap=_final_softcap,
-    ),
+    "gemma2": replace(_GEMMA3, module="gemma2", prefix="Gemma2", text_prefix=""),
     "gemma3": replace(
         _GEMMA3,
         multimodal=True,
@@ -153,7 +131,6 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a config's `model_type`."""
     family = FAMILIES.get(model_type)
     if family is None:
         supported = ", ".join(sorted(FAMILIES))

@@ -49,7 +49,7 @@ class StoredTensor:
 
 
 def is_stack(name: str) -> bool:
-    """Whether a tensor of this name holds the weights of all experts of a layer, stacked."""
+    """Return whether a tensor of this name holds the weights of all experts of a layer, stacked."""
     return _STACK.fullmatch(name) is not None
 
 

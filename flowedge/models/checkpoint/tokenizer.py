@@ -14,7 +14,6 @@ _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load the checkpoint's transformers tokenizer."""
     try:
         return AutoTokenizer.from_pretrained(
             checkpoint.directory, local_files_only=True, trust_remote_code=False
@@ -96,19 +95,21 @@ class StreamDecoder:
     def push(self, token: int) -> str:
         """Add a token and return the text that it completes: often a word, sometimes nothing."""
         self._ids.append(token)
-        before = self._decode(self._ids[self._window : self._emitted])
-        after = self._decode(self._ids[self._window :])
-        if len(after) <= len(before) or after.endswith(_INCOMPLETE):
+        added = self._not_emitted()
+        if not added or added.endswith(_INCOMPLETE):
             return ""
         self._window, self._emitted = self._emitted, len(self._ids)
-        return after[len(before) :]
+        return added
 
     def flush(self) -> str:
         """Return the text still held back, with U+FFFD in place of incomplete characters."""
-        before = self._decode(self._ids[self._window : self._emitted])
-        after = self._decode(self._ids[self._window :])
+        added = self._not_emitted()
         self._window = self._emitted = len(self._ids)
-        return after[len(before) :]
+        return added
+
+    def _not_emitted(self) -> str:
+        before = self._decode(self._ids[self._window : self._emitted])
+        return self._decode(self._ids[self._window :])[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(

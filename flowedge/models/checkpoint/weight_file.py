@@ -74,7 +74,6 @@ class WeightSlice:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the whole tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def _offset_of(self, row: int) -> int:
@@ -120,7 +119,6 @@ class WeightFile(Mapping[str, WeightSlice]):
         }
 
     def close(self) -> None:
-        """Close the file, which otherwise is closed with the object."""
         self._close()
 
     def __getitem__(self, name: str) -> WeightSlice:

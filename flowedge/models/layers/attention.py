@@ -69,14 +69,11 @@ def attend_packed(
     On CUDA, torch's kernels with a mask need as many key heads as query heads, and enable_gqa selects a
     kernel that copies the keys and values. Shapes as in `attend`; returns [1, heads, rows, head_size].
     """
-    _, heads, rows, size = query.shape
-    kv_heads = key.shape[1]
-    group = heads // kv_heads
+    folded = query.reshape(1, key.shape[1], -1, query.shape[3])
     if attention_mask is not None:
-        attention_mask = attention_mask.repeat(1, 1, group, 1)
-    folded = query.reshape(1, kv_heads, group * rows, size)
+        attention_mask = attention_mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
     output = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return output.reshape(1, heads, rows, size)
+    return output.reshape(query.shape)
 
 
 def attend_capped(
@@ -91,18 +88,17 @@ def attend_capped(
 
     Shapes as in `attend`; returns [1, heads, rows, head_size].
     """
-    _, heads, rows, size = query.shape
+    _, _, rows, size = query.shape
     kv_heads = key.shape[1]
-    group = heads // kv_heads
-    folded = query.reshape(1, kv_heads, group * rows, size)
+    folded = query.reshape(1, kv_heads, -1, size)
     scale = size**-0.5 if scaling is None else scaling
     scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale / softcap).tanh_().mul_(softcap)
-    scores = scores.view(1, kv_heads, group, rows, -1)
+    scores = scores.view(1, kv_heads, -1, rows, key.shape[2])
     if attention_mask is not None:
         scores.add_(attention_mask[:, None])
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    output = torch.matmul(weights.view(1, kv_heads, group * rows, -1), value)
-    return output.reshape(1, heads, rows, size)
+    output = torch.matmul(weights.view(*folded.shape[:3], -1), value)
+    return output.reshape(query.shape)
 
 
 AttentionInterface.register(NAME, attend)

@@ -126,12 +126,10 @@ class LayerBlock:
 
     @property
     def hidden_size(self) -> int:
-        """The width of a hidden row."""
         return int(self.config.hidden_size)
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return int(self.config.vocab_size)
 
     @property
@@ -141,7 +139,6 @@ class LayerBlock:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of weights that the block holds in memory."""
         modules = [*self.layers, *filter(None, (self.embedding, self.norm))]
         return sum(module_bytes(module) for module in modules)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn.functional import linear
@@ -12,17 +14,14 @@ from flowedge.models.checkpoint.families import LM_HEAD_BIAS
 from flowedge.models.layers.loading import load_parameter
 
 
+@dataclass(eq=False)
 class LMHead:
-    """The output projection, and the scaling of its logits. It is never quantised."""
+    """The output projection, which is never quantised, and the scaling of its logits."""
 
-    def __init__(
-        self, weight: nn.Parameter, tensor_name: str, *, divisor: float = 1.0, softcap: float | None = None
-    ) -> None:
-        """Divide logits by `divisor`, then keep them within `softcap` by tanh."""
-        self.weight = weight  # [vocab, hidden]
-        self.tensor_name = tensor_name
-        self._divisor = divisor
-        self._softcap = softcap
+    weight: nn.Parameter  # [vocab, hidden]
+    tensor_name: str
+    divisor: float = 1.0  # of the logits
+    softcap: float | None = None  # tanh keeps the divided logits within it
 
     @classmethod
     def load(
@@ -51,10 +50,10 @@ class LMHead:
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
         logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
-        if self._divisor != 1:
-            logits = logits / self._divisor
-        if self._softcap is not None:
-            logits = torch.tanh(logits / self._softcap) * self._softcap
+        if self.divisor != 1:
+            logits = logits / self.divisor
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
         return logits
 
     @property
@@ -63,7 +62,6 @@ class LMHead:
 
     @property
     def hidden_size(self) -> int:
-        """The width of a final hidden state."""
         return int(self.weight.shape[1])
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -11,15 +13,18 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 
 
+@dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A model that predicts tokens for a target model with the same tokenizer."""
+    """A model that predicts tokens for a target model with the same tokenizer.
 
-    def __init__(self, block: LayerBlock, head: LMHead, vocab_size: int, fingerprint: str) -> None:
-        """block: all layers, with embedding and final norm; vocab_size: the target's number of tokens."""
-        self.block = block
-        self.fingerprint = fingerprint
-        self.vocab_size = vocab_size
-        self._head = head
+    Attributes:
+        block: all layers, with embedding and final norm; vocab_size: the target's number of tokens.
+    """
+
+    block: LayerBlock
+    head: LMHead
+    vocab_size: int
+    fingerprint: str
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> LanguageModel:
@@ -40,9 +45,8 @@ class LanguageModel:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of weights it holds in memory."""
-        tied = self._head.weight is self.block.embedding_weight
-        return self.block.weight_bytes + (0 if tied else self._head.weight_bytes)
+        tied = self.head.weight is self.block.embedding_weight
+        return self.block.weight_bytes + (0 if tied else self.head.weight_bytes)
 
     def known(self, tokens: Payload) -> Payload:
         """Return the target's tokens [n] as the model reads them.
@@ -58,6 +62,9 @@ class LanguageModel:
         hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
         of the token, positions + 1, such as one by the noise of its draw.
         """
-        logits = self._head.logits(hidden)[:, : self.vocab_size]
-        predicted: Payload = logits.argmax(dim=-1).to(torch.int32).cpu().numpy()
+        predicted: Payload = self.logits(hidden).argmax(dim=-1).to(torch.int32).cpu().numpy()
         return predicted
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the float32 logits [n, vocab_size] of final hidden states [n, hidden]."""
+        return self.head.logits(hidden)[:, : self.vocab_size]

@@ -17,7 +17,7 @@ from flowedge.models.checkpoint.families import layer_prefix
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, SourceTensor, content_digest, content_of
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
@@ -155,7 +155,7 @@ def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
         return content_of(dtype, shape, sha256)
     path, part = checkpoint.source(name)
     chunks = (rows for _, rows in _stored_rows(checkpoint, name))
-    return quant_cache.content(SourceTensor.of(path, str(part)), lambda: content_digest(dtype, shape, chunks))
+    return quant_cache.content(path, str(part), lambda: content_digest(dtype, shape, chunks))
 
 
 def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch.Tensor]]:

@@ -42,7 +42,6 @@ def check_taps(taps: Sequence[int], num_layers: int) -> Taps:
 
 
 def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
-    """The taps among the layers [start, stop)."""
     return tuple(tap for tap in taps if start <= tap < stop)
 
 

@@ -28,7 +28,6 @@ class WeightRows:
 
     @classmethod
     def of(cls, weight: torch.Tensor) -> WeightRows:
-        """The rows of a matrix in memory."""
         weight = weight.detach()
         return cls(weight.shape[0], weight.shape[1], lambda start, stop: weight[start:stop].cpu())
 

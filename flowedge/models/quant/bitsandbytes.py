@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.prequantised import StoredState, read_state, write_state
+from flowedge.models.checkpoint.prequantised import StoredState, read_state
 from flowedge.models.quant.backend import Tensors, WeightRows
 
 BLOCK = 64  # 4-bit weights that share a scale
@@ -129,18 +129,22 @@ class FourBit(_Bitsandbytes):
             first = start * rows.in_features
             weight[first // 2 : first // 2 + len(packed)] = packed
             scales[first // BLOCK : first // BLOCK + len(state.absmax)] = state.absmax
-        stored = StoredState(self._type, BLOCK, (rows.out_features, rows.in_features))
-        tensors = {"weight": weight, "weight.absmax": scales, "weight.quant_map": code}
+        offset, second = None, None
         if self._double:
             offset = scales.mean()
-            nested, second = bnb.functional.quantize_blockwise(scales - offset, blocksize=NESTED_BLOCK)
-            stored = StoredState(stored.quant_type, BLOCK, stored.shape, NESTED_BLOCK, float(offset))
-            tensors |= {
-                "weight.absmax": nested,
-                "weight.nested_absmax": second.absmax,
-                "weight.nested_quant_map": second.code,
-            }
-        return tensors | write_state(stored)
+            scales, second = bnb.functional.quantize_blockwise(scales - offset, blocksize=NESTED_BLOCK)
+        state = bnb.functional.QuantState(
+            absmax=scales,
+            shape=torch.Size((rows.out_features, rows.in_features)),
+            code=code,
+            blocksize=BLOCK,
+            quant_type=self._type,
+            dtype=torch.float32,
+            offset=offset,
+            state2=second,
+        )
+        parts = {f"weight.{name}": part for name, part in state.as_dict(packed=True).items()}
+        return {"weight": weight, **parts}
 
     def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:
         bnb = library()

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
 from flowedge.models.quant.backend import Tensors
+from flowedge.storage.file_range import FileState
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 
@@ -26,28 +27,6 @@ _DIGEST = "sha256"
 _log = logging.getLogger(__name__)
 _DAMAGED = "the cached file %s is damaged and is made again"
 _UNREADABLE = "the cached file %s cannot be read and is made again: %s"
-
-
-@dataclass(frozen=True)
-class SourceTensor:
-    """A tensor in a file, with the properties of the file that tell whether it has changed since.
-
-    Attributes:
-        path: the file's resolved path; size: the file's bytes; modified_ns: in ns since the epoch.
-    """
-
-    path: str
-    inode: int
-    size: int
-    modified_ns: int
-    name: str
-
-    @classmethod
-    def of(cls, path: Path, name: str) -> SourceTensor:
-        """The tensor `name` in the file at `path`."""
-        real = path.resolve()
-        found = real.stat()
-        return cls(str(real), found.st_ino, found.st_size, found.st_mtime_ns, name)
 
 
 @dataclass(frozen=True)
@@ -67,7 +46,6 @@ class CacheKey:
 
     @property
     def digest(self) -> str:
-        """A hex digest, which serves as a file name."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
@@ -98,16 +76,18 @@ class QuantCache:
         limits = CacheLimits.configured(directory, gib)
         return cls(limits.root / QUANTISED, limits.max_bytes, given)
 
-    def content(self, source: SourceTensor, compute: Callable[[], str]) -> str:
-        """The content digest of a source tensor, which is stored for as long as the file does not change.
+    def content(self, file: Path, name: str, compute: Callable[[], str]) -> str:
+        """The content digest of a tensor in a file, which is stored for as long as the file does not change.
 
         `compute` reads the whole tensor and returns the digest.
         """
         if not self._enabled:
             return compute()
-        noted = {"what": "SHA-256 of dtype, shape and SHA-256", **asdict(source)}
-        name = hashlib.sha256(json.dumps(noted, sort_keys=True).encode()).hexdigest()
-        path = self.directory / f"{name}.source"
+        real = file.resolve()
+        noted = {"what": "SHA-256 of dtype, shape and SHA-256", "path": str(real), "name": name}
+        noted |= asdict(FileState.of(real))
+        key = hashlib.sha256(json.dumps(noted, sort_keys=True).encode()).hexdigest()
+        path = self.directory / f"{key}.source"
         try:
             known = path.read_text(encoding="ascii")
             if len(known) == hashlib.sha256().digest_size * 2:

@@ -202,12 +202,10 @@ class Authority:
         return matching
 
     def certificates(self) -> list[IssuedCertificate]:
-        """All issued certificates, oldest first."""
         with self._ledger.transaction() as transaction:
             return transaction.certificates()
 
     def revocation_list(self, now: datetime.datetime) -> bytes:
-        """The present revocation list, PEM."""
         with self._ledger.transaction() as transaction:
             return self._list(transaction, now)
 

@@ -10,24 +10,21 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import grpc.aio
 import psutil
 
-from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.net.address import join_address, split_address
+from flowedge.net.grpc_handlers import Context
 from flowedge.security.authority.authority import Authority, SignedCertificate
-from flowedge.security.credentials.certificates import pem_of, renewal_time
+from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
-from flowedge.security.tls.guard import Guard, caller_of, refuse
-from flowedge.security.tls.serving import renewed_credentials
-from flowedge.security.utc import utc_now
+from flowedge.security.tls.serving import Guard, caller_of, listen, refuse, renewed_credentials
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _MAX_REQUEST_BYTES = 16 << 10
 _MAX_CALLS = 32  # at the same time
@@ -125,12 +122,7 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
     ):
         address = join_address(host, port)
         credentials = renewed_credentials(certificate.configuration, require_client=members_only)
-        try:
-            bound = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise DeviceError("the cluster's CA", f"cannot listen on {address}: {error}") from error
-        if bound == 0:
-            raise DeviceError("the cluster's CA", f"cannot listen on {address}")
+        listen(server.add_secure_port, address, credentials, device="the cluster's CA")
         await server.start()
     print(
         f"cluster {authority.name} ({authority.id}) listening on {join_address(host, authority.port)}",

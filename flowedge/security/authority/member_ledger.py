@@ -52,7 +52,6 @@ class MemberLedger:
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, str]) -> MemberLedger:
-        """Create the file with mode 0600."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         ledger = cls(path)
         with closing(ledger._connect()) as connection:
@@ -97,7 +96,6 @@ class Transaction:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
     def add_token(self, secret_hash: str, grant: TokenGrant, expires: datetime.datetime) -> None:
-        """Record a new token by the hash of its secret."""
         self._connection.execute(
             "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL)",
             (secret_hash, grant.role.value, grant.name, expires.timestamp()),
@@ -119,7 +117,6 @@ class Transaction:
         return TokenGrant(CertificateRole(role), name)
 
     def add(self, holder: CertificateHolder, now: datetime.datetime) -> None:
-        """Record a new certificate."""
         self._connection.execute(
             "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, NULL)",
             (
@@ -137,7 +134,6 @@ class Transaction:
         )
 
     def certificates(self) -> list[IssuedCertificate]:
-        """All issued certificates, oldest first."""
         rows = self._connection.execute(
             "SELECT serial, role, name, issued, expires, revoked FROM certificates ORDER BY issued, serial"
         )

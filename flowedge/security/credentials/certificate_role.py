@@ -49,5 +49,5 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
 
 
 def may_call(method: str, role: CertificateRole) -> bool:
-    """Whether a role may call an RPC, given by its full name such as "/flowedge.v1.Agent/Describe"."""
+    """Return whether a role may call an RPC, given by its full name such as "/flowedge.v1.Agent/Describe"."""
     return role in CALLERS.get(method, ())

@@ -1,4 +1,4 @@
-"""Making and checking certificates, without reading a clock or a file.
+"""Making and checking certificates, without reading a file, at a time that the caller gives (see `utc_now`).
 
 Keys are ECDSA P-256, since gRPC's TLS library does not accept Ed25519.
 """
@@ -51,7 +51,6 @@ def pem_of(certificate: x509.Certificate) -> bytes:
 
 
 def read_certificate(pem: bytes) -> x509.Certificate:
-    """The first certificate in a PEM file."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
@@ -152,7 +151,7 @@ def check_time(holder: CertificateHolder, now: datetime.datetime) -> None:
 
 
 def renewal_time(holder: CertificateHolder, spread: float = 0.0) -> datetime.datetime:
-    """When to ask for a new certificate.
+    """Return the time at which to ask for a new certificate.
 
     spread: a number in [0, 1) that differs between devices, so that they do not all renew at once.
     """
@@ -161,7 +160,7 @@ def renewal_time(holder: CertificateHolder, spread: float = 0.0) -> datetime.dat
 
 
 def retry_delay(holder: CertificateHolder, now: datetime.datetime) -> datetime.timedelta:
-    """How long to wait after a failed renewal: a twentieth of the remaining life, a second to an hour."""
+    """Return the wait after a failed renewal: 1/20 of the remaining life, a second to an hour."""
     left = max(holder.not_after - now, datetime.timedelta())
     return min(max(left / 20, datetime.timedelta(seconds=1)), datetime.timedelta(hours=1))
 
@@ -194,3 +193,7 @@ def _builder(
         .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
         .add_extension(usage, critical=True)
     )
+
+
+def utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
+from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import AccessError
 from flowedge.security.credentials.certificates import key_pem, pem_of, read_certificate, read_key
@@ -34,10 +35,8 @@ class ClusterInfo:
     @classmethod
     def from_json(cls, content: bytes) -> ClusterInfo:
         try:
-            fields = json.loads(content)
-            addresses = tuple(str(address) for address in fields["addresses"])
-            return cls(str(fields["name"]), addresses, int(fields["renewal_port"]))
-        except (ValueError, KeyError, TypeError) as error:
+            return TypeAdapter(cls).validate_json(content)
+        except ValidationError as error:
             raise AccessError(f"{_CLUSTER} is damaged: {error}; join again") from error
 
 
@@ -82,12 +81,10 @@ class CredentialStore:
 
     @property
     def member_file(self) -> Path:
-        """The PEM file with the member's key and certificate."""
         return self._folder / _MEMBER
 
     @classmethod
     def exists(cls, state: Path) -> bool:
-        """Whether a state directory holds credentials."""
         return (state / _FOLDER).is_dir()
 
     @classmethod

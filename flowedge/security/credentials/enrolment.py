@@ -17,6 +17,7 @@ from flowedge.core.errors import AccessError, BadRequestError, DeviceLostError, 
 from flowedge.net.address import join_address, split_address
 from flowedge.net.grpc_status import from_status
 from flowedge.security.credentials import certificates
+from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.join_token import JoinToken
 from flowedge.security.credentials.member import (
@@ -27,7 +28,6 @@ from flowedge.security.credentials.member import (
     holder_of,
 )
 from flowedge.security.credentials.revocation import FRESH, read_list
-from flowedge.security.utc import utc_now
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc
 

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.security.credentials.certificates import renewal_time, retry_delay
+from flowedge.security.credentials.certificates import renewal_time, retry_delay, utc_now
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
-from flowedge.security.tls.guard import Guard
-from flowedge.security.utc import utc_now
+from flowedge.security.tls.serving import Guard
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 

@@ -20,10 +20,9 @@ from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.core.log_fields import about
 from flowedge.net.address import split_address
 from flowedge.security.credentials.certificate_role import DEVICES
-from flowedge.security.credentials.certificates import verify
+from flowedge.security.credentials.certificates import utc_now, verify
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.credentials.member import CertificateHolder
-from flowedge.security.utc import utc_now
 
 ANSWER_S = 5.0  # deadline of connection and handshake
 

@@ -42,7 +42,7 @@ from flowedge.strategies.tree_commands import send_nodes
 
 
 def grows_anew(tokens: int, stale_tokens: float) -> bool:
-    """Whether to draft from the root again, `tokens` after the root of the last growth.
+    """Return whether to draft from the root again, `tokens` after the root of the last growth.
 
     The first forwards of a new growth only give known nodes new scores, by true features instead of the
     drafter's own; forwards at the frontier find new nodes. The gain of new scores rises with the tokens that
@@ -145,7 +145,7 @@ class Auto(Strategy):
         return grow
 
     def _waits(self) -> bool:
-        """Whether the next segment is better chosen after the layer that is being drafted."""
+        """Return whether the next segment is better chosen after the layer that is being drafted."""
         return self._drafting and self._backlog.exceeds(self._settings.patience * self._draft_time.seconds)
 
     def _send(self, nodes: Sequence[int]) -> Send:

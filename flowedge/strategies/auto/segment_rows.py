@@ -31,7 +31,7 @@ def rows_worth(probabilities: FloatArray, row_cost: float) -> int:
 
 
 def single_rows_pay(single_row_share: float, gain: float) -> bool:
-    """Whether segments of a single row give more tokens per time than wide segments.
+    """Return whether segments of a single row give more tokens per time than wide segments.
 
     Tokens per time are the expected depth of the true path among the rows in flight, divided by the time of a
     round trip. Wide segments multiply the depth by `gain`; single rows multiply the time by

@@ -43,5 +43,5 @@ class FirstStageBacklog:
         self._seconds = max(self._seconds - seconds, 0.0)
 
     def exceeds(self, seconds: float) -> bool:
-        """Whether the stage is known to work for longer than this."""
+        """Return whether the stage is known to work for longer than this."""
         return self._filling and self._seconds > seconds

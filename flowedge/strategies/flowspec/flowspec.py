@@ -96,7 +96,7 @@ class FlowSpec(Strategy):
         return commands
 
     def _drafted_enough(self) -> bool:
-        """Whether the best unsent nodes can be sent while T_base still grows.
+        """Return whether the best unsent nodes can be sent while T_base still grows.
 
         They can once the growth is finished, or once no node below the frontier can have a better score.
         """

@@ -170,7 +170,7 @@ class _Drafting:
             self._asked = None
 
     def has_work(self, chain: TokenChain, max_rows: int) -> bool:
-        """Whether the drafter is to compute the child of the token at `position` now.
+        """Return whether the drafter is to compute the child of the token at `position` now.
 
         Tokens of other models go through the drafter one by one too, because its cache needs them.
         """

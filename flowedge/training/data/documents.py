@@ -37,11 +37,9 @@ class TrainingText:
 
     @property
     def is_useful(self) -> bool:
-        """Whether the text has a row that counts."""
         return bool(self.counted[2:].any())
 
     def cut(self, limit: int) -> TrainingText:
-        """The first `limit` tokens."""
         return TrainingText(self.tokens[:limit], self.counted[:limit])
 
 

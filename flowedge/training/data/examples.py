@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowedge.core.errors import BadRequestError
+from flowedge.storage.digest import hash_range
 from flowedge.system.json_lines import read_json_lines
 
 ROLES = ("system", "user", "assistant")
@@ -64,13 +65,9 @@ def read_examples(file: Path) -> list[Example]:
 
 
 def data_digest(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
     try:
-        digest = hashlib.sha256()
         with file.open("rb") as data:
-            while piece := data.read(1 << 20):
-                digest.update(piece)
-        return digest.hexdigest()
+            return hash_range(data.fileno(), 0, file.stat().st_size).hexdigest()
     except OSError as error:
         raise BadRequestError(f"{file}: cannot be read: {error}") from error
 

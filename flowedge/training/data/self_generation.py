@@ -64,7 +64,7 @@ def self_generated(
 
 
 def is_looping(tokens: Sequence[int], window: int = 16, times: int = 3) -> bool:
-    """Whether any run of `window` tokens occurs at least `times` times, which would flatter any drafter."""
+    """Return whether a run of `window` tokens occurs at least `times` times, which flatters drafters."""
     runs = Counter(tuple(tokens[start : start + window]) for start in range(len(tokens) - window + 1))
     return any(count >= times for count in runs.values())
 

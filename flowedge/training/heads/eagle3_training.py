@@ -6,15 +6,14 @@ The recipe is the published one (EAGLE-3, arXiv 2503.01840).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from flowedge.drafting.heads.draft_head import EagleAttention
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.models.layers.rotary import Rotation
 from flowedge.training.data.batch import Batch
@@ -112,53 +111,43 @@ def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> 
         states: [texts, rows, hidden], the states of true rows.
     """
     rows = states.shape[1]
-    layer = head.midlayer
-    attention = _BranchAttention(layer.self_attn)
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
     for step in range(steps):
-        rotary = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
-        token = layer.input_layernorm(embedded[:, step : step + rows])
-        inputs = torch.cat((token, layer.hidden_norm(states)), dim=-1)
-        states = states + attention(inputs, rotary)
-        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        rotation = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
+        context = _BranchAttention(rotation, keys, values)
+        states = head.midlayer(embedded[:, step : step + rows], states, context)
         yield states
 
 
+@dataclass(frozen=True)
 class _BranchAttention:
-    """Attention of all branches: causal over the first step's rows, then over a row's own later steps."""
+    """Attention of all branches: causal over the first step's rows, then over a row's own later steps.
 
-    def __init__(self, attention: EagleAttention) -> None:
-        self._attention = attention
-        # By step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+    Attributes:
+        keys, values: by step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
+    """
 
-    def __call__(self, inputs: Tensor, rotary: Rotation) -> Tensor:
-        """Return [texts, rows, hidden] for the next step's inputs [texts, rows, input_width]."""
-        own = self._attention
-        queries, keys = apply_rotary_pos_emb(
-            self._heads(own.q_proj(inputs)), self._heads(own.k_proj(inputs)), *rotary, unsqueeze_dim=1
-        )
-        self._keys.append(keys)
-        self._values.append(self._heads(own.v_proj(inputs)))
+    rotation: Rotation
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        self.keys.append(keys)
+        self.values.append(values)
         # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
-        grouped = queries.unflatten(1, (keys.shape[1], -1)) * own.head_dim**-0.5
-        rows = inputs.shape[1]
-        causal = torch.ones(rows, rows, dtype=torch.bool, device=inputs.device).tril()
-        true = grouped @ self._keys[0][:, :, None].transpose(-1, -2)
+        scaled = queries * queries.shape[-1] ** -0.5
+        grouped = scaled.unflatten(1, (keys.shape[1], -1))
+        rows = queries.shape[2]
+        causal = torch.ones(rows, rows, dtype=torch.bool, device=queries.device).tril()
+        true = grouped @ self.keys[0][:, :, None].transpose(-1, -2)
         scores = [true.masked_fill(~causal, -torch.inf)]
-        scores += [(grouped * later[:, :, None]).sum(-1, keepdim=True) for later in self._keys[1:]]
+        scores += [(grouped * later[:, :, None]).sum(-1, keepdim=True) for later in self.keys[1:]]
         weights = torch.cat(scores, dim=-1).float().softmax(dim=-1).to(queries.dtype)
-        attended = weights[..., :rows] @ self._values[0][:, :, None]
-        for index, later in enumerate(self._values[1:]):
+        attended = weights[..., :rows] @ self.values[0][:, :, None]
+        for index, later in enumerate(self.values[1:]):
             attended = attended + weights[..., rows + index, None] * later[:, :, None]
-        merged = attended.flatten(1, 2).transpose(1, 2).flatten(2)
-        projected: Tensor = own.o_proj(merged)
-        return projected
-
-    def _heads(self, projected: Tensor) -> Tensor:
-        """[texts, rows, heads * head_dim] -> [texts, heads, rows, head_dim]."""
-        split = projected.view(*projected.shape[:-1], -1, self._attention.head_dim)
-        return split.transpose(1, 2)
+        return attended.flatten(1, 2)
 
 
 def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:

@@ -65,7 +65,6 @@ class TrainingTarget(ABC):
 
     @property
     def context(self) -> int:
-        """The longest text, in tokens."""
         return max_positions(self.checkpoint.config)
 
     @property
@@ -134,7 +133,6 @@ OpenTarget = Callable[[str, str, torch.dtype, Taps], AbstractContextManager[Trai
 
 
 def check_device(name: str) -> torch.device:
-    """The device of a name."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -16,9 +16,8 @@ from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, 
 from flowedge.core.log_fields import about
 from flowedge.net.deadline import within
 from flowedge.storage.partial import DamagedError, PartialObject
-from flowedge.weights.fetch.next_fetch import Fetch, choose_fetch, fetch_order
 from flowedge.weights.fetch.progress import FetchProgress, RateMeter
-from flowedge.weights.fetch.source import Source, SourceAddress
+from flowedge.weights.fetch.source import Fetch, Source, SourceAddress, choose_fetch, fetch_order
 from flowedge.weights.fetch.weights_client import WeightsClient
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.settings import WeightsSettings

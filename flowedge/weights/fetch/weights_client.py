@@ -1,20 +1,26 @@
-"""Calling the Weights service of another device."""
+"""Calling the Weights service of another device, and fetching a document from the first that gives it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
-from flowedge.security.tls.connection import AsyncConnection
+from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
+from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.manifest.document import MAX_DOCUMENT_BYTES
 from flowedge.weights.settings import WeightsSettings
 
 MAX_CHUNK_BYTES = 8 << 20
@@ -25,9 +31,13 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+T = TypeVar("T")
+RETRY_S = 0.5
+
+_log = logging.getLogger(__name__)
 
 
-class WeightsClient:
+class WeightsClient(AbstractAsyncContextManager["WeightsClient"]):
     """A connection to the Weights service of one device. Failed calls raise FlowEdgeError."""
 
     def __init__(self, address: str, settings: WeightsSettings) -> None:
@@ -35,8 +45,10 @@ class WeightsClient:
         self._settings = settings
         self._connection = AsyncConnection(address, _OPTIONS)
 
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """Close the connection and end running calls."""
         await self._connection.close()
 
     async def have(self, digests: Sequence[str]) -> tuple[bytes, int]:
@@ -103,3 +115,33 @@ class WeightsClient:
             raise from_status(error, self.address) from error
         except DeadlineError as error:
             raise FlowEdgeError(f"{self.address}: {error}") from error
+
+
+async def fetch_document(
+    device: str,
+    digest: str,
+    parse: Callable[[bytes, str], T],
+    sources: Sequence[SourceAddress],
+    settings: WeightsSettings,
+) -> T:
+    """Fetch and parse the document of a digest.
+
+    parse: turns bytes and the expected digest into the document, or raises ProtocolError.
+
+    Raises:
+        DeviceLostError: when no source gives it within `settings.give_up_s`; it names `device`.
+    """
+    deadline = time.monotonic() + settings.give_up_s
+    while True:
+        problems = []
+        for source in sources:
+            try:
+                async with WeightsClient(source.address, settings) as client:
+                    return parse(await client.read_all(digest, MAX_DOCUMENT_BYTES), digest)
+            except FlowEdgeError as error:
+                _log.warning("%s did not give %s: %s", source.address, digest, error)
+                problems.append(f"{source.address}: {error}")
+        if not sources or time.monotonic() > deadline:
+            reasons = "; ".join(problems) or "no device is known that may have it"
+            raise DeviceLostError(device, f"no device gave the manifest of the model: {reasons}")
+        await asyncio.sleep(RETRY_S)

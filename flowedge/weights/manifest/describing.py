@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.weight_file import DTYPES, WeightFile, WeightSlice
 from flowedge.storage.digest import digest_of, hash_range, is_digest
-from flowedge.weights.manifest.file_range import FileRange, FileState
+from flowedge.storage.file_range import FileRange, FileState
+from flowedge.system import private_files
 from flowedge.weights.manifest.manifest import FILE_NAMES, FileEntry, Manifest, TensorEntry
 
 KNOWN = "known"  # below the cache's root: the hashes of files that were read before
@@ -163,11 +163,9 @@ class _FileHashes:
         """Write the hashes if there are new ones; a failure is only logged."""
         if len(self.hashes) == self.count:
             return
-        partial = self.path.with_suffix(f".{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            partial.write_text(json.dumps(self.hashes), encoding="utf-8")
-            partial.replace(self.path)
+            private_files.write(self.path, json.dumps(self.hashes).encode())
             by_age = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
             for old in by_age[:-MAX_KNOWN]:
                 old.unlink(missing_ok=True)

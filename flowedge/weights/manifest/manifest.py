@@ -1,13 +1,15 @@
-"""The manifest of a model: its files and tensors, each with its SHA-256."""
+"""The manifest of a model, its files and tensors each with its SHA-256, and the list of quantised weights."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 from flowedge.core.errors import ProtocolError
 from flowedge.storage.digest import digest_of
@@ -46,42 +48,45 @@ ITEM_BYTES = {
     "U8": 1,
     "BOOL": 1,
 }
-_FORMAT = 1
+_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME), document.PRINTABLE]
+_Size = Annotated[int, Field(ge=0, le=document.MAX_OBJECT_BYTES)]
 
 
 @dataclass(frozen=True)
 class FileEntry:
     """A small file of the model: its config, or a file of its tokenizer."""
 
-    name: str
-    bytes: int
-    sha256: str
+    name: Annotated[str, document.one_of(FILE_NAMES)]
+    bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
+    sha256: document.Digest
 
 
 @dataclass(frozen=True)
 class TensorEntry:
     """A stored tensor. `dtype` is a name of safetensors; `sha256` covers its bytes in row order."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    sha256: str
+    name: _Name
+    dtype: Annotated[str, document.one_of(ITEM_BYTES)]
+    shape: Annotated[tuple[_Size, ...], Field(max_length=MAX_DIMENSIONS)]
+    bytes: _Size
+    sha256: document.Digest
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The list of everything that a model consists of."""
 
-    fingerprint: str  # of the checkpoint that the manifest was made from
-    quant: str  # the quantisation that the linear layers are stored in, mostly "none"
-    files: tuple[FileEntry, ...]
-    tensors: tuple[TensorEntry, ...]
+    fingerprint: document.Digest  # of the checkpoint that the manifest was made from
+    # The quantisation that the linear layers are stored in, mostly "none".
+    quant: Annotated[str, Field(min_length=1, max_length=32), document.PRINTABLE]
+    files: Annotated[tuple[FileEntry, ...], Field(max_length=len(FILE_NAMES))]
+    tensors: Annotated[tuple[TensorEntry, ...], Field(max_length=document.MAX_ENTRIES)]
+    format: Literal[1] = 1
 
     @cached_property
     def content(self) -> bytes:
         """The JSON that is stored and sent. Equal models have equal bytes."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     @cached_property
     def id(self) -> str:
@@ -108,52 +113,58 @@ class Manifest:
         return {entry.sha256: entry.bytes for entry in entries}
 
 
+_MANIFEST = TypeAdapter(Manifest)
+
+
 def parse_manifest(data: bytes, expected_id: str) -> Manifest:
-    """The manifest in received bytes, checked by `document.parse`."""
-    return document.parse(data, expected_id, "manifest", _manifest)
+    manifest = document.parse(data, expected_id, "manifest", _MANIFEST)
+    for tensor in manifest.tensors:
+        if tensor.bytes != math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]:
+            raise ProtocolError(
+                f"tensor {tensor.name} of {tensor.dtype} {tensor.shape} cannot have {tensor.bytes} bytes"
+            )
+    _check_unique(manifest.files)
+    _check_unique(manifest.tensors)
+    return manifest
 
 
-def _manifest(raw: Mapping[str, Any]) -> Manifest:
-    if raw["format"] != _FORMAT:
-        raise ProtocolError(f"the manifest has format {raw['format']!r}, and this device reads {_FORMAT}")
-    return Manifest(
-        fingerprint=document.read_digest(raw["fingerprint"]),
-        quant=document.read_text(raw["quant"], 32),
-        files=_unique(tuple(_file(entry) for entry in document.read_list(raw["files"], len(FILE_NAMES)))),
-        tensors=_unique(
-            tuple(_tensor(entry) for entry in document.read_list(raw["tensors"], document.MAX_ENTRIES))
-        ),
-    )
-
-
-def _file(raw: Mapping[str, Any]) -> FileEntry:
-    name = document.read_text(raw["name"], MAX_NAME)
-    if name not in FILE_NAMES:
-        raise ProtocolError(f"a manifest may not name the file {name!r}")
-    return FileEntry(
-        name, document.read_count(raw["bytes"], MAX_FILE_BYTES), document.read_digest(raw["sha256"])
-    )
-
-
-def _tensor(raw: Mapping[str, Any]) -> TensorEntry:
-    name, dtype = document.read_text(raw["name"], MAX_NAME), raw["dtype"]
-    if dtype not in ITEM_BYTES:
-        raise ProtocolError(f"tensor {name} has the unknown dtype {dtype!r}")
-    shape = tuple(
-        document.read_count(size, document.MAX_OBJECT_BYTES)
-        for size in document.read_list(raw["shape"], MAX_DIMENSIONS)
-    )
-    size = document.read_count(raw["bytes"], document.MAX_OBJECT_BYTES)
-    if size != math.prod(shape) * ITEM_BYTES[dtype]:
-        raise ProtocolError(f"tensor {name} of {dtype} {list(shape)} cannot have {size} bytes")
-    return TensorEntry(name, dtype, shape, size, document.read_digest(raw["sha256"]))
-
-
-def _unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check_unique(entries: Sequence[FileEntry | TensorEntry]) -> None:
     if len({entry.name for entry in entries}) < len(entries):
         raise ProtocolError("the manifest has two entries of one name")
     sizes: dict[str, int] = {}
     for entry in entries:
         if sizes.setdefault(entry.sha256, entry.bytes) != entry.bytes:
             raise ProtocolError(f"the manifest gives two sizes for {entry.sha256}")
-    return entries
+
+
+@dataclass(frozen=True)
+class QuantisedEntry:
+    """A file of a QuantCache: the digest of its key, its bytes, and their SHA-256."""
+
+    key: document.Digest
+    bytes: Annotated[int, Field(ge=0, le=document.MAX_OBJECT_BYTES)]
+    sha256: document.Digest
+
+
+@dataclass(frozen=True)
+class QuantisedList:
+    """The quantised weights of one model, in one quantisation and dtype."""
+
+    entries: tuple[QuantisedEntry, ...]
+
+    @cached_property
+    def content(self) -> bytes:
+        """The JSON that is stored and sent."""
+        return json.dumps([asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
+
+    @cached_property
+    def id(self) -> str:
+        return digest_of(self.content)
+
+
+_ENTRIES = TypeAdapter(Annotated[tuple[QuantisedEntry, ...], Field(max_length=document.MAX_ENTRIES)])
+
+
+def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
+    """The list in received bytes, checked by `document.parse`."""
+    return QuantisedList(document.parse(data, expected_id, "list of quantised weights", _ENTRIES))

@@ -13,8 +13,7 @@ from flowedge.models.checkpoint.weight_file import DTYPES, WeightSlice, read_int
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import locate
-from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.manifest.quantised_list import QuantisedList
+from flowedge.weights.manifest.manifest import Manifest, QuantisedList
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 from flowedge.weights.open.quantised import quantised_keys, replace_tensors
 

@@ -14,13 +14,18 @@ from flowedge.core.errors import CheckpointError, DeviceLostError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.models.libraries import import_libraries
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.fetch.documents import fetch_document
 from flowedge.weights.fetch.fetcher import Fetched, Fetcher
 from flowedge.weights.fetch.progress import FetchProgress, mib
 from flowedge.weights.fetch.source import SourceAddress
+from flowedge.weights.fetch.weights_client import fetch_document
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.manifest import CONFIG, Manifest, parse_manifest
-from flowedge.weights.manifest.quantised_list import QuantisedList, parse_quantised
+from flowedge.weights.manifest.manifest import (
+    CONFIG,
+    Manifest,
+    QuantisedList,
+    parse_manifest,
+    parse_quantised,
+)
 from flowedge.weights.model_directory import is_on_disk
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 from flowedge.weights.settings import WeightsSettings

@@ -11,10 +11,9 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.loading import encoding_key, linear_weights
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.storage.digest import hash_range
+from flowedge.storage.file_range import FileRange, FileState
 from flowedge.storage.objects import ObjectStore
-from flowedge.weights.manifest.file_range import FileRange, FileState
-from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.manifest.quantised_list import QuantisedEntry, QuantisedList
+from flowedge.weights.manifest.manifest import Manifest, QuantisedEntry, QuantisedList
 
 
 @dataclass(frozen=True)

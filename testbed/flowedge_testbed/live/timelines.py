@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from flowedge.client.channel import open_stub
 from flowedge.client.clock_offset import ClockOffset, exchange_clocks
-from flowedge.live.timeline import TimelineEvent
-from flowedge.live.timeline_wire import decode
+from flowedge.live.timeline import TimelineEvent, decode
 from flowedge.v1 import agent_pb2 as pb
 
 EXCHANGES = 12  # the shortest of a few round trips is close to the shortest there is

@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
-from flowedge.agent.instruments import Instruments
 from flowedge.agent.main import serve
+from flowedge.agent.roles.agent import Instruments
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.net.address import is_loopback, join_address

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge import Client
-from flowedge.agent.operations.health import AGENT, GENERATION, MEASURE, PIPELINE
+from flowedge.agent.operations.operations import AGENT, GENERATION, MEASURE, PIPELINE
 from flowedge.client.sync import Generation
 from flowedge.core.errors import DrainingError
 from flowedge.net.grpc_status import from_status

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from flowedge import Client
-from flowedge.agent.operations.log_format import JsonFormatter, TextFormatter
-from flowedge.agent.operations.logs import goes_to_journal
+from flowedge.agent.operations.logs import JsonFormatter, TextFormatter, goes_to_journal
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.log_fields import about

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.metrics_readings import MetricsReadings
+from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError

@@ -17,7 +17,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, SourceTensor
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from tests.models.conftest import Make
 from tests.support.processes import fork_server
 
@@ -267,6 +267,6 @@ def test_the_content_is_remembered_until_the_file_changes(cache: QuantCache, tmp
     path.write_text("one")
     answers = iter(("a" * 64, "b" * 64))
     for expected in ("a" * 64, "a" * 64):
-        assert cache.content(SourceTensor.of(path, "tensor"), lambda: next(answers)) == expected
+        assert cache.content(path, "tensor", lambda: next(answers)) == expected
     path.write_text("another")
-    assert cache.content(SourceTensor.of(path, "tensor"), lambda: next(answers)) == "b" * 64
+    assert cache.content(path, "tensor", lambda: next(answers)) == "b" * 64

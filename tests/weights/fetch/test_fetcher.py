@@ -16,6 +16,7 @@ import pytest
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
+from flowedge.storage.file_range import FileRange, FileState
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.fetcher import Fetched, Fetcher
@@ -23,7 +24,6 @@ from flowedge.weights.fetch.progress import FetchProgress
 from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.fetch.weights_client import WeightsClient
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.file_range import FileRange, FileState
 from tests.weights.servers import QUICK, local_weights_at, serving
 
 OBJECTS = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowedge.weights.fetch.next_fetch import Fetch, choose_fetch, fetch_order
-from flowedge.weights.fetch.source import Source
+from flowedge.weights.fetch.source import Fetch, Source, choose_fetch, fetch_order
 
 
 def source(

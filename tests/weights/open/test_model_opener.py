@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from flowedge.agent.roles.stage_content import block_tensors
 from flowedge.core.errors import CapacityError, DeviceLostError, FlowEdgeError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
@@ -24,7 +25,6 @@ from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
 from flowedge.weights.open.model_opener import ModelOpener
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
-from flowedge.weights.open.needed_tensors import block_tensors
 from flowedge.weights.open.quantised import QuantisedRequest, list_quantised, quantised_keys
 from tests.weights.big_checkpoint import write_checkpoint
 from tests.weights.servers import QUICK, local_weights_at, serving

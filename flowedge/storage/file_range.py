@@ -22,6 +22,14 @@ class FileState:
         found = os.stat(file)  # noqa: PTH116 (it takes descriptors too)
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
 
+    @classmethod
+    def found(cls, path: Path) -> FileState | None:
+        """The state of a file, None if it is absent."""
+        try:
+            return cls.of(path)
+        except FileNotFoundError:
+            return None
+
 
 @dataclass(frozen=True)
 class FileRange:
