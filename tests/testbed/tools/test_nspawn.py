@@ -55,7 +55,9 @@ def read(path: Path) -> bytes:
 @pytest.fixture
 def idle_host(bootable: None) -> Iterator[subprocess.Popen[str]]:
     """A process that has booted a host."""
-    process = subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True)
+    # A shell that runs the tests in the background has them ignore Ctrl-C.
+    command = ["env", "--default-signal=INT", sys.executable, "-c", START]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
