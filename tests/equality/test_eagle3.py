@@ -27,6 +27,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
@@ -120,7 +121,7 @@ class TappingDrafter(LMDrafter):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         block, head = LayerBlock.load(checkpoint, 0, LAYERS), LMHead.load(checkpoint)
-        super().__init__(block, head, VOCAB, "")
+        super().__init__(LanguageModel(block, head, VOCAB, ""))
         self.given = Given()
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
