@@ -1,4 +1,4 @@
-"""The sequence of a session's rows, which the draft node alone changes (rule R2)."""
+"""The sequence of a session's rows, which the draft node alone changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Conversion of messages to protobuf frames and back, with all checks that need no session.
 
-A frame from a link is untrusted data (rule R7): nothing of an invalid frame is used. Hidden states in
+A frame from a link is untrusted data: nothing of an invalid frame is used. Hidden states in
 bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
 """
 

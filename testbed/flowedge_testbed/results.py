@@ -53,7 +53,7 @@ def _ratio(speed: float | None, other: float | None) -> float | None:
 def differing_outputs(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[str]:
     """Return the methods whose tokens differ from the first method's on the same prompts.
 
-    By rule R1 there are none.
+    There are none, since every method is lossless.
     """
     first: dict[tuple[Any, ...], list[str]] = {}
     differing: set[str] = set()

@@ -1,4 +1,4 @@
-"""PipeSpec's output is the plain model's (rule R1) for all kinds of middle models."""
+"""PipeSpec's output is the plain model's for all kinds of middle models."""
 
 from __future__ import annotations
 

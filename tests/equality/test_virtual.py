@@ -1,4 +1,4 @@
-"""Token-for-token equality with the plain model (rule R1), on the virtual driver and the bundled pair."""
+"""Token-for-token equality with the plain model, on the virtual driver and the bundled pair."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The true path of a request: the tokens that the target draws, and the hidden states they are drawn from.
 
-By rule R1 the prompt, the sampling and the seed alone determine it. So one computation serves every strategy
+The prompt, the sampling and the seed alone determine it. So one computation serves every strategy
 and every emulated model.
 """
 

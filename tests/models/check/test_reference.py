@@ -35,7 +35,7 @@ def reference(directory: Path) -> ReferenceModel:
 
 
 def draw(logits: np.ndarray, position: int, sampling: SamplingParams) -> int:
-    """The rule of R1, written out anew."""
+    """The rule of the draw, written out anew."""
     logits = logits.astype(np.float64)
     if sampling.temperature == 0:
         return int(logits.argmax())
