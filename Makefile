@@ -28,8 +28,9 @@ demo: setup
 	@$(BIN)/flowedge demo $${PROMPT:+--prompt "$$PROMPT"}
 
 # One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
+# Three processes on two cores: agents, discovery and the doctor wait for much of their time.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not proof' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
 
 proof: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof

@@ -83,14 +83,19 @@ def test_four_bit(pair: Pair, strategy: str, quant: str, sampling: SamplingParam
     assert token_ids(outputs) == expected(prompt, sampling, 20, quant)
 
 
+@pytest.fixture(scope="module")
+def int8_tolerance(pair: Pair) -> Tolerance:
+    return reference("int8").measure_tolerance(pair.prompt(256))
+
+
 @pytest.mark.parametrize("strategy", OWN)
 @pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
-def test_eight_bit_up_to_measured_ties(pair: Pair, strategy: str, sampling: SamplingParams) -> None:
+def test_eight_bit_up_to_measured_ties(
+    pair: Pair, int8_tolerance: Tolerance, strategy: str, sampling: SamplingParams
+) -> None:
     prompt = pair.prompt(40)
     outputs = pair.pipeline([3, 5], "int8").generate(request(prompt, sampling, 20, strategy))
-    model = reference("int8")
-    tolerance: Tolerance = model.measure_tolerance(pair.prompt(256))
-    judgement = model.judge(prompt, token_ids(outputs), sampling, tolerance.value)
+    judgement = reference("int8").judge(prompt, token_ids(outputs), sampling, int8_tolerance.value)
     assert judgement.passed, judgement
     assert judgement.checked == 20
 
