@@ -14,7 +14,7 @@ from flowedge.agent.device_info import DeviceId, device_name
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.operations import Operations, Signals
-from flowedge.agent.operations.pipeline_keeper import kept_pipeline
+from flowedge.agent.operations.pipeline_keeper import keep_pipeline
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent, Instruments
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
@@ -76,7 +76,7 @@ async def run_agent(
         async with (
             renewing_credentials(security, guard, config.security.refresh_s),
             operations,
-            kept_pipeline(agent, service.lead),
+            keep_pipeline(agent, service.lead),
         ):
             await _serve_until(signals, agent, operations, file)
     finally:

@@ -7,9 +7,9 @@ from flowedge.engine.work_counts import WorkCounts
 
 
 class LiveObserver:
-    """Is told of a live device's work, on the event loop, and changes nothing. This one ignores it.
+    """An observer of a live device's work, called on the event loop; this class ignores all calls.
 
-    Times are in seconds. `lane` is "in_band" or "express".
+    Times are in seconds. A `link` is "in_band" or "express".
     """
 
     def counted(self, counts: WorkCounts) -> None:
@@ -19,12 +19,12 @@ class LiveObserver:
         """A job has ended; `activity` is a word of engine/activity.py."""
 
     def transferred(self, seconds: float) -> None:
-        """The transport has taken an in-band message, so long after it was handed over."""
+        """The transport took an in-band message `seconds` after it was handed over."""
 
-    def sent(self, lane: str, num_bytes: int) -> None:
+    def sent(self, link: str, num_bytes: int) -> None:
         """A frame was sent on a link."""
 
-    def received(self, lane: str, num_bytes: int) -> None:
+    def received(self, link: str, num_bytes: int) -> None:
         """A frame has come on a link."""
 
     def decoded(self, counters: DecodeCounters) -> None:

@@ -47,7 +47,7 @@ class AgentMetrics(LiveObserver):
         self._segments = counter("flowedge_segments", "Segments seen to by a stage.", ["outcome"])
         self._rows = counter("flowedge_rows", "Rows seen to by a stage.", ["outcome"])
         self._compute = histogram(
-            "flowedge_compute_seconds", "Jobs of the compute lane.", ["activity"], buckets=SECONDS
+            "flowedge_compute_seconds", "Jobs of the compute thread.", ["activity"], buckets=SECONDS
         )
         self._transfer = histogram(
             "flowedge_transfer_seconds", "Handing an in-band message to the transport.", buckets=SECONDS
@@ -86,11 +86,11 @@ class AgentMetrics(LiveObserver):
     def transferred(self, seconds: float) -> None:
         self._transfer.observe(seconds)
 
-    def sent(self, lane: str, num_bytes: int) -> None:
-        self._link.labels(lane, "sent").inc(num_bytes)
+    def sent(self, link: str, num_bytes: int) -> None:
+        self._link.labels(link, "sent").inc(num_bytes)
 
-    def received(self, lane: str, num_bytes: int) -> None:
-        self._link.labels(lane, "received").inc(num_bytes)
+    def received(self, link: str, num_bytes: int) -> None:
+        self._link.labels(link, "received").inc(num_bytes)
 
     def decoded(self, counters: DecodeCounters) -> None:
         for length in counters.accepted_per_segment:
@@ -115,7 +115,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_lane_overdue_seconds": ("By how much a computation is beyond its limit.", ()),
     "flowedge_role_ready": ("1 when the role is loaded and its pipeline whole.", ()),
     "flowedge_sessions": ("Sessions that are open.", ()),
-    "flowedge_queue_segments": ("Segments that wait for the compute lane of a stage.", ()),
+    "flowedge_queue_segments": ("Segments that wait for the compute thread of a stage.", ()),
     "flowedge_weight_bytes": ("Weights in memory.", ()),
     "flowedge_kv_cache_bytes": ("KV caches allocated on a stage.", ()),
     "flowedge_kv_cache_budget_bytes": ("What KV caches may take on a stage.", ()),

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def kept_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
+async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
     """Keep the pipeline of the settings up as long as the context is open; do nothing if there is none."""
     if not agent.config.pipeline.model:
         yield
