@@ -118,7 +118,8 @@ def drafter_directory(source: str, *, hub: bool = True) -> Path:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
     if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise BadRequestError(
-            f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}"
+            f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}; "
+            "to join drafters, name each by an option of its own"
         )
     return model_directory(source, hub=hub)
 
