@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import TracebackType
@@ -62,6 +63,7 @@ COMMANDS = {
 }
 
 
+@cache
 def all_commands() -> dict[str, CommandEntry]:
     """Return the commands of this distribution, then the commands that installed plugins add."""
     plugins = {

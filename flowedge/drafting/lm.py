@@ -12,7 +12,7 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
-from flowedge.drafting.model_drafter import DraftNode, ModelDrafter, ModelSession
+from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
@@ -58,11 +58,11 @@ class _LMSession(ModelSession):
         """Note the final hidden states [n, hidden] of tokens whose rows follow those that are cached."""
         self.final_states[self.cached : self.cached + len(hidden)] = hidden
         self.cached += len(hidden)
-        self.root = DraftNode(hidden[-1].clone(), self.cached, ())
+        self.root = GrownNode(hidden[-1].clone(), self.cached, ())
 
-    def computed_path(self, tokens: Sequence[int]) -> list[DraftNode]:
+    def computed_path(self, tokens: Sequence[int]) -> list[GrownNode]:
         """The nodes of the growth along these tokens from the root, up to the first that is not computed."""
-        path: list[DraftNode] = []
+        path: list[GrownNode] = []
         name = ROOT
         for token in tokens:
             below = self.names.get((name, token))
@@ -138,7 +138,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
         hidden = self._forward(state, [token for _, _, token in fresh], positions, np.array(tail))
         state.tail_parents = tail
         for i, (name, parent, token) in enumerate(fresh):
-            state.nodes[name] = DraftNode(hidden[i], parents[i].position + 1, (*parents[i].rows, first + i))
+            state.nodes[name] = GrownNode(hidden[i], parents[i].position + 1, (*parents[i].rows, first + i))
             state.names[parent, token] = name
 
     def _forward(

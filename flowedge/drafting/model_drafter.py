@@ -38,7 +38,7 @@ class Predictor(Drafter, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class DraftNode:
+class GrownNode:
     """A computed node of a growth.
 
     Attributes:
@@ -61,8 +61,8 @@ class ModelSession(DrafterSession):
         nodes: the computed nodes of the growth, by name.
     """
 
-    root: DraftNode | None = None
-    nodes: dict[int, DraftNode] = field(default_factory=dict)
+    root: GrownNode | None = None
+    nodes: dict[int, GrownNode] = field(default_factory=dict)
 
     @abstractmethod
     def predictors(self, start: int, stop: int) -> torch.Tensor:
@@ -72,7 +72,7 @@ class ModelSession(DrafterSession):
         super().discard_growth()
         self.nodes = {}
 
-    def parents(self, names: Sequence[int]) -> list[DraftNode]:
+    def parents(self, names: Sequence[int]) -> list[GrownNode]:
         missing = set(names) - self.nodes.keys()
         if missing:
             raise ValueError(f"nodes {sorted(missing)} are not of growth {self.growth}")

@@ -12,7 +12,8 @@ from flowedge.core.errors import ProtocolError
 DIGEST_BYTES = 32
 READ_BYTES = 4 << 20  # per read while hashing
 
-_HEX = re.compile(r"[0-9a-f]{64}")
+HEX_PATTERN = "[0-9a-f]{64}"
+_HEX = re.compile(HEX_PATTERN)
 
 
 def is_digest(text: str) -> bool:

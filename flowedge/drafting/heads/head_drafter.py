@@ -16,7 +16,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
 from flowedge.drafting.heads.recall import Recall
-from flowedge.drafting.model_drafter import DraftNode, ModelDrafter, ModelSession
+from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
 from flowedge.models.layers.cache import head_size
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
@@ -145,7 +145,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             predicted = state.recall.extend(start, given, predicted)
         state.predicted[start:stop] = predicted
         state.true_rows = stop
-        state.root = DraftNode(predicted[-1].clone(), stop + 1, ())
+        state.root = GrownNode(predicted[-1].clone(), stop + 1, ())
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head.draft_logits(hidden, self._lm_head)
@@ -174,7 +174,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             predicted = state.recall.corrected(predicted, state.true_rows - 1)
         state.scratch_rows += len(parents)
         for i, node in enumerate(frontier.nodes):
-            state.nodes[node] = DraftNode(predicted[i], parents[i].position + 1, paths[i])
+            state.nodes[node] = GrownNode(predicted[i], parents[i].position + 1, paths[i])
 
     def _forward(
         self,

@@ -8,14 +8,14 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
 
 from flowedge.core.errors import ProtocolError
-from flowedge.storage.digest import digest_of
+from flowedge.storage.digest import HEX_PATTERN, digest_of
 
 T = TypeVar("T")
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_OBJECT_BYTES = 1 << 40
 MAX_ENTRIES = 200_000
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, StringConstraints(pattern=f"^{HEX_PATTERN}$")]
 
 
 def one_of(values: Container[str]) -> AfterValidator:
