@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +16,7 @@ from flowedge.core.request import DecodeCounters, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.simulate.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
-from flowedge_testbed import workers
 from flowedge_testbed.bench import BenchOptions, BenchProgress
-from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.results import quantile, rounded
@@ -330,37 +323,6 @@ def test_missing_datasets_are_said(scenario_file: ScenarioFile, bench: Bench, tm
     assert "the project's own prompts" in (tmp_path / "none" / "report.md").read_text()
 
 
-def test_tasks_are_spread_over_processes(
-    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: ModelSet
-) -> None:
-    """Without starting processes: the pool is given every task, the longest first."""
-    given: list[Task] = []
-
-    class Pool:
-        def __init__(self, count: int, begin: Any, arguments: Any) -> None:
-            assert count == 2
-            self.worker = workers.Worker(*arguments, pair)
-
-        def __enter__(self) -> Pool:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return None
-
-        def imap_unordered(self, _function: Any, tasks: list[Task]) -> Any:
-            given.extend(tasks)
-            return map(self.worker.carry_out, tasks)
-
-    monkeypatch.setattr(
-        workers.multiprocessing.get_context("spawn").__class__, "Pool", lambda _, *a: Pool(*a)
-    )
-    from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-
-    scenario = scenario_file(samples=2, strategies=["autoregressive"])
-    run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), BenchProgress(), pair)
-    assert len(given) == 2
-
-
 def test_clocks_that_are_not_there_are_refused(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
@@ -402,49 +364,3 @@ def test_quantiles_and_rounding() -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.99) == 4
     assert rounded({"a": [0.12345678901234]}) == {"a": [0.123456789]}
-
-
-def gone(group: int, timeout_s: float) -> bool:
-    """Whether no process of the group is left, within the time."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
-    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
-) -> None:
-    # Many runs are left when the first have ended.
-    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=48, repeats=4)
-    out = tmp_path / "out"
-    # A shell that runs the tests in the background has them ignore Ctrl-C.
-    python = ["env", "--default-signal=INT", sys.executable]
-    command = [*python, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not any((out / "runs").glob("*.json")):
-            assert process.poll() is None and time.monotonic() < deadline, "no run has ended"
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        said, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130, said
-    assert b"Traceback" not in said
-    assert gone(process.pid, timeout_s=60), "a process is left behind"
-    kept = len(list((out / "runs").glob("*.json")))
-    assert not (out / "results.json").exists()
-    assert bench(scenario, out).begun == [(48, kept)]
-    bench(scenario, tmp_path / "whole")
-    whole, resumed = [(tmp_path / name / "results.json").read_bytes() for name in ("whole", "out")]
-    assert whole == resumed
