@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
@@ -41,7 +43,13 @@ class DraftModels:
     weight_bytes: int
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> DraftModels:
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        drafters: Sequence[str],
+        dtype_name: str,
+        device: torch.device | str = "cpu",
+    ) -> DraftModels:
         """Load all of it. `drafters` are names as `drafter_names` checks them.
 
         Raises:
@@ -49,7 +57,7 @@ class DraftModels:
             CheckpointError: when files cannot be read.
         """
         dtype = torch_dtype(dtype_name)
-        head = LMHead.load(checkpoint, dtype=dtype)
+        head = LMHead.load(checkpoint, dtype=dtype, device=device)
         tokenizer = load_tokenizer(checkpoint)
         loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
         return cls(

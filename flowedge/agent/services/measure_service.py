@@ -124,7 +124,7 @@ class MeasureService(rpc.MeasureServicer):
             "repeats": request.repeats,
             "stack_mib": request.stack_mib,
         }
-        options = MeasureOptions(**asked, threads=self._agent.config.agent.threads)
+        options = MeasureOptions(**asked, threads=self._agent.config.agent.torch_threads)
         info, load_s = self._agent.info, self._agent.config.deadlines.load_s
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(

@@ -27,10 +27,17 @@ class LanguageModel:
     fingerprint: str
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> LanguageModel:
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> LanguageModel:
         """Read all weights of a model. Raises CheckpointError when they cannot be read."""
-        block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype)
-        head = LMHead.load(checkpoint, dtype=dtype)
+        layers = checkpoint.config.num_hidden_layers
+        block = LayerBlock.load(checkpoint, 0, layers, dtype=dtype, device=device)
+        head = LMHead.load(checkpoint, dtype=dtype, device=device)
         if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
             head.weight = block.embedding_weight  # the copy is freed
         return cls(block, head, vocab_size, checkpoint.fingerprint)
