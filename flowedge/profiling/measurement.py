@@ -36,7 +36,7 @@ class MeasureOptions(SettingsGroup):
 
     Attributes:
         drafters: names of the drafters to join (see drafter_names); empty for no drafter.
-        dtype: of weights and hidden states; agents compute in float32.
+        dtype: of weights and hidden states.
         repeats: number of timings, of which the median counts.
         stack_mib: MiB of weights of the generic layers (see device/generic_layers.py).
         compute: torch device.
@@ -49,7 +49,7 @@ class MeasureOptions(SettingsGroup):
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
     stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
     threads: Annotated[int, Field(ge=1, le=256)] = 1
-    compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
+    compute: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
 
 
 class LayerTime(StrictModel):

@@ -5,9 +5,7 @@ Everything is computed as agents compute it, by the same executors and with as m
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -30,7 +28,8 @@ from flowedge.profiling.measurement import (
     ModelTimes,
     milliseconds,
 )
-from flowedge.system.memory import read_available_cuda_memory, read_available_memory
+from flowedge.system.compute import processor_name
+from flowedge.system.memory import read_memory_of
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -38,7 +37,6 @@ CACHED_ROWS = 256
 TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
 FOUR_BIT_ROWS = (2, 16, 64)  # a single row is multiplied without unpacking the weights
 FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
-PROCESSOR_NAMES = Path("/proc/cpuinfo")
 
 OnStep = Callable[[str], None]
 
@@ -60,11 +58,10 @@ def profile_device(
         CapacityError: when not even one layer of the model fits.
     """
     torch.set_num_threads(options.threads)
-    if options.compute == "cuda" and not torch.cuda.is_available():
-        raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
     device = torch.device(options.compute)
-    memory = read_available_cuda_memory() if options.compute == "cuda" else read_available_memory()
-    available = memory.available
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
+    available = read_memory_of(options.compute).available
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
     model = _model_times(options, checkpoint, device, available, tell)
@@ -103,7 +100,7 @@ def _model_times(
     )
     del block
     tell("the LM head")
-    executor = DraftModels.load(checkpoint, options.drafters, options.dtype).executor
+    executor = DraftModels.load(checkpoint, options.drafters, options.dtype, device).executor
     verify = verify_times(executor, options.repeats)
     draft = None
     if executor.drafter is not None:
@@ -206,9 +203,4 @@ def _timed(
 def _processor(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:255]
-    try:
-        lines = PROCESSOR_NAMES.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (names[0] if names else platform.processor() or platform.machine())[:255]
+    return processor_name()[:255]
