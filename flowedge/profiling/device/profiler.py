@@ -16,11 +16,12 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import head_size
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.quant.quantize import check_available
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.profiling.device.layer_timing import layer_times
 from flowedge.profiling.documents.device import MeasuredTimes
-from flowedge.profiling.documents.model import LayerSizes
+from flowedge.profiling.documents.model import LayerSizes, Quantisation
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
     LayerTime,
@@ -35,8 +36,9 @@ from flowedge.version import VERSION
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 CACHED_ROWS = 256
 TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
-FOUR_BIT_ROWS = (2, 16, 64)  # a single row is multiplied without unpacking the weights
-FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
+COMPARED: tuple[Quantisation, ...] = ("none", "int8", "nf4", "int4")
+COMPARED_HIDDEN = {"cpu": 1024, "cuda": 4096}  # nf4 takes a second a layer of 4096 on a CPU
+COMPARED_LAYERS = 2
 
 OnStep = Callable[[str], None]
 
@@ -65,7 +67,7 @@ def profile_device(
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
     model = _model_times(options, checkpoint, device, available, tell)
-    four_bit, problem = _four_bit_times(options, device, tell)
+    quantised, problems = _quantised_times(options, device, tell)
     return DeviceMeasurement(
         name=name,
         kind=kind,
@@ -78,8 +80,8 @@ def profile_device(
         memory_available=available,
         model=model,
         layers=_generic_times(options, device, available, tell),
-        four_bit=four_bit,
-        four_bit_problem=problem,
+        quantised=quantised,
+        quant_problems=problems,
     )
 
 
@@ -171,17 +173,23 @@ def _generic_times(
     return tuple(found)
 
 
-def _four_bit_times(
+def _quantised_times(
     options: MeasureOptions, device: torch.device, tell: OnStep
-) -> tuple[tuple[LayerTime, ...], str]:
-    """Time layers in nf4; a device that cannot run them gets no times and the reason."""
-    sizes = llama_like(FOUR_BIT_HIDDEN)
-    tell("layers in 4 bits")
-    try:
-        block = generic_block(sizes, FOUR_BIT_LAYERS, torch_dtype(options.dtype), device, "nf4")
-        return tuple(_timed(block, sizes, FOUR_BIT_ROWS, min(options.repeats, 5), tell)), ""
-    except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        return (), f"{type(error).__name__}: {error}"[:500]
+) -> tuple[dict[Quantisation, tuple[LayerTime, ...]], dict[Quantisation, str]]:
+    """Time layers of one size in each of COMPARED; return also why a quantisation cannot be measured."""
+    sizes = llama_like(COMPARED_HIDDEN[device.type])
+    repeats = min(options.repeats, 5)
+    times: dict[Quantisation, tuple[LayerTime, ...]] = {}
+    problems: dict[Quantisation, str] = {}
+    for quant in COMPARED:
+        tell(f"layers in {quant}")
+        try:
+            check_available(quant, device)
+            block = generic_block(sizes, COMPARED_LAYERS, torch_dtype(options.dtype), device, quant)
+            times[quant] = tuple(_timed(block, sizes, ROWS, repeats, tell))
+        except (ImportError, RuntimeError, AttributeError, OSError, BadRequestError) as error:
+            problems[quant] = f"{type(error).__name__}: {error}"[:255]
+    return times, problems
 
 
 def _timed(
