@@ -1,9 +1,9 @@
 """The few tokens of each row that can be drawn, found on the device of the logits.
 
 A token's score is l + T g, from its logit l, the temperature T and its noise g. The device scores all tokens
-in float32 and selects the best of them. On the host, the exact score in float64 decides among the selected, so
-that draws are equal bit for bit wherever the logits are. A row is marked where the selection, or the border of
-top-p, might be another in exact arithmetic.
+in float32 and selects the best of them. On the host, the exact score in float64 decides among the selected,
+so that draws are equal bit for bit wherever the logits are. A row is marked where the selection, or the border
+of top-p, might be another in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _best_scored(logits: torch.Tensor, streams: torch.Tensor, params: SamplingPa
 def _filter_bounds(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
     """Bounds [n, 1] of the filters: every logit above the first is kept, every one below the second removed.
 
-    They differ where rounding decides whether top-p keeps a token, and where tokens of equal logits are at its
-    border. The reference keeps some of these tokens, by a sort that is not stable.
+    They differ where rounding decides whether top-p keeps a token, and where tokens of equal logits are at
+    its border. The reference keeps some of these tokens, by a sort that is not stable.
     """
     least = torch.full_like(logits[:, :1], -torch.inf)
     if params.top_k:
