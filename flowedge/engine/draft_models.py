@@ -50,7 +50,9 @@ class DraftModels:
         dtype_name: str,
         device: torch.device | str = "cpu",
     ) -> DraftModels:
-        """Load all of it. `drafters` are names as `drafter_names` checks them.
+        """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
+
+        `drafters` are names as `drafter_names` checks them.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.

@@ -16,6 +16,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.copies import moved, to_device
 from flowedge.models.layers.head import load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
@@ -163,7 +164,8 @@ class LayerBlock:
         """Compute n rows, store their keys and values in slots [cached, cached + n), and return the rows.
 
         Args:
-            inputs: int64 token ids [n] in the first block; hidden rows [n, hidden] of `dtype` in others.
+            inputs: int64 token ids [n] on the CPU in the first block; hidden rows [n, hidden] of `dtype` in
+                others.
             positions: int64 [n], absolute: the context plus the row's depth, so at most the row's slot.
             context: slots below it are committed and visible to every row.
             tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last
@@ -185,8 +187,8 @@ class LayerBlock:
         _check_indices(positions, tail_parents, cached, context, rows)
         cache.begin(cached, rows)
         masks = cache.write_masks(context, tail_parents, positions)
-        hidden = self._embed(inputs.to(self.device))[None]
-        position_ids = torch.from_numpy(positions).to(self.device)[None]
+        hidden = self._embed(moved(inputs, self.device))[None]
+        position_ids = to_device(self.device, positions)[0][None]
         rotations = self.rotary(hidden, position_ids)
         tapped: list[torch.Tensor] = []
         for index, layer, mask, rotation in zip(
@@ -224,8 +226,16 @@ class LayerBlock:
             raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
         if not len(inputs):
             raise ProtocolError("a segment without rows cannot be computed")
-        if self.embedding is not None and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
+        if self.embedding is not None and not _all_within(inputs, self.vocab_size):
             raise ProtocolError(f"a token id is not within [0, {self.vocab_size})")
+
+
+def _all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
+    """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
+    if tokens.device.type != "cpu":
+        return True
+    ids = tokens.numpy()
+    return bool(ids.min() >= 0 and ids.max() < vocab_size)
 
 
 def _check_indices(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.layers.copies import to_device
 
 _ALIGNED_COLUMNS = 16  # views of a mask begin at a multiple of this many columns
 
@@ -127,7 +128,7 @@ class SessionCache:
         first = int(moved.argmax()) if moved.any() else wanted.size
         if first == wanted.size:
             return
-        index = torch.from_numpy(wanted[first:]).to(self.kv.device)
+        (index,) = to_device(self.kv.device, wanted[first:])
         # index_select copies the rows that move, so that overlapping moves are right.
         self.kv[:, :, :, base + first : base + wanted.size] = self.kv.index_select(3, index)
 
@@ -170,7 +171,7 @@ class AttentionMask:
         self._clean = context
         self._buffer[:, self._edge] = 0
         low = 0 if first_seen is None else self._write_edge(first_seen.clip(0, context))
-        hidden = torch.from_numpy(~tail_rows).to(self._buffer.device)
+        (hidden,) = to_device(self._buffer.device, ~tail_rows)
         block = self._buffer[:rows, context : context + tail]
         block.zero_().masked_fill_(hidden, self.fill)
         return self._buffer[None, None, :rows, low : context + tail]
@@ -179,7 +180,7 @@ class AttentionMask:
         # Kernels want views of keys and mask to begin at a multiple of 16 bytes.
         low = int(first_seen.min()) // _ALIGNED_COLUMNS * _ALIGNED_COLUMNS
         high = int(first_seen.max())
-        hidden = torch.from_numpy(np.arange(low, high) < first_seen[:, None]).to(self._buffer.device)
+        (hidden,) = to_device(self._buffer.device, np.arange(low, high) < first_seen[:, None])
         self._edge = slice(low, high)
         self._buffer[: first_seen.size, self._edge].masked_fill_(hidden, self.fill)
         return low

@@ -25,9 +25,16 @@ class LMHead:
 
     @classmethod
     def load(
-        cls, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        cls,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        weight: nn.Parameter | None = None,
     ) -> LMHead:
-        """Read the head's tensor, which is the embedding's when the two are tied."""
+        """Read the head's tensor, which is the embedding's when the two are tied.
+
+        With `weight`, the tensor is in memory already and is not read again.
+        """
         config, name = checkpoint.config, checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(
@@ -35,8 +42,10 @@ class LMHead:
                 f"transformers' {checkpoint.family.prefix} models do not have"
             )
         shape = (config.vocab_size, config.hidden_size)
+        if weight is None:
+            weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
         return cls(
-            load_parameter(checkpoint, name, shape, dtype, torch.device(device)),
+            weight,
             name,
             divisor=checkpoint.family.logits_divisor(config),
             softcap=checkpoint.family.logits_softcap(config),
@@ -63,6 +72,10 @@ class LMHead:
     @property
     def hidden_size(self) -> int:
         return int(self.weight.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
 
     @property
     def weight_bytes(self) -> int:
