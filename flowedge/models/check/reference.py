@@ -23,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
+from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import LM_HEAD, layer_prefix
 from flowedge.models.layers.block import LayerBlock
@@ -72,19 +73,11 @@ class ReferenceModel:
         device = torch.device(device)
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        causal_lm = checkpoint.family.causal_lm
-        model = causal_lm.from_pretrained(
-            checkpoint.directory,
-            config=checkpoint.config,
-            key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
-            dtype=dtype,
-            # transformers' sdpa does not apply soft-capping.
-            attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
-            local_files_only=True,
-            # transformers moves a quantised checkpoint to its device while reading.
-            device_map=None if checkpoint.quant == "none" else {"": device},
-        ).eval()
-        if checkpoint.quant != "none":
+        model = _load_model(checkpoint, dtype, device)
+        if checkpoint.integer_format is not None:
+            model.to(device)
+            quantise_as_stored(checkpoint, model)
+        elif checkpoint.quant != "none":
             match_built_layers(model.model.layers, dtype)
         else:
             model.to(device)
@@ -196,6 +189,25 @@ class ReferenceModel:
             stopping_criteria=StoppingCriteriaList([stop.stop] if stop else []),
         )
         return [int(token) for token in output[0, len(prompt_ids) :]]
+
+
+def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+    """The whole model; a checkpoint that is stored quantised is on `device`, others are on the CPU."""
+    causal_lm = checkpoint.family.causal_lm
+    # transformers' sdpa does not apply soft-capping.
+    attention = "sdpa" if causal_lm._supports_sdpa else "eager"
+    if checkpoint.integer_format is not None:
+        return load_plain_model(checkpoint, dtype, attention).eval()
+    return causal_lm.from_pretrained(
+        checkpoint.directory,
+        config=checkpoint.config,
+        key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        # transformers moves a quantised checkpoint to its device while reading.
+        device_map=None if checkpoint.quant == "none" else {"": device},
+    ).eval()
 
 
 def _cached_encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache) -> Encode:

@@ -19,6 +19,7 @@ from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
+from flowedge.models.quant.repacking import build_repacked, repacked_bytes
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -70,6 +71,9 @@ class LayerLoader:
             like.weight = self._parameter(weight, shape)
             return like
         try:
+            if checkpoint.integer_format is not None:
+                stored = checkpoint.integer_format.read(weight.removesuffix("weight"), checkpoint)
+                return build_repacked(stored, like, self.dtype, self.device)
             return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
@@ -129,11 +133,21 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
             if not isinstance(child, nn.Linear) or name != "weight":
                 total += math.prod(parameter.shape) * dtype.itemsize
             elif checkpoint.is_quantised(weight):
-                total += checkpoint.quantised_bytes(weight)
+                total += _stored_bytes(checkpoint, weight)
             else:
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
     return total
+
+
+def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:
+    """The bytes in memory of a weight that is stored quantised, scales included."""
+    if checkpoint.integer_format is None:
+        return checkpoint.quantised_bytes(weight)
+    try:
+        return repacked_bytes(checkpoint.integer_format.shape(weight.removesuffix("weight"), checkpoint))
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
 
 
 def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
@@ -180,6 +194,9 @@ def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None
     for path, child in layer.named_modules():
         name = f"{path}.bias"
         if isinstance(child, nn.Linear) and name not in known and checkpoint.has(prefix + name):
+            # Early tools wrote a bias of zeros beside every weight of integers.
+            if checkpoint.integer_format is not None and not checkpoint.tensor(prefix + name).any():
+                continue
             raise CheckpointError(
                 f"{checkpoint.directory}: tensor {prefix}{name} is a bias that the config does not ask for"
             )
