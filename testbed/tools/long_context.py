@@ -146,7 +146,10 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
     )
     sampling = SamplingParams(temperature=1.0, seed=1)  # at temperature 0 the text would soon repeat itself
     request = Request("long", models.encode("Tell a long story."), sampling, tokens, strategy=strategy)
-    functions = {attention.MASKED: attention.attend, attention.ORDERED: attention.attend_ordered}
+    functions: dict[str, Callable[..., Any]] = {
+        attention.MASKED: attention.attend,
+        attention.ORDERED: attention.attend_ordered,
+    }
     for name, function in functions.items():
         AttentionInterface.register(name, work.timed(ATTENTION, function))
     timed_attend = work.timed(DRAFTER, CachedAttention.attend)
