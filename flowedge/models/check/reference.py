@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import LM_HEAD, layer_prefix
@@ -72,18 +73,7 @@ class ReferenceModel:
         device = torch.device(device)
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        causal_lm = checkpoint.family.causal_lm
-        model = causal_lm.from_pretrained(
-            checkpoint.directory,
-            config=checkpoint.config,
-            key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
-            dtype=dtype,
-            # transformers' sdpa does not apply soft-capping.
-            attn_implementation="sdpa" if causal_lm._supports_sdpa else "eager",
-            local_files_only=True,
-            # transformers moves a quantised checkpoint to its device while reading.
-            device_map=None if checkpoint.quant == "none" else {"": device},
-        ).eval()
+        model = _load_model(checkpoint, dtype, device)
         if checkpoint.quant != "none":
             match_built_layers(model.model.layers, dtype)
         else:
@@ -196,6 +186,25 @@ class ReferenceModel:
             stopping_criteria=StoppingCriteriaList([stop.stop] if stop else []),
         )
         return [int(token) for token in output[0, len(prompt_ids) :]]
+
+
+def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+    """The whole model; a checkpoint that is stored quantised is on `device`, others are on the CPU."""
+    causal_lm = checkpoint.family.causal_lm
+    # transformers' sdpa does not apply soft-capping.
+    attention = "sdpa" if causal_lm._supports_sdpa else "eager"
+    if checkpoint.gguf:
+        return load_gguf_model(checkpoint, dtype, attention).eval()
+    return causal_lm.from_pretrained(
+        checkpoint.directory,
+        config=checkpoint.config,
+        key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        # transformers moves a quantised checkpoint to its device while reading.
+        device_map=None if checkpoint.quant == "none" else {"": device},
+    ).eval()
 
 
 def _cached_encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache) -> Encode:

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint, read one tensor or a few rows of a tensor at a time."""
+"""A checkpoint of Hugging Face or GGUF, read one tensor or a few rows of a tensor at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint import prequantised
 from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
-from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
+from flowedge.models.checkpoint.gguf.architectures import architecture_of, module_tensors
+from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
+from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
+from flowedge.models.checkpoint.gguf.model_files import files_in
+from flowedge.models.checkpoint.model_source import BUNDLED, model_directory, tokenizer_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
-from flowedge.models.checkpoint.weight_file import Weights, WeightSlice, open_weights
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
 
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
@@ -39,7 +43,7 @@ class ExternalTensors:
         manifest_id: the id of the original checkpoint's manifest.
     """
 
-    weights: Mapping[str, WeightSlice]
+    weights: Mapping[str, StoredSlice]
     paths: Mapping[str, Path]
     digests: Mapping[str, str]
     fingerprint: str
@@ -52,13 +56,25 @@ class Checkpoint:
     Tensor names are those of the family's modules, whatever names the files use.
 
     Attributes:
+        directory: the directory of the config; for a GGUF model, one of this process.
+        place: the path to name in messages: the directory, or the GGUF file.
+        gguf: the GGUF files that hold the tensors; empty for other models.
         quant: the quantisation that the checkpoint's linear layers are stored in, "none" for most.
     """
 
-    def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
-        """Open the model in `directory`. `external` replaces the weight files of the directory."""
+    def __init__(
+        self, directory: Path, external: ExternalTensors | None = None, tokenizer: Path | None = None
+    ) -> None:
+        """Open the model in `directory`.
+
+        `external` replaces the weight files of the directory, `tokenizer` is the directory of a tokenizer
+        that replaces the model's.
+        """
         self.directory = directory
-        self._external = external
+        self._external, self._tokenizer = external, tokenizer
+        self._converted = files_in(directory)
+        self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
+        self.place = self.gguf[0] if self.gguf else directory
         self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
         self.quant = prequantised.stored_quant(self._raw_config, directory)
@@ -68,17 +84,32 @@ class Checkpoint:
         self._tensors = self._name_tensors()
 
     @classmethod
-    def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
-        """Open a directory, a hub id ("owner/name") or the word "bundled".
+    def open(cls, source: str, *, hub: bool = True, tokenizer: str = "") -> Checkpoint:
+        """Open a directory, a GGUF file, a model of the hub (see `model_directory`) or the word "bundled".
 
-        `hub` allows a download from the hub.
+        Args:
+            hub: whether a download from the hub is allowed.
+            tokenizer: the directory or hub id of a tokenizer that replaces the model's; "" for the model's.
 
         Raises:
             CheckpointError: when the source cannot be found, downloaded or understood.
         """
+        own = tokenizer_directory(tokenizer, hub=hub) if tokenizer else None
         if source == BUNDLED:
-            return cls(Path(flowedge.__file__).parent / "bundled" / "model")
-        return cls(model_directory(source, hub=hub))
+            return cls(Path(flowedge.__file__).parent / "bundled" / "model", tokenizer=own)
+        return cls(model_directory(source, hub=hub), tokenizer=own)
+
+    def tokenizer_directory(self) -> Path:
+        """The directory of the tokenizer's files, which are made for a GGUF model when they are needed.
+
+        Raises:
+            CheckpointError: when the tokenizer of a GGUF model cannot be converted.
+        """
+        if self._tokenizer is not None:
+            return self._tokenizer
+        if self._converted is not None:
+            self._converted.add_tokenizer()
+        return self.directory
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -109,7 +140,7 @@ class Checkpoint:
         found = self.shape(name)
         if found != tuple(shape):
             raise CheckpointError(
-                f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
+                f"{self.place}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
 
     def dtype(self, name: str) -> torch.dtype:
@@ -126,6 +157,21 @@ class Checkpoint:
         if self._external is None or stored.expert is not None:
             return None
         return self._external.digests[stored.name]
+
+    def stored_form(self, name: str) -> str:
+        """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
+        stored = self._tensor(name)
+        handle = self._handle(stored.name)
+        blocks = "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
+        return f"{blocks} {stored.form}".strip()
+
+    def stored_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as they are stored, in the order of the file."""
+        stored = self._tensor(name)
+        handle = self._handle(stored.name)
+        plain = StoredTensor(stored.name, stored.expert, stored.rows)
+        whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
+        return self._take(name, plain, whole, slice(start, stop))
 
     def is_quantised(self, name: str) -> bool:
         """Return whether a weight is stored in the quantisation `quant`."""
@@ -152,10 +198,15 @@ class Checkpoint:
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
+        return self._take(name, stored, self._handle(stored.name), rows)
+
+    def _take(
+        self, name: str, part: StoredTensor, whole: StoredSlice | torch.Tensor, rows: slice | None
+    ) -> torch.Tensor:
         try:
-            return stored.take(self._handle(stored.name), rows)
+            return part.take(whole, rows)
         except OSError as error:
-            raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
+            raise CheckpointError(f"{self.place}: tensor {name} cannot be read: {error}") from error
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
@@ -167,7 +218,7 @@ class Checkpoint:
             return LM_HEAD
         if self.config.tie_word_embeddings:
             return EMBEDDING
-        raise CheckpointError(f"{self.directory}: tensor {LM_HEAD} is missing and the config does not tie it")
+        raise CheckpointError(f"{self.place}: tensor {LM_HEAD} is missing and the config does not tie it")
 
     @property
     def embedding_name(self) -> str:
@@ -198,22 +249,25 @@ class Checkpoint:
 
     def _load_config(self) -> Any:
         if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
-            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+            raise CheckpointError(f"{self.place}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError) as error:
-            raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
+            raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
         if self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = self._raw_config["quantization_config"]
         try:
             check_config(self.family, config)
         except CheckpointError as error:
-            raise CheckpointError(f"{self.directory}: {error}") from error
+            raise CheckpointError(f"{self.place}: {error}") from error
         return config
 
     def _name_tensors(self) -> dict[str, StoredTensor]:
         """The place of each tensor, by the name that the family's modules have for it."""
+        architecture = self._raw_config.get(ARCHITECTURE_KEY)
+        if architecture is not None:
+            return self._name_gguf_tensors(architecture)
         found: dict[str, StoredTensor] = {}
         for stored in self._files:
             name = self.family.module_name(stored)
@@ -223,8 +277,20 @@ class Checkpoint:
                 found[name] = StoredTensor(stored)
         return found
 
+    def _name_gguf_tensors(self, architecture: object) -> dict[str, StoredTensor]:
+        shapes = {stored: tuple(self._handle(stored).shape) for stored in self._files}
+        heads, kv_heads = int(self.config.num_attention_heads), int(self.config.num_key_value_heads)
+        try:
+            return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.place}: {error}") from error
+
     def _locate_tensors(self) -> dict[str, Path]:
         """The file of each stored tensor. Safetensors are preferred; .bin files come with a warning."""
+        if self.gguf:
+            files = GGUFModel(self.gguf).files
+            self._handles |= {file.path: file for file in files}
+            return {name: file.path for file in files for name in file}
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -232,20 +298,21 @@ class Checkpoint:
                 continue
             if suffix == "bin":
                 warnings.warn(
-                    f"{self.directory}: reading .bin weights (weights_only=True); prefer safetensors",
+                    f"{self.place}: reading .bin weights (weights_only=True); prefer safetensors",
                     stacklevel=4,
                 )
             if index.is_file():
                 return _locate_shards(self.directory, read_json_object(index))
             return dict.fromkeys(self._open_once(single).keys(), single)
         raise CheckpointError(
-            f"{self.directory}: no model.safetensors, no index of shards and no pytorch_model.bin"
+            f"{self.place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
+            "beside a config.json is named by the path of its file"
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._header(name)
         if not dtype.is_floating_point:
-            raise CheckpointError(f"{self.directory}: tensor {name} has type {dtype}, not a float")
+            raise CheckpointError(f"{self.place}: tensor {name} has type {dtype}, not a float")
         return shape, dtype
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
@@ -256,16 +323,16 @@ class Checkpoint:
     def _tensor(self, name: str) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+            raise CheckpointError(f"{self.place}: tensor {name} is missing")
         return stored
 
-    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+    def _handle(self, stored: str) -> StoredSlice | torch.Tensor:
         if self._external is not None:
             return self._external.weights[stored]
         path = self._files[stored]
         handle = self._open_once(path).get(stored)
         if handle is None:
-            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
+            raise CheckpointError(f"{self.place}: {path.name} holds no tensor {stored}")
         return handle
 
     def _open_once(self, path: Path) -> Weights:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.loading import encoding_key, linear_weights
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
+from flowedge.models.layers.loading import encoding_key, linear_weights, weight_content
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from flowedge.storage.digest import hash_range
 from flowedge.storage.file_range import FileRange, FileState
 from flowedge.storage.objects import ObjectStore
@@ -44,7 +44,7 @@ def quantised_keys(
             if stored.expert is not None:
                 continue
             sha256 = manifest.tensors_by_name[stored.name].sha256
-            content = content_of(checkpoint.dtype(name), checkpoint.shape(name), sha256)
+            content = weight_content(checkpoint, name, sha256)
             keys[stored.name] = encoding_key(checkpoint, name, content, request.quant, request.dtype)
     return keys
 
