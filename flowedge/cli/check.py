@@ -12,7 +12,8 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.judging import Judgement, Tolerance
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from flowedge.models.checkpoint.model_source import tokenizer_directory
+from flowedge.models.checkpoint.tokenizer import eos_token_ids, load_tokenizer
 from flowedge.models.quant.quant_cache import QuantCache
 
 _MEASURED_TOKENS = 256
@@ -21,8 +22,8 @@ _MEASURED_TOKENS = 256
 class Checker:
     """The whole model in this process, run by transformers one token at a time."""
 
-    def __init__(self, model: str, quant: str) -> None:
-        """Load the model.
+    def __init__(self, model: str, quant: str, tokenizer: str = "") -> None:
+        """Load the model; `tokenizer` names a tokenizer that replaces the model's, if there is one.
 
         Raises:
             CapacityError: when it does not fit, with the sums.
@@ -31,7 +32,9 @@ class Checker:
         logging.getLogger("transformers").setLevel(logging.ERROR)
         checkpoint = Checkpoint.open(model)
         self.required_bytes = ReferenceModel.required_bytes(checkpoint)
-        self._eos = eos_token_ids(checkpoint)
+        if tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(tokenizer)
+        self._eos = eos_token_ids(checkpoint, load_tokenizer(checkpoint) if tokenizer else None)
         self._reference = ReferenceModel.load(checkpoint, quant, quant_cache=QuantCache.configured())
         self._tolerance: Tolerance | None = None
 

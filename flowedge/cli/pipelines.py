@@ -38,6 +38,7 @@ class PipelineRequest:
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
+        tokenizer: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -51,6 +52,7 @@ class PipelineRequest:
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -77,6 +79,7 @@ class PipelineRequest:
             quant=self.quant,
             split=tuple(stage_counts(self.split)),
             middles=tuple(zip(self.middles, others[stages:], strict=True)),
+            tokenizer=self.tokenizer,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

@@ -28,10 +28,11 @@ class PipelineSpec:
 
     Attributes:
         stages: addresses in the order of the layers.
-        model: a directory or hub id that the devices can read, or "bundled".
+        model: a directory, GGUF file or hub id that the devices can read, or "bundled".
         drafter: names of the drafters to join (see drafter_names); empty for no drafter.
         split: layers of each stage; empty for as even as possible.
         middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
+        tokenizer: directory or hub id of a tokenizer that replaces the model's; "" for the model's.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, or there is no stage.
@@ -44,6 +45,7 @@ class PipelineSpec:
     quant: str = "none"
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
@@ -59,7 +61,7 @@ class PipelineSpec:
         """Return whether the device is the draft node of exactly this pipeline; an empty split fits any."""
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.quant) == (self.model, self.quant)
+            and (device.model, device.quant, device.tokenizer) == (self.model, self.quant, self.tokenizer)
             and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
         )
@@ -93,6 +95,7 @@ def assemble(
         split=spec.split,
         protocol_version=PROTOCOL_VERSION,
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
+        tokenizer=spec.tokenizer,
     )
     ready = False
     with open_stub(spec.draft_node) as stub:

@@ -46,6 +46,7 @@ class Device:
     stage_layers: tuple[int, ...] = ()
     instance: str = ""
     certified_role: str = ""
+    tokenizer: str = ""
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:

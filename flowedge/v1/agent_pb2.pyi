@@ -35,7 +35,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "certified_role", "instance")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "certified_role", "instance", "tokenizer")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Device(_message.Message):
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -82,7 +83,8 @@ class Device(_message.Message):
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
     certified_role: str
     instance: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+    tokenizer: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Middle(_message.Message):
     __slots__ = ("model", "address")
@@ -137,7 +139,7 @@ class WeightSources(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles", "drafters")
+    __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles", "drafters", "tokenizer")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +150,7 @@ class DraftNodeRole(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     drafter: str
@@ -158,7 +161,8 @@ class DraftNodeRole(_message.Message):
     dtype: str
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
     drafters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+    tokenizer: str
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., drafters: _Optional[_Iterable[str]] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class RoleProgress(_message.Message):
     __slots__ = ("device", "message", "ready", "transfer")

@@ -20,6 +20,7 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quant_cache import QuantCache
@@ -100,6 +101,8 @@ class ComputeSide:
             CheckpointError: when the files of a model cannot be found or read.
         """
         target = checkpoint or Checkpoint.open(request.model, hub=self._config.weights.hub)
+        if request.tokenizer:
+            target.tokenizer = tokenizer_directory(request.tokenizer, hub=self._config.weights.hub)
         layers, count = int(target.config.num_hidden_layers), len(request.stages)
         taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
         split = list(request.split)

@@ -12,6 +12,7 @@ from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
     MODEL_HELP,
+    TOKENIZER_HELP,
     Split,
     choose_drafter,
     local_path,
@@ -31,6 +32,7 @@ from flowedge.strategies.registry import make_strategy
 
 def generate(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
@@ -106,6 +108,7 @@ def generate(
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
+        tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()

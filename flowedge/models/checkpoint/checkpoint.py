@@ -23,7 +23,7 @@ from flowedge.models.checkpoint.gguf.architectures import architecture_of, modul
 from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.model_files import files_in
-from flowedge.models.checkpoint.model_source import BUNDLED, model_directory, tokenizer_directory
+from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
 
@@ -59,19 +59,15 @@ class Checkpoint:
         directory: the directory of the config; for a GGUF model, one of this process.
         place: the path to name in messages: the directory, or the GGUF file.
         gguf: the GGUF files that hold the tensors; empty for other models.
+        tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that the checkpoint's linear layers are stored in, "none" for most.
     """
 
-    def __init__(
-        self, directory: Path, external: ExternalTensors | None = None, tokenizer: Path | None = None
-    ) -> None:
-        """Open the model in `directory`.
-
-        `external` replaces the weight files of the directory, `tokenizer` is the directory of a tokenizer
-        that replaces the model's.
-        """
+    def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
+        """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
-        self._external, self._tokenizer = external, tokenizer
+        self.tokenizer: Path | None = None
+        self._external = external
         self._converted = files_in(directory)
         self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
         self.place = self.gguf[0] if self.gguf else directory
@@ -84,20 +80,17 @@ class Checkpoint:
         self._tensors = self._name_tensors()
 
     @classmethod
-    def open(cls, source: str, *, hub: bool = True, tokenizer: str = "") -> Checkpoint:
+    def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
         """Open a directory, a GGUF file, a model of the hub (see `model_directory`) or the word "bundled".
 
-        Args:
-            hub: whether a download from the hub is allowed.
-            tokenizer: the directory or hub id of a tokenizer that replaces the model's; "" for the model's.
+        `hub` allows a download from the hub.
 
         Raises:
             CheckpointError: when the source cannot be found, downloaded or understood.
         """
-        own = tokenizer_directory(tokenizer, hub=hub) if tokenizer else None
         if source == BUNDLED:
-            return cls(Path(flowedge.__file__).parent / "bundled" / "model", tokenizer=own)
-        return cls(model_directory(source, hub=hub), tokenizer=own)
+            return cls(Path(flowedge.__file__).parent / "bundled" / "model")
+        return cls(model_directory(source, hub=hub))
 
     def tokenizer_directory(self) -> Path:
         """The directory of the tokenizer's files, which are made for a GGUF model when they are needed.
@@ -105,8 +98,8 @@ class Checkpoint:
         Raises:
             CheckpointError: when the tokenizer of a GGUF model cannot be converted.
         """
-        if self._tokenizer is not None:
-            return self._tokenizer
+        if self.tokenizer is not None:
+            return self.tokenizer
         if self._converted is not None:
             self._converted.add_tokenizer()
         return self.directory
