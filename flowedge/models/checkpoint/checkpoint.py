@@ -151,20 +151,29 @@ class Checkpoint:
             return None
         return self._external.digests[stored.name]
 
+    def block_type(self, name: str) -> str:
+        """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""
+        handle = self._handle(self._tensor(name).name)
+        return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
+
     def stored_form(self, name: str) -> str:
         """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
-        stored = self._tensor(name)
-        handle = self._handle(stored.name)
-        blocks = "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
-        return f"{blocks} {stored.form}".strip()
+        return f"{self.block_type(name)} {self._tensor(name).form}".strip()
 
-    def stored_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Read rows [start, stop) of a tensor as they are stored, in the order of the file."""
+    def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
+        return self._read_stored(name, self._tensor(name), start, stop)
+
+    def file_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, counted in the order of the file."""
         stored = self._tensor(name)
-        handle = self._handle(stored.name)
-        plain = StoredTensor(stored.name, stored.expert, stored.rows)
+        in_file = StoredTensor(stored.name, stored.expert, stored.rows)
+        return self._read_stored(name, in_file, start, stop)
+
+    def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        handle = self._handle(part.name)
         whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
-        return self._take(name, plain, whole, slice(start, stop))
+        return self._take(name, part, whole, slice(start, stop))
 
     def is_quantised(self, name: str) -> bool:
         """Return whether a weight is stored in the quantisation `quant`."""

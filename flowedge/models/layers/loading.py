@@ -19,6 +19,7 @@ from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.block_repacking import is_repacked, repacked, repacked_bytes
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 
@@ -77,8 +78,14 @@ class LayerLoader:
             raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
 
     def _encode(self, name: str) -> Tensors:
-        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache."""
+        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
+
+        A weight that needs only repacking is not cached.
+        """
         checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        tensors = repacked(checkpoint, name, self.quant)
+        if tensors is not None:
+            return tensors
         out_features, in_features = checkpoint.shape(name)
         # Rounded to the block's dtype first, which is what the block would hold without quantisation.
         rows = WeightRows(
@@ -132,6 +139,8 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
                 total += math.prod(parameter.shape) * dtype.itemsize
             elif checkpoint.is_quantised(weight):
                 total += checkpoint.quantised_bytes(weight)
+            elif checkpoint.has(weight) and is_repacked(checkpoint, weight, quant):
+                total += repacked_bytes(checkpoint, weight)
             else:
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
@@ -165,7 +174,7 @@ def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
 
     def compute() -> str:
         digest = hashlib.sha256()
-        for _, rows in _chunks(checkpoint, name, checkpoint.stored_rows):
+        for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
             digest.update(byte_view(rows.contiguous()))
         return weight_content(checkpoint, name, digest.hexdigest())
 
