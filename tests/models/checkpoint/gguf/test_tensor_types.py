@@ -58,9 +58,7 @@ def test_some_rows(bundled_gguf: Bundled, kind: str, part: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits(bundled_gguf: Bundled, kind: str) -> None:
     checkpoint = Checkpoint.open(str(bundled_gguf(kind)))
-    tokens = [
-        int(token) for token in torch.randint(0, 4096, (24,), generator=torch.Generator().manual_seed(1))
-    ]
+    tokens = list(range(100, 2500, 100))
     with torch.inference_mode():
         expected = ReferenceModel.load(checkpoint).model(torch.tensor([tokens])).logits[0]
     assert torch.allclose(Pipeline(checkpoint, 2).commit(tokens), expected, atol=1e-4)
