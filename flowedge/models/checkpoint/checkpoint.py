@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 import flowedge
 from flowedge.core.errors import CheckpointError
@@ -254,7 +255,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.place}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
-        except (ValueError, TypeError, KeyError, OSError) as error:
+        except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
             raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
         if self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.

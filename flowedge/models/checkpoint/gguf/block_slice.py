@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
@@ -63,7 +64,8 @@ def dequantise(blocks: torch.Tensor, kind: BlockType) -> torch.Tensor:
     columns = blocks.shape[-1] // kind.block_bytes * kind.weights
     weights = torch.empty((len(rows), columns), dtype=torch.float32)
     step = max(1, _PART_WEIGHTS // columns)
-    for start in range(0, len(rows), step):
-        part = dequantize(rows[start : start + step].numpy(), GGMLQuantizationType[kind.name])
-        weights[start : start + step] = torch.from_numpy(part)
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged file may have infinite scales
+        for start in range(0, len(rows), step):
+            part = dequantize(rows[start : start + step].numpy(), GGMLQuantizationType[kind.name])
+            weights[start : start + step] = torch.from_numpy(part)
     return weights.view(*blocks.shape[:-1], columns)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, GGUFWriter, dequantize
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from flowedge.core.errors import CheckpointError
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.gguf.block_slice import dequantise
@@ -82,10 +83,6 @@ def test_against_another_dequantisation(kind: str) -> None:
 
 
 def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
-    from gguf import GGUFWriter
-
-    from flowedge.core.errors import CheckpointError
-
     file = GGUFWriter(tmp_path / "x.gguf", "llama")
     blocks = np.zeros((4, 84), dtype=np.uint8)
     file.add_tensor("token_embd.weight", blocks, raw_dtype=GGMLQuantizationType.Q2_K)
@@ -93,5 +90,5 @@ def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
     file.close()
-    with pytest.raises(CheckpointError, match="token_embd.weight is stored as Q2_K"):
+    with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as Q2_K"):
         Checkpoint.open(str(tmp_path / "x.gguf"))
