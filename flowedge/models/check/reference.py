@@ -24,6 +24,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
+from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import LM_HEAD, layer_prefix
 from flowedge.models.layers.block import LayerBlock
@@ -31,7 +32,7 @@ from flowedge.models.layers.experts import split_experts
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
-from flowedge.models.quant.block_repacking import repacked
+from flowedge.models.quant.block_repacking import repack_blocks
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
 from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
 from flowedge.system.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
@@ -75,7 +76,10 @@ class ReferenceModel:
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = _load_model(checkpoint, dtype, device)
-        if checkpoint.quant != "none":
+        if checkpoint.integer_format is not None:
+            model.to(device)
+            quantise_as_stored(checkpoint, model)
+        elif checkpoint.quant != "none":
             match_built_layers(model.model.layers, dtype)
         else:
             model.to(device)
@@ -196,6 +200,8 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
     attention = "sdpa" if causal_lm._supports_sdpa else "eager"
     if checkpoint.gguf:
         return load_gguf_model(checkpoint, dtype, attention).eval()
+    if checkpoint.integer_format is not None:
+        return load_plain_model(checkpoint, dtype, attention).eval()
     return causal_lm.from_pretrained(
         checkpoint.directory,
         config=checkpoint.config,
@@ -221,7 +227,7 @@ def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> E
         rows = WeightRows.of(weight)
         index, _, inner = path.partition(".")
         name = f"{layer_prefix(int(index))}{inner}.weight"
-        tensors = repacked(checkpoint, name, quant)
+        tensors = repack_blocks(checkpoint, name, quant)
         if tensors is not None or cache is None:
             return backend.encode(rows) if tensors is None else tensors
         stored = checkpoint.dtype(name)

@@ -27,6 +27,8 @@ from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
+from flowedge.models.stored_quant.integer_weight import IntegerFormat
+from flowedge.models.stored_quant.settings import integer_format
 
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
@@ -61,7 +63,8 @@ class Checkpoint:
         place: the path to name in messages: the directory, or the GGUF file.
         gguf: the GGUF files that hold the tensors; empty for other models.
         tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
-        quant: the quantisation that the checkpoint's linear layers are stored in, "none" for most.
+        quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
+        integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
     """
 
     def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
@@ -74,7 +77,12 @@ class Checkpoint:
         self.place = self.gguf[0] if self.gguf else directory
         self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
-        self.quant = prequantised.stored_quant(self._raw_config, directory)
+        self.integer_format = _integer_format(self._raw_config, directory)
+        self.quant = (
+            prequantised.stored_quant(self._raw_config, directory)
+            if self.integer_format is None
+            else self.integer_format.quant
+        )
         self.config = self._load_config()
         self._handles: dict[Path, Weights] = {}
         self._files = dict(external.paths) if external is not None else self._locate_tensors()
@@ -178,17 +186,27 @@ class Checkpoint:
 
     def is_quantised(self, name: str) -> bool:
         """Return whether a weight is stored in the quantisation `quant`."""
+        if self.integer_format is not None:
+            return self.has(self.integer_format.marker(name.removesuffix("weight")))
         return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of a weight that is stored quantised, by their names in its encoded form."""
+        """The tensors of a weight that bitsandbytes stored quantised, by their names in its encoded form."""
         parts = prequantised.part_names(self.quant, name)
         return {part: self._read(stored) for part, stored in parts.items()}
 
     def quantised_bytes(self, name: str) -> int:
-        """The bytes in memory of a weight that is stored quantised, scales included."""
+        """The bytes in memory of a weight that bitsandbytes stored quantised, scales included."""
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
+
+    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype of a tensor of any dtype, from the file's header."""
+        return self._header(name)
+
+    def raw(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        """Read a tensor of any dtype, or some of its rows, on the CPU."""
+        return self._read(name, rows)
 
     @property
     def manifest_id(self) -> str | None:
@@ -219,6 +237,11 @@ class Checkpoint:
         """The tensor of the LM head; the embedding's tensor where the two are tied."""
         if self.has(LM_HEAD):
             return LM_HEAD
+        if self.is_quantised(LM_HEAD):
+            raise CheckpointError(
+                f"{self.place}: the LM head is quantised, which is not supported; give a checkpoint "
+                "whose LM head is in floating point"
+            )
         if self.config.tie_word_embeddings:
             return EMBEDDING
         raise CheckpointError(f"{self.place}: tensor {LM_HEAD} is missing and the config does not tie it")
@@ -257,7 +280,9 @@ class Checkpoint:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
         except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
             raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
-        if self.quant != "none":
+        if self.integer_format is not None:
+            del config.quantization_config  # transformers' own layers for it are not used
+        elif self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = self._raw_config["quantization_config"]
         try:
@@ -353,6 +378,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: not a JSON object")
     return content
+
+
+def _integer_format(raw_config: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
+    settings = raw_config.get("quantization_config")
+    try:
+        return integer_format(settings) if isinstance(settings, dict) else None
+    except CheckpointError as error:
+        raise CheckpointError(f"{directory}: {error}") from error
 
 
 def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:

@@ -19,9 +19,10 @@ from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.block_repacking import is_repacked, repacked, repacked_bytes
+from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
+from flowedge.models.quant.repacking import build_repacked, repacked_bytes
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -73,6 +74,9 @@ class LayerLoader:
             like.weight = self._parameter(weight, shape)
             return like
         try:
+            if checkpoint.integer_format is not None:
+                stored = checkpoint.integer_format.read(weight.removesuffix("weight"), checkpoint)
+                return build_repacked(stored, like, self.dtype, self.device)
             return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
@@ -83,7 +87,7 @@ class LayerLoader:
         A weight that needs only repacking is not cached.
         """
         checkpoint, backend = self.checkpoint, backend_of(self.quant)
-        tensors = repacked(checkpoint, name, self.quant)
+        tensors = repack_blocks(checkpoint, name, self.quant)
         if tensors is not None:
             return tensors
         out_features, in_features = checkpoint.shape(name)
@@ -138,13 +142,23 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
             if not isinstance(child, nn.Linear) or name != "weight":
                 total += math.prod(parameter.shape) * dtype.itemsize
             elif checkpoint.is_quantised(weight):
-                total += checkpoint.quantised_bytes(weight)
-            elif checkpoint.has(weight) and is_repacked(checkpoint, weight, quant):
-                total += repacked_bytes(checkpoint, weight)
+                total += _stored_bytes(checkpoint, weight)
+            elif checkpoint.has(weight) and can_repack(checkpoint, weight, quant):
+                total += repacked_block_bytes(checkpoint, weight)
             else:
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
     return total
+
+
+def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:
+    """The bytes in memory of a weight that is stored quantised, scales included."""
+    if checkpoint.integer_format is None:
+        return checkpoint.quantised_bytes(weight)
+    try:
+        return repacked_bytes(checkpoint.integer_format.shape(weight.removesuffix("weight"), checkpoint))
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
 
 
 def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
@@ -205,6 +219,9 @@ def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None
     for path, child in layer.named_modules():
         name = f"{path}.bias"
         if isinstance(child, nn.Linear) and name not in known and checkpoint.has(prefix + name):
+            # Early tools wrote a bias of zeros beside every weight of integers.
+            if checkpoint.integer_format is not None and not checkpoint.tensor(prefix + name).any():
+                continue
             raise CheckpointError(
                 f"{checkpoint.place}: tensor {prefix}{name} is a bias that the config does not ask for"
             )

@@ -21,18 +21,18 @@ Grouped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Levels uint8 [n, columns], scales and zeros float32 [n, columns / 32]; see Int4.encode."""
 
 
-def repacked(checkpoint: Checkpoint, name: str, quant: str) -> Tensors | None:
+def repack_blocks(checkpoint: Checkpoint, name: str, quant: str) -> Tensors | None:
     """The encoded form of a weight whose stored integers `quant` can hold; None for other weights."""
     repack = _REPACK.get((checkpoint.block_type(name), quant))
     return None if repack is None else repack(checkpoint, name)
 
 
-def is_repacked(checkpoint: Checkpoint, name: str, quant: str) -> bool:
-    """Return whether `repacked` has a form of a weight."""
+def can_repack(checkpoint: Checkpoint, name: str, quant: str) -> bool:
+    """Return whether `repack_blocks` has a form of a weight."""
     return (checkpoint.block_type(name), quant) in _REPACK
 
 
-def repacked_bytes(checkpoint: Checkpoint, name: str) -> int:
+def repacked_block_bytes(checkpoint: Checkpoint, name: str) -> int:
     """The bytes in memory of a weight that is repacked, scales included."""
     out_features, in_features = checkpoint.shape(name)
     if checkpoint.block_type(name) == "Q8_0":

@@ -9,7 +9,7 @@ import torch
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.loading import encoding_key, linear_weights, weight_content
-from flowedge.models.quant.block_repacking import is_repacked
+from flowedge.models.quant.block_repacking import can_repack
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from flowedge.storage.digest import hash_range
 from flowedge.storage.file_range import FileRange, FileState
@@ -40,7 +40,7 @@ def quantised_keys(
     keys: dict[str, CacheKey] = {}
     for index in range(request.start, request.stop):
         for name in linear_weights(checkpoint, index):
-            if not checkpoint.has(name) or is_repacked(checkpoint, name, request.quant):
+            if not checkpoint.has(name) or can_repack(checkpoint, name, request.quant):
                 continue
             stored = checkpoint.source(name)[1]
             if stored.expert is not None:
