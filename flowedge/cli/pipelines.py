@@ -40,6 +40,7 @@ class PipelineRequest:
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
         dtype, kv, exact: as in PipelineSpec.
+        tokenizer: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -56,6 +57,7 @@ class PipelineRequest:
     dtype: str = AUTO
     kv: str = "none"
     exact: str = AUTO
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -85,6 +87,7 @@ class PipelineRequest:
             dtype=self.dtype,
             kv=self.kv,
             exact=self.exact,
+            tokenizer=self.tokenizer,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

@@ -115,6 +115,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "model": "m",
         "drafter": "bundled+ngram",
         "quant": "none",
+        "tokenizer": "",
         "split": None,
         "stages": None,
         "peers": ["a:1", "b:1"],

@@ -21,6 +21,7 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
@@ -115,7 +116,12 @@ class ComputeSide:
         return self.held_in(Checkpoint.open(request.model, hub=self._config.weights.hub), request)
 
     def held_in(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> OpenedTarget:
-        """Return the target with the quantisation of its layers. Raises what `checkpoint_quant` raises."""
+        """Return the target with its tokenizer and the quantisation of its layers.
+
+        Raises what `tokenizer_directory` and `checkpoint_quant` raise.
+        """
+        if request.tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(request.tokenizer, hub=self._config.weights.hub)
         return OpenedTarget(checkpoint, checkpoint_quant(checkpoint, request.quant or "none"))
 
     def plan_routes(

@@ -107,6 +107,7 @@ class DraftNodeRole(PipelineRole):
         device.role = "draft node"
         device.pipeline = self.pipeline
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
+        device.tokenizer = request.tokenizer
         if self._loaded:
             device.stage_addresses.extend(request.stages)
             device.middles.extend(request.middles)

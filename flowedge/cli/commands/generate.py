@@ -12,6 +12,7 @@ from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
     MODEL_HELP,
+    TOKENIZER_HELP,
     Exactness,
     KvForm,
     PipelineDtype,
@@ -34,6 +35,7 @@ from flowedge.strategies.registry import make_strategy
 
 def generate(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
@@ -115,6 +117,7 @@ def generate(
         dtype=dtype,
         kv=kv,
         exact=exact,
+        tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()

@@ -47,7 +47,7 @@ class LMHead:
         config, name = checkpoint.config, checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(
-                f"{checkpoint.directory}: tensor {LM_HEAD_BIAS} is a bias that "
+                f"{checkpoint.place}: tensor {LM_HEAD_BIAS} is a bias that "
                 f"transformers' {checkpoint.family.prefix} models do not have"
             )
         shape = (config.vocab_size, config.hidden_size)
