@@ -24,8 +24,8 @@ PipelineDtype = Annotated[
     ),
 ]
 KvForm = Annotated[
-    Literal["none", "int8"],
-    typer.Option("--kv", help="KV cache in the dtype (none), or in 8 bits (int8)."),
+    Literal["native", "int8"],
+    typer.Option("--kv", help="KV cache in the dtype (native), or in 8 bits (int8): half the memory."),
 ]
 Exactness = Annotated[
     Literal["auto", "on", "off"],

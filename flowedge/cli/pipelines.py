@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flowedge.agent.config.loading import load_config
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client, Device
-from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
+from flowedge.client.assembly import NATIVE, OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
@@ -55,7 +55,7 @@ class PipelineRequest:
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
     dtype: str = AUTO
-    kv: str = "none"
+    kv: str = NATIVE
     exact: str = AUTO
     tokenizer: str = ""
 

@@ -21,8 +21,9 @@ from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
 LOAD_TIMEOUT_S = 900.0
+NATIVE = "native"
 DTYPES = (AUTO, *PREFERENCE)
-KV_FORMS = ("none", "int8")
+KV_FORMS = (NATIVE, "int8")
 EXACTNESS = (AUTO, "on", "off")
 
 
@@ -55,7 +56,7 @@ class PipelineSpec:
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
     dtype: str = AUTO
-    kv: str = "none"
+    kv: str = NATIVE
     exact: str = AUTO
     tokenizer: str = ""
 
@@ -83,7 +84,7 @@ class PipelineSpec:
             and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
             and self.dtype in (AUTO, device.dtype)
-            and self.kv == (device.kv or "none")
+            and self.kv == (device.kv or NATIVE)
             and self.exact in (AUTO, "on" if device.exact else "off")
         )
 

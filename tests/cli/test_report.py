@@ -128,7 +128,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "top_k": 0,
         "seed": 5,
         "dtype": "auto",
-        "kv": "none",
+        "kv": "native",
         "exact": "auto",
         "stop": [],
         "strategy_options": {},

@@ -39,7 +39,7 @@ from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
-OFF = "off"
+ON, OFF = "on", "off"
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
 
 
@@ -156,7 +156,7 @@ class ComputeSide:
                 request.quant,
                 taps,
                 kv=request.kv,
-                exact=request.exact != OFF,
+                exact=wants_exact(request),
             )
             for start, stop in layer_ranges(counts)
         ]
@@ -190,7 +190,10 @@ class ComputeSide:
             settings=self._config.memory,
             memory=read_memory_of(device, self._config.memory),
         )
-        return DraftModels.load(checkpoint, drafters, dtype, device)
+        models = DraftModels.load(checkpoint, drafters, dtype, device)
+        if wants_exact(request):
+            models.make_exact(required=request.exact == ON)
+        return models
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
         """Give the quantised weights of a route that this device's cache has.
@@ -211,6 +214,17 @@ class ComputeSide:
     def _quant_cache(self, opened: OpenedModel | None = None) -> QuantCache:
         given = opened.quantised_paths if opened is not None else {}
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
+
+
+def wants_exact(request: pb.DraftNodeRole) -> bool:
+    """Return whether the devices of a pipeline are to compute exact rows, if they can.
+
+    Raises:
+        BadRequestError: when the word is unknown.
+    """
+    if request.exact not in (ON, OFF, AUTO, ""):
+        raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
+    return request.exact != OFF
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

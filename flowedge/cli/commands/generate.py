@@ -60,7 +60,7 @@ def generate(
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
     dtype: PipelineDtype = "auto",
-    kv: KvForm = "none",
+    kv: KvForm = "native",
     exact: Exactness = "auto",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,

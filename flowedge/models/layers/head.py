@@ -27,6 +27,7 @@ class LMHead:
     divisor: float = 1.0  # of the logits
     softcap: float | None = None  # tanh keeps the divided logits within it
     row_counts: RowCounts = ANY_COUNT  # numbers of rows that `logits` computes at once
+    exact: bool = False  # whether `logits` gives a row the same bits whatever the number of rows
 
     @classmethod
     def load(
@@ -91,7 +92,7 @@ class LMHead:
                 f"the bits of the LM head's product on {self.weight.device} depend on the number of rows, so "
                 "decoding cannot be exact; choose another dtype, or leave out the exact option"
             )
-        self.row_counts = counts
+        self.row_counts, self.exact = counts, True
 
     @property
     def vocab_size(self) -> int:

@@ -13,6 +13,19 @@ _LARGEST = 127  # of an int8 value; -128 is not used, so that a value's negative
 _WORTH_IT = 0.6  # a cache in 8 bits with more than this share of the bytes is refused
 
 
+def kv_format(name: str) -> KvFormat:
+    """Return the format of a KV cache by its name; "" stands for native.
+
+    Raises:
+        BadRequestError: when there is no format of this name.
+    """
+    for known in get_args(KvFormat):
+        if known == (name or "native"):
+            found: KvFormat = known
+            return found
+    raise BadRequestError(f"KV cache format {name!r} is not one of {', '.join(get_args(KvFormat))}")
+
+
 def head_size(config: Any) -> int:
     """The width of one attention head of a transformers config."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -35,10 +48,7 @@ def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
     Raises:
         BadRequestError: when the format is unknown, the block is not exact, or too little memory is saved.
     """
-    formats = get_args(KvFormat)
-    if kv not in formats:
-        raise BadRequestError(f"KV cache format {kv!r} is not one of {', '.join(formats)}")
-    if kv != "int8":
+    if kv_format(kv) != "int8":
         return
     if not exact:
         raise BadRequestError(
