@@ -91,6 +91,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._dtype, self._device = first.dtype, first.device
         self._hidden_size = int(head.config.hidden_size)
         self._recalls = recalls
+        vocabulary = head.vocabulary
+        self._columns = None if vocabulary is None else to_device(self._device, vocabulary)[0]
 
     @property
     def weight_bytes(self) -> int:
@@ -153,10 +155,9 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head.draft_logits(hidden, self._lm_head)
 
-    @cached_property
+    @property
     def _ids(self) -> torch.Tensor | None:
-        vocabulary = self.head.vocabulary
-        return None if vocabulary is None else to_device(self._device, vocabulary)[0]
+        return self._columns
 
     def _compute(self, state: _HeadSession, frontier: Frontier) -> None:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row

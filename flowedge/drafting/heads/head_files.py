@@ -78,7 +78,8 @@ def fill_head(
         placed[name] = tensors.pop(name).to(device=device, dtype=wanted)
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
-    head.to(device).requires_grad_(False).eval()
+    head.rotary_emb.to(device)
+    head.requires_grad_(False).eval()
 
 
 def write_head(

@@ -16,7 +16,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.copies import moved, to_device
+from flowedge.models.layers.copies import moved, to_device, to_host
 from flowedge.models.layers.head import load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
@@ -189,7 +189,7 @@ class LayerBlock:
         masks = cache.write_masks(context, tail_parents, positions)
         hidden = self._embed(moved(inputs, self.device))[None]
         position_ids = to_device(self.device, positions)[0][None]
-        rotations = self.rotary(hidden, position_ids)
+        rotations = self.rotary(hidden, position_ids, positions)
         tapped: list[torch.Tensor] = []
         for index, layer, mask, rotation in zip(
             range(self.start, self.stop), self.layers, masks, rotations, strict=True
@@ -234,7 +234,7 @@ def _all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
     """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
     if tokens.device.type != "cpu":
         return True
-    ids = tokens.numpy()
+    (ids,) = to_host(tokens)
     return bool(ids.min() >= 0 and ids.max() < vocab_size)
 
 

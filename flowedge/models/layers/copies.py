@@ -51,10 +51,9 @@ def to_device(device: torch.device | str, *arrays: HostArray) -> list[torch.Tens
 
 def to_host(*tensors: torch.Tensor) -> list[HostArray]:
     """Return the content of tensors of one device, copied to the host together; bfloat16 comes as uint16."""
-    plain = [each.detach().contiguous() for each in tensors]
-    bits = [each.view(torch.uint16) if each.dtype == torch.bfloat16 else each for each in plain]
-    if bits[0].device.type == "cpu":
-        return [each.numpy() for each in bits]
+    if tensors[0].device.type == "cpu":
+        return [_host_array(each) for each in tensors]
+    bits = [_plain_bits(each) for each in tensors]
     downloaded = _download(torch.cat([_padded_bytes(each) for each in bits]) if len(bits) > 1 else bits[0])
     if len(bits) == 1:
         return [downloaded]
@@ -79,6 +78,17 @@ def _on_host(array: HostArray) -> torch.Tensor:
     # Copied, because received arrays are read-only.
     tensor = torch.from_numpy(np.array(array))
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
+
+
+def _host_array(tensor: torch.Tensor) -> HostArray:
+    array: HostArray = _plain_bits(tensor).numpy()
+    return array
+
+
+def _plain_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The contiguous content of a tensor in a dtype that numpy has."""
+    content = tensor.detach().contiguous()
+    return content.view(torch.uint16) if content.dtype == torch.bfloat16 else content
 
 
 def _padded_bytes(tensor: torch.Tensor) -> torch.Tensor:

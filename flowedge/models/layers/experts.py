@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+from flowedge.models.layers.copies import to_device, to_host
 
 
 class ExpertLinears(nn.Module):
@@ -34,15 +37,22 @@ class ExpertLinears(nn.Module):
             hidden_states: [n, hidden].
             top_k_index: int64 [n, k], the experts of each row; top_k_weights: [n, k], their weights.
         """
+        # Which experts' weights are read is decided on the host, so a GPU is waited for once in each layer.
+        (chosen,) = to_host(top_k_index)
+        experts = chosen.reshape(-1)
+        order = np.argsort(experts, kind="stable")  # by expert, then by row
+        (places,) = to_device(hidden_states.device, order)
+        rows, weights = places // chosen.shape[1], top_k_weights.reshape(-1)[places]
         output = torch.zeros_like(hidden_states)
-        for index in torch.unique(top_k_index).tolist():
+        indices, starts, counts = np.unique(experts[order], return_index=True, return_counts=True)
+        for index, start, count in zip(indices.tolist(), starts.tolist(), counts.tolist(), strict=True):
             expert: Any = self.get_submodule(str(index))
-            rows, choice = torch.where(top_k_index == index)
-            chosen = hidden_states[rows]
-            value = expert.down_proj(self.act_fn(expert.gate_proj(chosen)) * expert.up_proj(chosen))
-            value = value * top_k_weights[rows, choice, None]
-            # Each row is in `rows` at most once, so additions do not collide.
-            output.index_add_(0, rows, value.to(output.dtype))
+            own = slice(start, start + count)
+            inputs = hidden_states[rows[own]]
+            value = expert.down_proj(self.act_fn(expert.gate_proj(inputs)) * expert.up_proj(inputs))
+            value = value * weights[own, None]
+            # Each row is in `rows[own]` at most once, so additions do not collide.
+            output.index_add_(0, rows[own], value.to(output.dtype))
         return output
 
 

@@ -2,8 +2,8 @@
 
 A token's score is l + T g, from its logit l, the temperature T and its noise g. The device scores all tokens
 in float32 and selects the best of them. On the host, the exact score in float64 decides among the selected,
-so that draws are equal bit for bit wherever the logits are. A row is marked where the selection, or the border
-of top-p, might be another in exact arithmetic.
+so that draws are equal bit for bit wherever the logits are. A row is marked where the selection, or the
+border of top-p, might be another in exact arithmetic.
 """
 
 from __future__ import annotations
