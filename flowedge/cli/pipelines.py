@@ -21,6 +21,7 @@ from flowedge.net.address import is_loopback
 from flowedge.placement.split import split_counts
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
+from flowedge.system.compute import AUTO
 from flowedge.weights.fetch.progress import OnTransfer
 
 Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
@@ -38,6 +39,7 @@ class PipelineRequest:
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
+        dtype, kv, exact: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -51,6 +53,9 @@ class PipelineRequest:
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
+    dtype: str = AUTO
+    kv: str = "none"
+    exact: str = AUTO
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -77,6 +82,9 @@ class PipelineRequest:
             quant=self.quant,
             split=tuple(stage_counts(self.split)),
             middles=tuple(zip(self.middles, others[stages:], strict=True)),
+            dtype=self.dtype,
+            kv=self.kv,
+            exact=self.exact,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

@@ -24,43 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66lowedge/v1/agent.proto\x12\x0b\x66lowedge.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xd6\x03\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0cmemory_total\x18\x05 \x01(\x04\x12\x18\n\x10memory_available\x18\x06 \x01(\x04\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0c\n\x04role\x18\t \x01(\t\x12\r\n\x05model\x18\n \x01(\t\x12\x13\n\x0blayer_start\x18\x0b \x01(\r\x12\x12\n\nlayer_stop\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x0e \x01(\x04\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x0f \x01(\x04\x12\x17\n\x0fstage_addresses\x18\x10 \x03(\t\x12\x10\n\x08pipeline\x18\x11 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x12 \x01(\t\x12\r\n\x05quant\x18\x13 \x01(\t\x12\x14\n\x0cstage_layers\x18\x14 \x03(\r\x12$\n\x07middles\x18\x15 \x03(\x0b\x32\x13.flowedge.v1.Middle\x12\x16\n\x0e\x63\x65rtified_role\x18\x16 \x01(\t\x12\x10\n\x08instance\x18\x1e \x01(\t\"(\n\x06Middle\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x94\x02\n\tStageRole\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0blayer_start\x18\x03 \x01(\r\x12\x12\n\nlayer_stop\x18\x04 \x01(\r\x12\r\n\x05quant\x18\x05 \x01(\t\x12\x12\n\ndownstream\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0c\n\x04taps\x18\n \x03(\r\x12\r\n\x05route\x18\x0b \x01(\r\x12\x12\n\nvocab_size\x18\x0c \x01(\r\x12+\n\x07weights\x18\r \x01(\x0b\x32\x1a.flowedge.v1.WeightSources\"e\n\rWeightSources\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ndraft_node\x18\x03 \x01(\t\x12\r\n\x05peers\x18\x04 \x03(\t\x12\x11\n\tquantised\x18\x05 \x01(\t\"\xd0\x01\n\rDraftNodeRole\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\x12\r\n\x05quant\x18\x04 \x01(\t\x12\x0e\n\x06stages\x18\x05 \x03(\t\x12\r\n\x05split\x18\x06 \x03(\r\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12$\n\x07middles\x18\t \x03(\x0b\x32\x13.flowedge.v1.Middle\x12\x10\n\x08\x64rafters\x18\n \x03(\t\"g\n\x0cRoleProgress\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\'\n\x08transfer\x18\x04 \x01(\x0b\x32\x15.flowedge.v1.Transfer\"X\n\x08Transfer\x12\x12\n\ndone_bytes\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x03 \x01(\x01\x12\x0e\n\x06left_s\x18\x04 \x01(\x01\"\"\n\x0eReleaseRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\x0e\n\x0cReleaseReply\"\"\n\x0fTimelineRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"w\n\rTimelineReply\x12\'\n\x08\x61\x63tivity\x18\x01 \x03(\x0e\x32\x15.flowedge.v1.Activity\x12\x0f\n\x07start_s\x18\x02 \x03(\x01\x12\r\n\x05\x65nd_s\x18\x03 \x03(\x01\x12\x0c\n\x04rows\x18\x04 \x03(\r\x12\x0f\n\x07\x64ropped\x18\x05 \x01(\x04\"\x0e\n\x0c\x43lockRequest\"+\n\nClockReply\x12\r\n\x05now_s\x18\x01 \x01(\x01\x12\x0e\n\x06wall_s\x18\x02 \x01(\x01*\xe4\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x41\x43TIVITY_DRAFT\x10\x01\x12\x13\n\x0f\x41\x43TIVITY_VERIFY\x10\x02\x12\x14\n\x10\x41\x43TIVITY_PREFILL\x10\x03\x12\x14\n\x10\x41\x43TIVITY_FORWARD\x10\x04\x12\x14\n\x10\x41\x43TIVITY_ABORTED\x10\x05\x12\x12\n\x0e\x41\x43TIVITY_CACHE\x10\x06\x12\x15\n\x11\x41\x43TIVITY_TRANSFER\x10\x07\x12\x12\n\x0e\x41\x43TIVITY_PRUNE\x10\x08\x12\x14\n\x10\x41\x43TIVITY_REQUEST\x10\t2\x9c\x03\n\x05\x41gent\x12=\n\x08\x44\x65scribe\x12\x1c.flowedge.v1.DescribeRequest\x1a\x13.flowedge.v1.Device\x12\x42\n\x0b\x42\x65\x63omeStage\x12\x16.flowedge.v1.StageRole\x1a\x19.flowedge.v1.RoleProgress0\x01\x12J\n\x0f\x42\x65\x63omeDraftNode\x12\x1a.flowedge.v1.DraftNodeRole\x1a\x19.flowedge.v1.RoleProgress0\x01\x12\x41\n\x07Release\x12\x1b.flowedge.v1.ReleaseRequest\x1a\x19.flowedge.v1.ReleaseReply\x12\x44\n\x08Timeline\x12\x1c.flowedge.v1.TimelineRequest\x1a\x1a.flowedge.v1.TimelineReply\x12;\n\x05\x43lock\x12\x19.flowedge.v1.ClockRequest\x1a\x17.flowedge.v1.ClockReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66lowedge/v1/agent.proto\x12\x0b\x66lowedge.v1\" \n\x0f\x44\x65scribeRequest\x12\r\n\x05quant\x18\x01 \x01(\t\"\xa7\x04\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0cmemory_total\x18\x05 \x01(\x04\x12\x18\n\x10memory_available\x18\x06 \x01(\x04\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0c\n\x04role\x18\t \x01(\t\x12\r\n\x05model\x18\n \x01(\t\x12\x13\n\x0blayer_start\x18\x0b \x01(\r\x12\x12\n\nlayer_stop\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x0e \x01(\x04\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x0f \x01(\x04\x12\x17\n\x0fstage_addresses\x18\x10 \x03(\t\x12\x10\n\x08pipeline\x18\x11 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x12 \x01(\t\x12\r\n\x05quant\x18\x13 \x01(\t\x12\x14\n\x0cstage_layers\x18\x14 \x03(\r\x12$\n\x07middles\x18\x15 \x03(\x0b\x32\x13.flowedge.v1.Middle\x12\x16\n\x0e\x63\x65rtified_role\x18\x16 \x01(\t\x12\x10\n\x08instance\x18\x1e \x01(\t\x12%\n\x07\x63ompute\x18\x1f \x01(\x0b\x32\x14.flowedge.v1.Compute\x12\r\n\x05\x64type\x18  \x01(\t\x12\n\n\x02kv\x18! \x01(\t\x12\r\n\x05\x65xact\x18\" \x01(\x08\"L\n\x07\x43ompute\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x11\n\tprocessor\x18\x02 \x01(\t\x12\x0e\n\x06\x64types\x18\x03 \x03(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"(\n\x06Middle\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xaf\x02\n\tStageRole\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0blayer_start\x18\x03 \x01(\r\x12\x12\n\nlayer_stop\x18\x04 \x01(\r\x12\r\n\x05quant\x18\x05 \x01(\t\x12\x12\n\ndownstream\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0c\n\x04taps\x18\n \x03(\r\x12\r\n\x05route\x18\x0b \x01(\r\x12\x12\n\nvocab_size\x18\x0c \x01(\r\x12+\n\x07weights\x18\r \x01(\x0b\x32\x1a.flowedge.v1.WeightSources\x12\n\n\x02kv\x18\x0e \x01(\t\x12\r\n\x05\x65xact\x18\x0f \x01(\x08\"e\n\rWeightSources\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ndraft_node\x18\x03 \x01(\t\x12\r\n\x05peers\x18\x04 \x03(\t\x12\x11\n\tquantised\x18\x05 \x01(\t\"\xeb\x01\n\rDraftNodeRole\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\x12\r\n\x05quant\x18\x04 \x01(\t\x12\x0e\n\x06stages\x18\x05 \x03(\t\x12\r\n\x05split\x18\x06 \x03(\r\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12$\n\x07middles\x18\t \x03(\x0b\x32\x13.flowedge.v1.Middle\x12\x10\n\x08\x64rafters\x18\n \x03(\t\x12\n\n\x02kv\x18\x0b \x01(\t\x12\r\n\x05\x65xact\x18\x0c \x01(\t\"g\n\x0cRoleProgress\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\'\n\x08transfer\x18\x04 \x01(\x0b\x32\x15.flowedge.v1.Transfer\"X\n\x08Transfer\x12\x12\n\ndone_bytes\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x03 \x01(\x01\x12\x0e\n\x06left_s\x18\x04 \x01(\x01\"\"\n\x0eReleaseRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\x0e\n\x0cReleaseReply\"\"\n\x0fTimelineRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"w\n\rTimelineReply\x12\'\n\x08\x61\x63tivity\x18\x01 \x03(\x0e\x32\x15.flowedge.v1.Activity\x12\x0f\n\x07start_s\x18\x02 \x03(\x01\x12\r\n\x05\x65nd_s\x18\x03 \x03(\x01\x12\x0c\n\x04rows\x18\x04 \x03(\r\x12\x0f\n\x07\x64ropped\x18\x05 \x01(\x04\"\x0e\n\x0c\x43lockRequest\"+\n\nClockReply\x12\r\n\x05now_s\x18\x01 \x01(\x01\x12\x0e\n\x06wall_s\x18\x02 \x01(\x01*\xe4\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x41\x43TIVITY_DRAFT\x10\x01\x12\x13\n\x0f\x41\x43TIVITY_VERIFY\x10\x02\x12\x14\n\x10\x41\x43TIVITY_PREFILL\x10\x03\x12\x14\n\x10\x41\x43TIVITY_FORWARD\x10\x04\x12\x14\n\x10\x41\x43TIVITY_ABORTED\x10\x05\x12\x12\n\x0e\x41\x43TIVITY_CACHE\x10\x06\x12\x15\n\x11\x41\x43TIVITY_TRANSFER\x10\x07\x12\x12\n\x0e\x41\x43TIVITY_PRUNE\x10\x08\x12\x14\n\x10\x41\x43TIVITY_REQUEST\x10\t2\x9c\x03\n\x05\x41gent\x12=\n\x08\x44\x65scribe\x12\x1c.flowedge.v1.DescribeRequest\x1a\x13.flowedge.v1.Device\x12\x42\n\x0b\x42\x65\x63omeStage\x12\x16.flowedge.v1.StageRole\x1a\x19.flowedge.v1.RoleProgress0\x01\x12J\n\x0f\x42\x65\x63omeDraftNode\x12\x1a.flowedge.v1.DraftNodeRole\x1a\x19.flowedge.v1.RoleProgress0\x01\x12\x41\n\x07Release\x12\x1b.flowedge.v1.ReleaseRequest\x1a\x19.flowedge.v1.ReleaseReply\x12\x44\n\x08Timeline\x12\x1c.flowedge.v1.TimelineRequest\x1a\x1a.flowedge.v1.TimelineReply\x12;\n\x05\x43lock\x12\x19.flowedge.v1.ClockRequest\x1a\x17.flowedge.v1.ClockReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'flowedge.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTIVITY']._serialized_start=1633
-  _globals['_ACTIVITY']._serialized_end=1861
+  _globals['_ACTIVITY']._serialized_start=1861
+  _globals['_ACTIVITY']._serialized_end=2089
   _globals['_DESCRIBEREQUEST']._serialized_start=40
-  _globals['_DESCRIBEREQUEST']._serialized_end=57
-  _globals['_DEVICE']._serialized_start=60
-  _globals['_DEVICE']._serialized_end=530
-  _globals['_MIDDLE']._serialized_start=532
-  _globals['_MIDDLE']._serialized_end=572
-  _globals['_STAGEROLE']._serialized_start=575
-  _globals['_STAGEROLE']._serialized_end=851
-  _globals['_WEIGHTSOURCES']._serialized_start=853
-  _globals['_WEIGHTSOURCES']._serialized_end=954
-  _globals['_DRAFTNODEROLE']._serialized_start=957
-  _globals['_DRAFTNODEROLE']._serialized_end=1165
-  _globals['_ROLEPROGRESS']._serialized_start=1167
-  _globals['_ROLEPROGRESS']._serialized_end=1270
-  _globals['_TRANSFER']._serialized_start=1272
-  _globals['_TRANSFER']._serialized_end=1360
-  _globals['_RELEASEREQUEST']._serialized_start=1362
-  _globals['_RELEASEREQUEST']._serialized_end=1396
-  _globals['_RELEASEREPLY']._serialized_start=1398
-  _globals['_RELEASEREPLY']._serialized_end=1412
-  _globals['_TIMELINEREQUEST']._serialized_start=1414
-  _globals['_TIMELINEREQUEST']._serialized_end=1448
-  _globals['_TIMELINEREPLY']._serialized_start=1450
-  _globals['_TIMELINEREPLY']._serialized_end=1569
-  _globals['_CLOCKREQUEST']._serialized_start=1571
-  _globals['_CLOCKREQUEST']._serialized_end=1585
-  _globals['_CLOCKREPLY']._serialized_start=1587
-  _globals['_CLOCKREPLY']._serialized_end=1630
-  _globals['_AGENT']._serialized_start=1864
-  _globals['_AGENT']._serialized_end=2276
+  _globals['_DESCRIBEREQUEST']._serialized_end=72
+  _globals['_DEVICE']._serialized_start=75
+  _globals['_DEVICE']._serialized_end=626
+  _globals['_COMPUTE']._serialized_start=628
+  _globals['_COMPUTE']._serialized_end=704
+  _globals['_MIDDLE']._serialized_start=706
+  _globals['_MIDDLE']._serialized_end=746
+  _globals['_STAGEROLE']._serialized_start=749
+  _globals['_STAGEROLE']._serialized_end=1052
+  _globals['_WEIGHTSOURCES']._serialized_start=1054
+  _globals['_WEIGHTSOURCES']._serialized_end=1155
+  _globals['_DRAFTNODEROLE']._serialized_start=1158
+  _globals['_DRAFTNODEROLE']._serialized_end=1393
+  _globals['_ROLEPROGRESS']._serialized_start=1395
+  _globals['_ROLEPROGRESS']._serialized_end=1498
+  _globals['_TRANSFER']._serialized_start=1500
+  _globals['_TRANSFER']._serialized_end=1588
+  _globals['_RELEASEREQUEST']._serialized_start=1590
+  _globals['_RELEASEREQUEST']._serialized_end=1624
+  _globals['_RELEASEREPLY']._serialized_start=1626
+  _globals['_RELEASEREPLY']._serialized_end=1640
+  _globals['_TIMELINEREQUEST']._serialized_start=1642
+  _globals['_TIMELINEREQUEST']._serialized_end=1676
+  _globals['_TIMELINEREPLY']._serialized_start=1678
+  _globals['_TIMELINEREPLY']._serialized_end=1797
+  _globals['_CLOCKREQUEST']._serialized_start=1799
+  _globals['_CLOCKREQUEST']._serialized_end=1813
+  _globals['_CLOCKREPLY']._serialized_start=1815
+  _globals['_CLOCKREPLY']._serialized_end=1858
+  _globals['_AGENT']._serialized_start=2092
+  _globals['_AGENT']._serialized_end=2504
 # @@protoc_insertion_point(module_scope)

@@ -47,7 +47,7 @@ SAMPLINGS = [
 
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
-    "flowedge.doctor.library_trial": "tries libraries on a real device",
+    "flowedge.models.compute_trial": "tries a real device",
     "flowedge.models.check.reference": "runs transformers' own model",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.simulate.in_process": "builds the executors that are run here",

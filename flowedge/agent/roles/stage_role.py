@@ -79,6 +79,7 @@ class StageRole(PipelineRole):
         device.model = request.model
         device.quant = request.quant
         device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
+        device.dtype, device.kv, device.exact = request.dtype, request.kv, request.exact
         if self._executor is not None:
             device.weight_bytes = self._executor.weight_bytes
             device.cache_bytes = self._executor.cache_bytes

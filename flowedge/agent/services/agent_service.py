@@ -38,7 +38,7 @@ class AgentService(rpc.AgentServicer):
         self._agent = agent
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
-        device = self._agent.info.describe()
+        device = self._agent.info.describe(request.quant)
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         return device

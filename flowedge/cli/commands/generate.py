@@ -12,6 +12,9 @@ from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
     MODEL_HELP,
+    Exactness,
+    KvForm,
+    PipelineDtype,
     Split,
     choose_drafter,
     local_path,
@@ -54,6 +57,9 @@ def generate(
         ),
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
+    dtype: PipelineDtype = "auto",
+    kv: KvForm = "none",
+    exact: Exactness = "auto",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
@@ -106,6 +112,9 @@ def generate(
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
+        dtype=dtype,
+        kv=kv,
+        exact=exact,
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
