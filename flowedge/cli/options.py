@@ -14,7 +14,8 @@ from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import checked_address
 
 BUNDLED = choice.BUNDLED
-MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
+MODEL_HELP = "Checkpoint directory, GGUF file, hub id (owner/name or owner/name/FILE.gguf), or bundled."
+TOKENIZER_HELP = "Directory or hub id of a tokenizer to use instead of the model's."
 PipelineDtype = Annotated[
     Literal["auto", "float16", "bfloat16", "float32"],
     typer.Option(
@@ -23,8 +24,8 @@ PipelineDtype = Annotated[
     ),
 ]
 KvForm = Annotated[
-    Literal["none", "int8"],
-    typer.Option("--kv", help="KV cache in the dtype (none), or in 8 bits (int8)."),
+    Literal["native", "int8"],
+    typer.Option("--kv", help="KV cache in the dtype (native), or in 8 bits (int8): half the memory."),
 ]
 Exactness = Annotated[
     Literal["auto", "on", "off"],
@@ -79,4 +80,4 @@ def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tu
 def local_path(source: str) -> str:
     """Return a model's name, with a path of this machine made absolute."""
     path = Path(source).expanduser()
-    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
+    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.exists() else source

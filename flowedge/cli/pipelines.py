@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flowedge.agent.config.loading import load_config
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client, Device
-from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
+from flowedge.client.assembly import NATIVE, OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
@@ -40,6 +40,7 @@ class PipelineRequest:
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
         dtype, kv, exact: as in PipelineSpec.
+        tokenizer: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -54,8 +55,9 @@ class PipelineRequest:
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
     dtype: str = AUTO
-    kv: str = "none"
+    kv: str = NATIVE
     exact: str = AUTO
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -85,6 +87,7 @@ class PipelineRequest:
             dtype=self.dtype,
             kv=self.kv,
             exact=self.exact,
+            tokenizer=self.tokenizer,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

@@ -21,8 +21,9 @@ from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
 LOAD_TIMEOUT_S = 900.0
+NATIVE = "native"
 DTYPES = (AUTO, *PREFERENCE)
-KV_FORMS = ("none", "int8")
+KV_FORMS = (NATIVE, "int8")
 EXACTNESS = (AUTO, "on", "off")
 
 
@@ -32,7 +33,7 @@ class PipelineSpec:
 
     Attributes:
         stages: addresses in the order of the layers.
-        model: a directory or hub id that the devices can read, or "bundled".
+        model: a directory, GGUF file or hub id that the devices can read, or "bundled".
         drafter: names of the drafters to join (see drafter_names); empty for no drafter.
         split: layers of each stage; empty for as even as possible.
         middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
@@ -41,6 +42,7 @@ class PipelineSpec:
         kv: form of the KV cache, one of KV_FORMS.
         exact: whether the bits of a row may not depend on the rows beside it, one of EXACTNESS; "auto" where
             that costs little.
+        tokenizer: directory or hub id of a tokenizer that replaces the model's; "" for the model's.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a word is unknown.
@@ -54,8 +56,9 @@ class PipelineSpec:
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
     dtype: str = AUTO
-    kv: str = "none"
+    kv: str = NATIVE
     exact: str = AUTO
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
@@ -77,11 +80,11 @@ class PipelineSpec:
         """
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.quant) == (self.model, self.quant)
+            and (device.model, device.quant, device.tokenizer) == (self.model, self.quant, self.tokenizer)
             and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
             and self.dtype in (AUTO, device.dtype)
-            and self.kv == (device.kv or "none")
+            and self.kv == (device.kv or NATIVE)
             and self.exact in (AUTO, "on" if device.exact else "off")
         )
 
@@ -117,6 +120,7 @@ def assemble(
         dtype=spec.dtype,
         kv=spec.kv,
         exact=spec.exact,
+        tokenizer=spec.tokenizer,
     )
     ready = False
     with open_stub(spec.draft_node) as stub:

@@ -55,6 +55,7 @@ class Device:
     dtype: str = ""
     kv: str = ""
     exact: bool = False
+    tokenizer: str = ""
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:

@@ -38,6 +38,7 @@ from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.checkpoint.weight_file import open_weights
@@ -121,7 +122,7 @@ def drafter_directory(source: str, *, hub: bool = True) -> Path:
     """The directory of a source's files, which `hub` allows to download."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
-    if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
+    if not Path(source).expanduser().exists() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}; "
             "to join drafters, name each by an option of its own"
@@ -135,6 +136,8 @@ def kind_of(directory: Path) -> DrafterKind:
     The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
     layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
     """
+    if files_in(directory) is not None:
+        return "lm"
     config = read_json_object(directory / CONFIG_NAME)
     if "draft_vocab_size" in config:
         return "eagle3"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
@@ -70,6 +71,23 @@ class DraftModels:
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
         )
+
+    def make_exact(self, *, required: bool) -> None:
+        """Have the LM head give a row the same bits whatever the number of rows.
+
+        Raises:
+            BadRequestError: when that is required, and the device cannot.
+        """
+        try:
+            self.executor.head.find_row_counts()
+        except BadRequestError:
+            if required:
+                raise
+
+    @property
+    def exact(self) -> bool:
+        """Whether the LM head gives a row the same bits whatever the number of rows."""
+        return self.executor.head.exact
 
     @property
     def has_drafter(self) -> bool:

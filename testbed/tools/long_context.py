@@ -146,7 +146,12 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
     )
     sampling = SamplingParams(temperature=1.0, seed=1)  # at temperature 0 the text would soon repeat itself
     request = Request("long", models.encode("Tell a long story."), sampling, tokens, strategy=strategy)
-    AttentionInterface.register(attention.NAME, work.timed(ATTENTION, attention.attend))
+    functions: dict[str, Callable[..., Any]] = {
+        attention.MASKED: attention.attend,
+        attention.ORDERED: attention.attend_ordered,
+    }
+    for name, function in functions.items():
+        AttentionInterface.register(name, work.timed(ATTENTION, function))
     timed_attend = work.timed(DRAFTER, CachedAttention.attend)
     try:
         with mock.patch.object(CachedAttention, "attend", timed_attend):
@@ -155,7 +160,8 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
             while step():
                 pass
     finally:
-        AttentionInterface.register(attention.NAME, attention.attend)
+        for name, function in functions.items():
+            AttentionInterface.register(name, function)
     finished = pipeline.outputs[-1].output
     assert isinstance(finished, Finished), finished
     return work, SessionCache.bytes_per_row(checkpoint.config, layers, dtype)

@@ -71,13 +71,16 @@ class PipelineSettings(SettingsGroup):
 
     model: str = setting(
         "",
-        "Keep a pipeline of this model up, with this device as its draft node: a directory or hub id that "
-        'all its devices can read, or "bundled". Empty: none, until someone asks for one.',
+        "Keep a pipeline of this model up, with this device as its draft node: a directory, GGUF file or hub "
+        'id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
     )
     drafter: DrafterSetting = setting(
         "bundled",
         'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none"; several drafters to '
         'join are a list: ["bundled", "ngram"].',
+    )
+    tokenizer: str = setting(
+        "", "Directory or hub id of a tokenizer to use instead of the model's; empty: the model's."
     )
     quant: str = setting("none", "Quantisation of the layers.")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = setting(

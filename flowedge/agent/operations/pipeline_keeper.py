@@ -81,6 +81,7 @@ class PipelineKeeper:
             stages=stages,
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
+            tokenizer=wanted.tokenizer,
         )
         self._said = ""
         await self._lead(request, _report)

@@ -22,6 +22,7 @@ from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
@@ -39,7 +40,7 @@ from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
-OFF = "off"
+ON, OFF = "on", "off"
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
 
 
@@ -125,7 +126,12 @@ class ComputeSide:
         return self.held_in(Checkpoint.open(request.model, hub=self._config.weights.hub), request)
 
     def held_in(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> OpenedTarget:
-        """Return the target with the quantisation of its layers. Raises what `checkpoint_quant` raises."""
+        """Return the target with its tokenizer and the quantisation of its layers.
+
+        Raises what `tokenizer_directory` and `checkpoint_quant` raise.
+        """
+        if request.tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(request.tokenizer, hub=self._config.weights.hub)
         return OpenedTarget(checkpoint, checkpoint_quant(checkpoint, request.quant or "none"))
 
     def plan_routes(
@@ -160,7 +166,7 @@ class ComputeSide:
                 request.quant,
                 taps,
                 kv=request.kv,
-                exact=request.exact != OFF,
+                exact=wants_exact(request),
             )
             for start, stop in layer_ranges(counts)
         ]
@@ -195,12 +201,15 @@ class ComputeSide:
             settings=self._config.memory,
             memory=read_memory_of(device, self._config.memory),
         )
-        return within_memory(
+        models = within_memory(
             f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
             device,
             lambda: DraftModels.load(checkpoint, drafters, dtype, device),
             lambda: None,
         )
+        if wants_exact(request):
+            models.make_exact(required=request.exact == ON)
+        return models
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
         """Give the quantised weights of a route that this device's cache has.
@@ -221,6 +230,17 @@ class ComputeSide:
     def _quant_cache(self, opened: OpenedModel | None = None) -> QuantCache:
         given = opened.quantised_paths if opened is not None else {}
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
+
+
+def wants_exact(request: pb.DraftNodeRole) -> bool:
+    """Return whether the devices of a pipeline are to compute exact rows, if they can.
+
+    Raises:
+        BadRequestError: when the word is unknown.
+    """
+    if request.exact not in (ON, OFF, AUTO, ""):
+        raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
+    return request.exact != OFF
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

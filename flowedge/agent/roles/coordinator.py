@@ -87,8 +87,11 @@ class PipelineSetup:
     report: ReportProgress
 
     @asynccontextmanager
-    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[None]]]:
-        """Have all devices load at once; what is still loading when the context is left is called off."""
+    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[bool]]]:
+        """Have all devices load at once; what is still loading when the context is left is called off.
+
+        The result of a task is whether the rows of the stage are exact; the target's stages come first.
+        """
         roles = [role for route in routes for role in self._roles(route)]
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
         try:
@@ -124,18 +127,20 @@ class PipelineSetup:
                 ),
             )
 
-    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> None:
-        ready = False
+    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> bool:
+        """Have a stage load its role; return whether its rows are exact."""
+        ready = exact = False
         try:
             async with await open_channel(stage.address, _OPTIONS) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
-                    ready = progress.ready
+                    ready, exact = progress.ready, progress.exact
         except grpc.aio.AioRpcError as error:
             raise from_status(error, stage.name) from error
         if not ready:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
+        return exact
 
 
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:

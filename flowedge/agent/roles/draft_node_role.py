@@ -49,6 +49,7 @@ class DraftNodeRole(PipelineRole):
         self._taps = taps
         self._routes: list[PlannedRoute] = []
         self._models: DraftModels | None = None
+        self._exact = False
 
     async def load(self, report: ReportProgress) -> None:
         """Take the role up, and have the other devices take theirs.
@@ -107,13 +108,14 @@ class DraftNodeRole(PipelineRole):
         device.role = "draft node"
         device.pipeline = self.pipeline
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
+        device.tokenizer = request.tokenizer
         if self._loaded:
             device.stage_addresses.extend(request.stages)
             device.middles.extend(request.middles)
             target = self._routes[TARGET]
             device.stage_layers.extend(stage.content.num_layers for stage in target.stages)
             content = target.stages[0].content
-            device.dtype, device.kv, device.exact = content.dtype, content.kv, content.exact
+            device.dtype, device.kv, device.exact = content.dtype, content.kv, self._exact
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
 
@@ -175,7 +177,13 @@ class DraftNodeRole(PipelineRole):
             self._models, self._executor = models, models.executor
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            await asyncio.gather(*others)
+            exact = (await asyncio.gather(*others))[: len(target.stages)]
+        self._exact = models.exact and all(exact)
+        if request.exact == "on" and not self._exact:
+            inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
+            raise BadRequestError(
+                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or leave out exact"
+            )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, partial(agent.open_link, self.pipeline))
 

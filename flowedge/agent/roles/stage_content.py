@@ -14,7 +14,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.kv_store import kv_format, kv_row_bytes
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps, check_taps
@@ -67,7 +67,7 @@ class StageContent(ABC):
         start, stop: its layers [start, stop).
         dtype: name of the dtype of weights and hidden states; "" is float32.
         quant: of the layers; "" is none.
-        kv: form of the KV cache; "" is "none", the dtype.
+        kv: format of the KV cache (see KvFormat); "" is "native".
         exact: whether the bits of a row may not depend on the rows beside it.
         taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
         vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
@@ -95,7 +95,8 @@ class StageContent(ABC):
 
     def row_bytes(self, checkpoint: Checkpoint) -> int:
         """Return the bytes that one row of a session's cache takes."""
-        return SessionCache.bytes_per_row(checkpoint.config, self.num_layers, torch_dtype(self.dtype))
+        dtype = torch_dtype(self.dtype)
+        return self.num_layers * kv_row_bytes(checkpoint.config, dtype, kv_format(self.kv))
 
     def admit(
         self,
@@ -193,6 +194,8 @@ class LayerSlice(StageContent):
             dtype=torch_dtype(self.dtype),
             device=device,
             quant_cache=quant_cache,
+            exact=self.exact,
+            kv=kv_format(self.kv),
         )
         return BlockExecutor(block, taps)
 

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint, read one tensor or a few rows of a tensor at a time."""
+"""A checkpoint of Hugging Face or GGUF, read one tensor or a few rows of a tensor at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 import flowedge
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint import prequantised
 from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
+from flowedge.models.checkpoint.gguf.architectures import architecture_of, module_tensors
+from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
+from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
+from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
-from flowedge.models.checkpoint.weight_file import Weights, WeightSlice, open_weights
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
+from flowedge.models.stored_quant.integer_weight import IntegerFormat
+from flowedge.models.stored_quant.settings import integer_format
 
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096
@@ -39,7 +46,7 @@ class ExternalTensors:
         manifest_id: the id of the original checkpoint's manifest.
     """
 
-    weights: Mapping[str, WeightSlice]
+    weights: Mapping[str, StoredSlice]
     paths: Mapping[str, Path]
     digests: Mapping[str, str]
     fingerprint: str
@@ -52,16 +59,30 @@ class Checkpoint:
     Tensor names are those of the family's modules, whatever names the files use.
 
     Attributes:
-        quant: the quantisation that the checkpoint's linear layers are stored in, "none" for most.
+        directory: the directory of the config; for a GGUF model, one of this process.
+        place: the path to name in messages: the directory, or the GGUF file.
+        gguf: the GGUF files that hold the tensors; empty for other models.
+        tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
+        quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
+        integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
     """
 
     def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
         """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
+        self.tokenizer: Path | None = None
         self._external = external
+        self._converted = files_in(directory)
+        self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
+        self.place = self.gguf[0] if self.gguf else directory
         self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
-        self.quant = prequantised.stored_quant(self._raw_config, directory)
+        self.integer_format = _integer_format(self._raw_config, directory)
+        self.quant = (
+            prequantised.stored_quant(self._raw_config, directory)
+            if self.integer_format is None
+            else self.integer_format.quant
+        )
         self.config = self._load_config()
         self._handles: dict[Path, Weights] = {}
         self._files = dict(external.paths) if external is not None else self._locate_tensors()
@@ -69,7 +90,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
-        """Open a directory, a hub id ("owner/name") or the word "bundled".
+        """Open a directory, a GGUF file, a model of the hub (see `model_directory`) or the word "bundled".
 
         `hub` allows a download from the hub.
 
@@ -79,6 +100,18 @@ class Checkpoint:
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
         return cls(model_directory(source, hub=hub))
+
+    def tokenizer_directory(self) -> Path:
+        """The directory of the tokenizer's files, which are made for a GGUF model when they are needed.
+
+        Raises:
+            CheckpointError: when the tokenizer of a GGUF model cannot be converted.
+        """
+        if self.tokenizer is not None:
+            return self.tokenizer
+        if self._converted is not None:
+            self._converted.add_tokenizer()
+        return self.directory
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -109,7 +142,7 @@ class Checkpoint:
         found = self.shape(name)
         if found != tuple(shape):
             raise CheckpointError(
-                f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
+                f"{self.place}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
 
     def dtype(self, name: str) -> torch.dtype:
@@ -127,19 +160,53 @@ class Checkpoint:
             return None
         return self._external.digests[stored.name]
 
+    def block_type(self, name: str) -> str:
+        """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""
+        handle = self._handle(self._tensor(name).name)
+        return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
+
+    def stored_form(self, name: str) -> str:
+        """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
+        return f"{self.block_type(name)} {self._tensor(name).form}".strip()
+
+    def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
+        return self._read_stored(name, self._tensor(name), start, stop)
+
+    def file_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, counted in the order of the file."""
+        stored = self._tensor(name)
+        in_file = StoredTensor(stored.name, stored.expert, stored.rows)
+        return self._read_stored(name, in_file, start, stop)
+
+    def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        handle = self._handle(part.name)
+        whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
+        return self._take(name, part, whole, slice(start, stop))
+
     def is_quantised(self, name: str) -> bool:
         """Return whether a weight is stored in the quantisation `quant`."""
+        if self.integer_format is not None:
+            return self.has(self.integer_format.marker(name.removesuffix("weight")))
         return self.quant != "none" and self.has(prequantised.marker(self.quant, name))
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of a weight that is stored quantised, by their names in its encoded form."""
+        """The tensors of a weight that bitsandbytes stored quantised, by their names in its encoded form."""
         parts = prequantised.part_names(self.quant, name)
         return {part: self._read(stored) for part, stored in parts.items()}
 
     def quantised_bytes(self, name: str) -> int:
-        """The bytes in memory of a weight that is stored quantised, scales included."""
+        """The bytes in memory of a weight that bitsandbytes stored quantised, scales included."""
         parts = prequantised.part_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
+
+    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype of a tensor of any dtype, from the file's header."""
+        return self._header(name)
+
+    def raw(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        """Read a tensor of any dtype, or some of its rows, on the CPU."""
+        return self._read(name, rows)
 
     @property
     def manifest_id(self) -> str | None:
@@ -152,10 +219,15 @@ class Checkpoint:
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
+        return self._take(name, stored, self._handle(stored.name), rows)
+
+    def _take(
+        self, name: str, part: StoredTensor, whole: StoredSlice | torch.Tensor, rows: slice | None
+    ) -> torch.Tensor:
         try:
-            return stored.take(self._handle(stored.name), rows)
+            return part.take(whole, rows)
         except OSError as error:
-            raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
+            raise CheckpointError(f"{self.place}: tensor {name} cannot be read: {error}") from error
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
@@ -165,9 +237,14 @@ class Checkpoint:
         """The tensor of the LM head; the embedding's tensor where the two are tied."""
         if self.has(LM_HEAD):
             return LM_HEAD
+        if self.is_quantised(LM_HEAD):
+            raise CheckpointError(
+                f"{self.place}: the LM head is quantised, which is not supported; give a checkpoint "
+                "whose LM head is in floating point"
+            )
         if self.config.tie_word_embeddings:
             return EMBEDDING
-        raise CheckpointError(f"{self.directory}: tensor {LM_HEAD} is missing and the config does not tie it")
+        raise CheckpointError(f"{self.place}: tensor {LM_HEAD} is missing and the config does not tie it")
 
     @property
     def embedding_name(self) -> str:
@@ -198,22 +275,27 @@ class Checkpoint:
 
     def _load_config(self) -> Any:
         if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
-            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+            raise CheckpointError(f"{self.place}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
-        if self.quant != "none":
+        except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
+            raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
+        if self.integer_format is not None:
+            del config.quantization_config  # transformers' own layers for it are not used
+        elif self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = self._raw_config["quantization_config"]
         try:
             check_config(self.family, config)
         except CheckpointError as error:
-            raise CheckpointError(f"{self.directory}: {error}") from error
+            raise CheckpointError(f"{self.place}: {error}") from error
         return config
 
     def _name_tensors(self) -> dict[str, StoredTensor]:
         """The place of each tensor, by the name that the family's modules have for it."""
+        architecture = self._raw_config.get(ARCHITECTURE_KEY)
+        if architecture is not None:
+            return self._name_gguf_tensors(architecture)
         found: dict[str, StoredTensor] = {}
         for stored in self._files:
             name = self.family.module_name(stored)
@@ -223,8 +305,20 @@ class Checkpoint:
                 found[name] = StoredTensor(stored)
         return found
 
+    def _name_gguf_tensors(self, architecture: object) -> dict[str, StoredTensor]:
+        shapes = {stored: tuple(self._handle(stored).shape) for stored in self._files}
+        heads, kv_heads = int(self.config.num_attention_heads), int(self.config.num_key_value_heads)
+        try:
+            return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.place}: {error}") from error
+
     def _locate_tensors(self) -> dict[str, Path]:
         """The file of each stored tensor. Safetensors are preferred; .bin files come with a warning."""
+        if self.gguf:
+            files = GGUFModel(self.gguf).files
+            self._handles |= {file.path: file for file in files}
+            return {name: file.path for file in files for name in file}
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -232,20 +326,21 @@ class Checkpoint:
                 continue
             if suffix == "bin":
                 warnings.warn(
-                    f"{self.directory}: reading .bin weights (weights_only=True); prefer safetensors",
+                    f"{self.place}: reading .bin weights (weights_only=True); prefer safetensors",
                     stacklevel=4,
                 )
             if index.is_file():
                 return _locate_shards(self.directory, read_json_object(index))
             return dict.fromkeys(self._open_once(single).keys(), single)
         raise CheckpointError(
-            f"{self.directory}: no model.safetensors, no index of shards and no pytorch_model.bin"
+            f"{self.place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
+            "beside a config.json is named by the path of its file"
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._header(name)
         if not dtype.is_floating_point:
-            raise CheckpointError(f"{self.directory}: tensor {name} has type {dtype}, not a float")
+            raise CheckpointError(f"{self.place}: tensor {name} has type {dtype}, not a float")
         return shape, dtype
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
@@ -256,16 +351,16 @@ class Checkpoint:
     def _tensor(self, name: str) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+            raise CheckpointError(f"{self.place}: tensor {name} is missing")
         return stored
 
-    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+    def _handle(self, stored: str) -> StoredSlice | torch.Tensor:
         if self._external is not None:
             return self._external.weights[stored]
         path = self._files[stored]
         handle = self._open_once(path).get(stored)
         if handle is None:
-            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
+            raise CheckpointError(f"{self.place}: {path.name} holds no tensor {stored}")
         return handle
 
     def _open_once(self, path: Path) -> Weights:
@@ -283,6 +378,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: not a JSON object")
     return content
+
+
+def _integer_format(raw_config: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
+    settings = raw_config.get("quantization_config")
+    try:
+        return integer_format(settings) if isinstance(settings, dict) else None
+    except CheckpointError as error:
+        raise CheckpointError(f"{directory}: {error}") from error
 
 
 def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:

@@ -33,7 +33,7 @@ def stored_quant(raw_config: dict[str, Any], directory: Path) -> str:
     if method != _METHOD:
         raise CheckpointError(
             f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
-            "give the original checkpoint, or one that bitsandbytes quantised"
+            "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ or compressed-tensors"
         )
     if eight == four:
         raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from flowedge.models.exact.row_counts import ANY_COUNT
 from flowedge.models.layers.copies import to_device, to_host
 
 
@@ -22,6 +24,7 @@ class ExpertLinears(nn.Module):
         """Use views of the weights of `stacked`, a transformers experts module."""
         super().__init__()
         self.act_fn = stacked.act_fn
+        self.row_counts = ANY_COUNT  # numbers of rows that an expert computes at once
         for index, (gate_up, down) in enumerate(zip(stacked.gate_up_proj, stacked.down_proj, strict=True)):
             gate, up = gate_up.chunk(2)
             expert = nn.Module()
@@ -48,12 +51,15 @@ class ExpertLinears(nn.Module):
         for index, start, count in zip(indices.tolist(), starts.tolist(), counts.tolist(), strict=True):
             expert: Any = self.get_submodule(str(index))
             own = slice(start, start + count)
-            inputs = hidden_states[rows[own]]
-            value = expert.down_proj(self.act_fn(expert.gate_proj(inputs)) * expert.up_proj(inputs))
+            value = self.row_counts.apply(partial(self._mlp, expert), hidden_states[rows[own]])
             value = value * weights[own, None]
             # Each row is in `rows[own]` at most once, so additions do not collide.
             output.index_add_(0, rows[own], value.to(output.dtype))
         return output
+
+    def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = expert.down_proj(self.act_fn(expert.gate_proj(rows)) * expert.up_proj(rows))
+        return product
 
 
 def split_experts(module: nn.Module) -> nn.Module:

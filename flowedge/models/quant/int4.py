@@ -8,19 +8,23 @@ from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.int4_kernels import Hardware, Int4Kernel, kernel_of
 
-GROUP = 64  # weights of a row that share a scale and a zero
+GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
+GROUPS = (32, 64, 128, 256)  # the group sizes that kernels take
 OUT_MULTIPLE = 16  # the kernels take a multiple of this number of weight rows
 _LEVELS = 16
-_CPU_PACK_ROWS = 64  # rows that torch packs as a unit
-_CUDA_CAPABILITY = (8, 0)  # the kernel has bfloat16 tensor-core instructions
-_CPU_KERNELS = ("AVX2", "AVX512")
+_MIDDLE = _LEVELS // 2
 
 
-def padded_shape(out_features: int, in_features: int) -> tuple[int, int, int]:
-    """The stored sizes (out, in, group); a weight is padded with zeros to sizes that the kernels take."""
-    group = GROUP if in_features % GROUP == 0 else SMALL_GROUP
+def padded_shape(out_features: int, in_features: int, group: int | None = None) -> tuple[int, int, int]:
+    """The stored sizes (out, in, group); a weight is padded to sizes that the kernels take.
+
+    Without `group`, the group size is the size that FlowEdge quantises with.
+    """
+    if group is None:
+        group = GROUP if in_features % GROUP == 0 else SMALL_GROUP
     return _round_up(out_features, OUT_MULTIPLE), _round_up(in_features, group), group
 
 
@@ -31,17 +35,7 @@ class Int4:
     format = "flowedge int4 1"
 
     def unavailable(self, device: torch.device) -> str | None:
-        if device.type == "cpu":
-            found = torch.backends.cpu.get_cpu_capability()
-            if found not in _CPU_KERNELS:
-                return f"torch's int4 product needs AVX2 or AVX-512, this CPU has {found}; use nf4"
-            return None
-        if device.type == "cuda":
-            capability = torch.cuda.get_device_capability(device)
-            if capability < _CUDA_CAPABILITY:
-                return f"it needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}"
-            return None
-        return "torch's int4 product runs on the CPU and on CUDA only"
+        return None if device.type in ("cpu", "cuda") else "int4 runs on the CPU and on CUDA only"
 
     def encode(self, rows: WeightRows) -> Tensors:
         """Return `weight`, `scale` and `zero`; a weight is (level - 8) * scale + zero.
@@ -58,81 +52,85 @@ class Int4:
             low, high = groups.amin(2), groups.amax(2)
             # Levels are chosen with the rounded scale and zero, which the kernel will use.
             scale = ((high - low) / (_LEVELS - 1)).clamp(min=torch.finfo(torch.bfloat16).tiny).bfloat16()
-            zero = (low + scale.float() * (_LEVELS // 2)).bfloat16()
-            levels = (groups - zero.float()[..., None]) / scale.float()[..., None] + _LEVELS // 2
+            zero = (low + scale.float() * _MIDDLE).bfloat16()
+            levels = (groups - zero.float()[..., None]) / scale.float()[..., None] + _MIDDLE
             levels = levels.round_().clamp_(0, _LEVELS - 1).to(torch.uint8).view(len(chunk), width)
             weight[start:stop] = levels[:, ::2] << 4 | levels[:, 1::2]
             scales[start:stop], zeros[start:stop] = scale, zero
         return {"weight": weight, "scale": scales, "zero": zeros}
 
     def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:  # noqa: ARG002
-        out, width, group = padded_shape(like.out_features, like.in_features)
-        weight, scale, zero = tensors["weight"], tensors["scale"], tensors["zero"]
-        found = [list(tensor.shape) for tensor in (weight, scale, zero)]
-        wanted = [[out, width // 2], [out, width // group], [out, width // group]]
-        if found != wanted:
-            raise CheckpointError(f"an int4 weight has tensors of shapes {found}, not {wanted}")
-        scales_and_zeros = torch.stack((scale, zero), dim=2).transpose(0, 1).contiguous()
-        packed = _pack_for_cpu(weight) if device.type == "cpu" else _pack_for_cuda(weight.to(device), width)
-        return Int4Linear(like, packed, scales_and_zeros.to(device), width, group).eval()
+        """Build a layer whose group size is one of GROUPS, as the shapes of the tensors tell.
 
-    def weight_bytes(self, out_features: int, in_features: int) -> int:
-        out, width, group = padded_shape(out_features, in_features)
+        A `scale` or `zero` of a wider dtype is rounded to bfloat16 for every kernel, so that all devices have
+        the same weights.
+        """
+        group = _check(tensors, like)
+        pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
+        kernel = kernel_of(Hardware.of(device))
+        packed = kernel.pack(tensors["weight"], device)
+        return Int4Linear(like, kernel, packed, pairs.transpose(0, 1).contiguous().to(device), group).eval()
+
+    def weight_bytes(self, out_features: int, in_features: int, group: int | None = None) -> int:
+        """The bytes of an encoded weight in memory; `group` as in `padded_shape`."""
+        out, width, group = padded_shape(out_features, in_features, group)
         return out * width // 2 + 2 * out * (width // group) * torch.bfloat16.itemsize
 
 
 class Int4Linear(nn.Module):
-    """A linear layer over packed weights, which multiplies in bfloat16 and adds up in float32.
+    """A linear layer over packed weights, which multiplies in the dtype of its kernel and adds up in float32.
 
-    A row's result does not depend on the other rows, since the kernel adds up every row in the same order.
+    With a kernel of torch, a row's result does not depend on the other rows, since the kernel adds up every
+    row in the same order.
     """
 
     def __init__(
-        self, like: nn.Linear, packed: torch.Tensor, scales_and_zeros: torch.Tensor, width: int, group: int
+        self,
+        like: nn.Linear,
+        kernel: Int4Kernel,
+        packed: torch.Tensor,
+        scales_and_zeros: torch.Tensor,
+        group: int,
     ) -> None:
-        """`packed` has the layout of its device's kernel; `scales_and_zeros` is [width / group, out, 2]."""
+        """Use a weight in the layout of `kernel`; `scales_and_zeros` is [width / group, out, 2]."""
         super().__init__()
         self.in_features = like.in_features
         self.out_features = like.out_features
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.scales_and_zeros = nn.Parameter(scales_and_zeros, requires_grad=False)
         self.bias = like.bias
-        self._padding = width - like.in_features
+        self._kernel = kernel
         self._group = group
+        self._padding = len(scales_and_zeros) * group - like.in_features
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] in the dtype of the inputs [..., in_features]."""
-        rows = inputs.reshape(-1, self.in_features).to(torch.bfloat16)
+        rows = inputs.reshape(-1, self.in_features).to(self._kernel.dtype)
         if self._padding:
             rows = pad(rows, (0, self._padding))
-        product = (
-            torch.ops.aten._weight_int4pack_mm_for_cpu
-            if rows.device.type == "cpu"
-            else torch.ops.aten._weight_int4pack_mm
-        )
-        products: torch.Tensor = product(rows.contiguous(), self.weight, self._group, self.scales_and_zeros)
+        products = self._kernel.product(rows.contiguous(), self.weight, self._group, self.scales_and_zeros)
         output = products[:, : self.out_features].to(inputs.dtype)
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
 
 
-def _pack_for_cpu(weight: torch.Tensor) -> torch.Tensor:
-    """The layout of this CPU's kernel, uint8 of the same size, made a few rows at a time out of int32."""
-    packed = torch.empty_like(weight)
-    rows = max(1, (1 << 20) // weight.shape[1] // _CPU_PACK_ROWS) * _CPU_PACK_ROWS
-    for start in range(0, len(weight), rows):
-        part = weight[start : start + rows]
-        levels = torch.stack((part >> 4, part & 15), dim=2).view(len(part), -1).int()
-        packed[start : start + rows] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
-    return packed
-
-
-def _pack_for_cuda(weight: torch.Tensor, width: int) -> torch.Tensor:
-    """int32 [out / 8, in / (16 k), 32, k / 2] with the largest k of 8, 4 and 2 that the width allows."""
-    tiles = next(tiles for tiles in (8, 4, 2) if width % (16 * tiles) == 0)
-    packed: torch.Tensor = torch.ops.aten._convert_weight_to_int4pack(weight, tiles)
-    return packed
+def _check(tensors: Tensors, like: nn.Linear) -> int:
+    """Return the group size of an encoded weight after checking its sizes against the layer."""
+    weight, scale, zero = tensors["weight"], tensors["scale"], tensors["zero"]
+    found = [list(tensor.shape) for tensor in (weight, scale, zero)]
+    width, groups = 2 * weight.shape[-1], max(1, scale.shape[-1])
+    group = width // groups
+    out, fitting, _ = padded_shape(like.out_features, like.in_features, max(1, group))
+    wanted = [[out, fitting // 2], [out, groups], [out, groups]]
+    if found != wanted or group not in GROUPS or weight.dtype != torch.uint8:
+        raise CheckpointError(
+            f"an int4 weight of {like.out_features} x {like.in_features} has tensors of shapes {found} with "
+            f"{group} weights a group; expected {wanted} with {', '.join(map(str, GROUPS))} weights a group"
+        )
+    if not (scale.is_floating_point() and zero.is_floating_point()):
+        raise CheckpointError(f"an int4 weight has scales of {scale.dtype} and zeros of {zero.dtype}")
+    return group
 
 
 def _round_up(value: int, multiple: int) -> int:

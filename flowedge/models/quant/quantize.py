@@ -12,6 +12,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.models.quant.backend import Backend, Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import FourBit, Int8
 from flowedge.models.quant.int4 import Int4
+from flowedge.models.quant.w8a16 import W8A16
 
 _BACKENDS: dict[str, Backend] = {
     backend.name: backend
@@ -22,6 +23,7 @@ _BACKENDS: dict[str, Backend] = {
         FourBit("nf4", double=True),
         FourBit("fp4", double=True),
         Int4(),
+        W8A16(),
     )
 }
 QUANTISATIONS = ("none", *_BACKENDS)

@@ -13,7 +13,7 @@ STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
-Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4"]
+Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4", "w8a16"]
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
@@ -23,6 +23,7 @@ WEIGHT_BYTES: dict[str, float] = {
     "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them
     "fp4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,
     "int4": 0.5 + 4 / 64,  # 4 bits, and a scale and a zero in bf16 for 64 weights
+    "w8a16": 1.0,  # and one scale for each row, too little to count
 }
 
 

@@ -127,8 +127,9 @@ def test_another_quantisation_is_refused(original: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quant_method": "gptq", "bits": 4}, "quantised by gptq, which is not supported"),
-        ({"quant_method": "awq"}, "quantised by awq"),
+        ({"quant_method": "gptq", "bits": 2}, "quantised by GPTQ with weights of 2 bits, which is not supp"),
+        ({"quant_method": "awq"}, "quantised by AWQ, and its setting w_bit is None"),
+        ({"quant_method": "hqq"}, "quantised by hqq, which is not supported"),
         ({"quant_method": "fp8"}, "quantised by fp8"),
         ({}, "quantised by an unnamed method"),
         ({"quant_method": "bitsandbytes"}, "neither of 8 bits nor of 4"),

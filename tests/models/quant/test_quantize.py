@@ -16,7 +16,6 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.bitsandbytes import library
-from flowedge.models.quant.int4 import Int4, padded_shape
 from flowedge.models.quant.quantize import backend_of, quantize_block, quantize_linear
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
@@ -138,51 +137,7 @@ def test_weights_are_quantised_in_parts_as_bitsandbytes_does_at_once(
             assert torch.equal(ours[name], theirs[name]), name
 
 
-@pytest.mark.parametrize("shape", [(96, 128), (128, 96), (33, 50), (5, 64), (200, 320)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_int4_multiplies_with_the_weights_it_stores(
-    shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flowedge.models.quant.backend.CHUNK_WEIGHTS", 4000)
-    torch.manual_seed(0)
-    out_features, in_features = shape
-    linear = nn.Linear(in_features, out_features).to(dtype)
-    stored = Int4().encode(WeightRows.of(linear.weight))
-    low, high = stored["weight"] & 15, stored["weight"] >> 4
-    levels = torch.stack((high, low), dim=2).view(len(low), -1).double() - 8
-    _, width, group = padded_shape(out_features, in_features)
-    scale, zero = (stored[name].double().repeat_interleave(group, 1) for name in ("scale", "zero"))
-    weight = (levels * scale + zero)[:out_features, :in_features]
-    error = (weight - linear.weight).abs()
-    assert width >= in_features and bool((error <= scale[:out_features, :in_features] * 0.51 + 1e-3).all())
-    rows = torch.randn(2, 9, in_features).to(dtype)
-    with torch.inference_mode():
-        got = quantize_linear(linear, "int4")(rows)
-        expected = rows.bfloat16().double() @ weight.T + linear.bias.double()
-    assert got.dtype == dtype and got.shape == (2, 9, out_features)
-    torch.testing.assert_close(got.double(), expected, atol=0.02, rtol=0.01)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_int4_rows_are_the_same_alone_and_in_a_segment_of_any_size(threads: int) -> None:
-    torch.manual_seed(0)
-    layer = quantize_linear(nn.Linear(256, 160), "int4")
-    rows = torch.randn(64, 256)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.inference_mode():
-            alone = torch.cat([layer(row[None]) for row in rows])
-            for count in (2, 3, 5, 16, 17, 64):
-                assert torch.equal(layer(rows[:count]), alone[:count])
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_device_that_has_no_kernel_is_refused(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
-    checkpoint = Checkpoint.open(str(directory))
-    with pytest.raises(BadRequestError, match=r"int4 is not available on cpu: .* this CPU has DEFAULT"):
-        LayerBlock.load(checkpoint, 0, 1, quant="int4")
-    with pytest.raises(BadRequestError, match="not available on meta"):
-        quantize_linear(nn.Linear(8, 8, device="meta"), "nf4")
+def test_a_device_that_has_no_kernel_is_refused() -> None:
+    for quant in ("nf4", "int4"):
+        with pytest.raises(BadRequestError, match=f"{quant} is not available on meta: .*CPU and on CUDA"):
+            quantize_linear(nn.Linear(8, 8, device="meta"), quant)

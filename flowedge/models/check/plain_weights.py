@@ -1,0 +1,160 @@
+"""Stored integer weights in float32, computed without the code that repacks them, and models made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.layers.experts import split_experts
+from flowedge.models.quant.repacking import build_repacked
+from flowedge.models.stored_quant.awq import AWQ
+from flowedge.models.stored_quant.compressed_tensors import CompressedTensors
+from flowedge.models.stored_quant.gptq import GPTQ
+
+Values = npt.NDArray[Any]
+
+_AWQ_FEATURES = (0, 2, 4, 6, 1, 3, 5, 7)  # the output feature of each value in a word
+_TRIAL_ROWS = 4
+_TRIAL_ERROR = 0.03  # of a layer's output; rounding to bfloat16 explains about 0.01
+
+
+def load_plain_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
+    """The causal LM of a checkpoint with integer weights, in floating point and on the CPU.
+
+    Args:
+        dtype: the dtype of all weights.
+        attention: transformers' name of the attention function.
+    """
+    causal_lm, config = checkpoint.family.causal_lm, checkpoint.config
+    with torch.device("meta"):
+        names = list(causal_lm(config).state_dict())
+    weights = {}
+    for name in names:
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if ".experts." in name and not checkpoint.has(name):
+            weights[name] = _stacked_experts(checkpoint, name).to(dtype)
+        else:
+            weights[name] = _weight(checkpoint, name).to(dtype)
+    return causal_lm.from_pretrained(
+        None, config=config, state_dict=weights, dtype=dtype, attn_implementation=attention
+    )
+
+
+def quantise_as_stored(checkpoint: Checkpoint, model: Any) -> None:
+    """Replace the linear layers of a model in floating point by the layers that a block has.
+
+    Raises:
+        CheckpointError: when a layer does not multiply with the weight that it replaces.
+    """
+    stored = checkpoint.integer_format
+    layers = split_experts(model.model.layers)
+    if stored is None:
+        return
+    for path, linear in list(layers.named_modules()):
+        index, _, inner = path.partition(".")
+        layer = f"{layer_prefix(int(index))}{inner}." if inner else ""
+        if not isinstance(linear, nn.Linear) or not checkpoint.is_quantised(f"{layer}weight"):
+            continue
+        weight = linear.weight
+        built = build_repacked(stored.read(layer, checkpoint), linear, weight.dtype, weight.device)
+        _check_product(f"{checkpoint.directory}: {layer}weight", built, linear)
+        layers.set_submodule(path, built)
+
+
+def plain_weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """The weight `name`, which is stored as integers, in float32 [out_features, in_features]."""
+    layer = name.removesuffix("weight")
+
+    def read(part: str) -> Values:
+        tensor = checkpoint.raw(layer + part)
+        values: Values = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        return values
+
+    stored = checkpoint.integer_format
+    if isinstance(stored, GPTQ):
+        group_of = read("g_idx") if checkpoint.has(f"{layer}g_idx") else None
+        levels = _values(np.ascontiguousarray(read("qweight").T), stored.bits)
+        zeros = _values(read("qzeros"), stored.bits)[:, : len(levels)].T
+        zeros = (zeros + stored.zero_offset) % 2**stored.bits
+        scales = read("scales").T
+    elif isinstance(stored, AWQ):
+        group_of = None
+        levels, zeros = (_in_awq_order(_values(read(part), 4)).T for part in ("qweight", "qzeros"))
+        scales = read("scales").T
+    elif isinstance(stored, CompressedTensors):
+        group_of = read("weight_g_idx") if checkpoint.has(f"{layer}weight_g_idx") else None
+        scales = read("weight_scale")
+        middle = 2 ** (stored.bits - 1)
+        if stored.packed:
+            levels = _values(read("weight_packed"), stored.bits)[:, : int(read("weight_shape")[1])]
+        else:
+            levels = read("weight").astype(np.int64) + middle
+        zeros = np.full(scales.shape, middle)
+        if not stored.symmetric:
+            found = read("weight_zero_point")
+            packed = found.dtype == np.int32
+            zeros = _values(np.ascontiguousarray(found.T), stored.bits).T if packed else found + middle
+            zeros = zeros[: len(levels)]
+    else:
+        raise CheckpointError(f"{name} is not stored as integers")
+    if group_of is None:
+        group_of = np.arange(levels.shape[1]) // (levels.shape[1] // scales.shape[1])
+    plain = (levels - zeros[:, group_of]) * scales[:, group_of]
+    return torch.from_numpy(plain.astype(np.float32))
+
+
+def _weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    if name.endswith("weight") and checkpoint.is_quantised(name):
+        return plain_weight(checkpoint, name)
+    return checkpoint.tensor(name)
+
+
+def _stacked_experts(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """The weights of all experts, as transformers stacks them: [experts, rows, columns]."""
+    prefix, _, part = name.rpartition(".")
+    projections = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+    experts: list[torch.Tensor] = []
+    while any(checkpoint.is_quantised(f"{prefix}.{len(experts)}.{one}.weight") for one in projections):
+        rows = [_weight(checkpoint, f"{prefix}.{len(experts)}.{one}.weight") for one in projections]
+        experts.append(torch.cat(rows))
+    if not experts:
+        raise CheckpointError(f"{checkpoint.directory}: tensor {name} is missing")
+    return torch.stack(experts)
+
+
+def _values(words: Values, bits: int) -> Values:
+    """The unsigned integers that are packed in the last axis of int32 words, as int64."""
+    octets = np.ascontiguousarray(words).astype("<i4").view(np.uint8).astype(np.int64)
+    if bits == 8:
+        return octets
+    return np.stack((octets % 16, octets // 16), axis=-1).reshape(*octets.shape[:-1], -1)
+
+
+def _in_awq_order(values: Values) -> Values:
+    words = values.reshape(len(values), -1, 8)
+    ordered = np.empty_like(words)
+    ordered[..., _AWQ_FEATURES] = words
+    return ordered.reshape(values.shape)
+
+
+@torch.inference_mode()
+def _check_product(name: str, built: nn.Module, plain: nn.Linear) -> None:
+    """Compare the outputs of a quantised layer for random rows with those of the plain layer."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(_TRIAL_ROWS, plain.in_features, generator=generator).to(plain.weight.dtype)
+    rows = rows.to(plain.weight.device)
+    got, expected = built(rows).float(), plain(rows).float()
+    error = float((got - expected).abs().max() / expected.square().mean().sqrt().clamp(min=1e-12))
+    if not error < _TRIAL_ERROR:
+        raise CheckpointError(
+            f"{name}: the quantised product differs from the product with the plain weight by {error:.3f} of "
+            "its size; the repacked weight is wrong"
+        )

@@ -1,0 +1,120 @@
+"""Weight-only int8: integers of 8 bits that are multiplied with rows in floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.int4_kernels import Hardware
+
+_LARGEST = 127
+_UNPACKED_WEIGHTS = 1 << 18  # weights in float32 at a time, in a product without a kernel
+
+Int8Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(rows [n, in], weight int8 [out, in], scales [out, groups]) -> float32 [n, out]."""
+
+
+class W8A16:
+    """Eight bits a weight, with a scale for each row or each group of a row, and rows in floating point."""
+
+    name = "w8a16"
+    format = "flowedge w8a16 1"
+
+    def unavailable(self, device: torch.device) -> str | None:
+        return None if device.type in ("cpu", "cuda") else "w8a16 runs on the CPU and on CUDA only"
+
+    def encode(self, rows: WeightRows) -> Tensors:
+        """Return `weight`, int8 [out, in], and `scale`, float32 [out, 1]; a weight is their product."""
+        weight = torch.empty((rows.out_features, rows.in_features), dtype=torch.int8)
+        scale = torch.empty((rows.out_features, 1), dtype=torch.float32)
+        for start, chunk in rows.chunks():
+            stop, values = start + len(chunk), chunk.float()
+            scale[start:stop] = values.abs().amax(1, keepdim=True) / _LARGEST
+            steps = values / scale[start:stop].clamp(min=torch.finfo(torch.float32).tiny)
+            weight[start:stop] = steps.round_().clamp_(-_LARGEST, _LARGEST)
+        return {"weight": weight, "scale": scale}
+
+    def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:  # noqa: ARG002
+        weight, scale = tensors["weight"], tensors["scale"]
+        out, width = like.out_features, like.in_features
+        if weight.shape != (out, width) or weight.dtype != torch.int8:
+            raise CheckpointError(
+                f"a w8a16 weight is {list(weight.shape)} of {weight.dtype}, the model asks for "
+                f"{[out, width]} of torch.int8"
+            )
+        groups = scale.shape[1] if scale.ndim == 2 and len(scale) == out else 0
+        if not groups or width % groups or not scale.is_floating_point():
+            raise CheckpointError(
+                f"a w8a16 weight of {[out, width]} has scales {list(scale.shape)} of {scale.dtype}"
+            )
+        return W8A16Linear(like, weight.to(device), scale.to(device), Hardware.of(device)).eval()
+
+    def weight_bytes(
+        self,
+        out_features: int,
+        in_features: int,
+        group: int | None = None,
+        scale_dtype: torch.dtype = torch.float32,
+    ) -> int:
+        """The bytes of an encoded weight in memory. Without `group` each row has one scale."""
+        groups = 1 if group is None else in_features // group
+        return out_features * in_features + out_features * groups * scale_dtype.itemsize
+
+
+class W8A16Linear(nn.Module):
+    """A linear layer over int8 weights."""
+
+    def __init__(
+        self, like: nn.Linear, weight: torch.Tensor, scale: torch.Tensor, hardware: Hardware
+    ) -> None:
+        super().__init__()
+        self.in_features = like.in_features
+        self.out_features = like.out_features
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = like.bias
+        self._dtype, self._product = product_of(hardware, scale.shape[1])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [..., out_features] in the dtype of the inputs [..., in_features]."""
+        rows = inputs.reshape(-1, self.in_features).to(self._dtype).contiguous()
+        output = self._product(rows, self.weight, self.scale).to(inputs.dtype)
+        if self.bias is not None:
+            output = output + self.bias
+        return output.reshape(*inputs.shape[:-1], self.out_features)
+
+
+def product_of(hardware: Hardware, groups: int) -> tuple[torch.dtype, Int8Product]:
+    """The dtype of rows and the product for weights with `groups` scales a row."""
+    vectors = hardware.cuda_capability is None and hardware.cpu_capability in ("AVX2", "AVX512")
+    return (
+        (torch.bfloat16, multiply_packed) if vectors and groups == 1 else (torch.float32, multiply_unpacked)
+    )
+
+
+def multiply_packed(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """torch's product, in which each row is added up in one order whatever the other rows are."""
+    ones = torch.ones(len(weight), dtype=rows.dtype, device=rows.device)
+    products: torch.Tensor = torch.ops.aten._weight_int8pack_mm(rows, weight, ones)
+    return products.float() * scales.float().t()
+
+
+def multiply_unpacked(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The product with weights that are expanded to the rows' dtype, a few rows of the weight at a time."""
+    out, width = weight.shape
+    result = rows.new_empty((len(rows), out))
+    step = max(1, _UNPACKED_WEIGHTS // width)
+    for start in range(0, out, step):
+        part = weight[start : start + step].to(rows.dtype)
+        own = scales[start : start + step].to(rows.dtype)
+        if own.shape[1] == 1:
+            result[:, start : start + step] = linear(rows, part) * own.t()
+            continue
+        part.view(len(part), own.shape[1], -1).mul_(own.unsqueeze(2))
+        result[:, start : start + step] = linear(rows, part)
+    return result

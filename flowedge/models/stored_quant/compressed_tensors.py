@@ -1,0 +1,115 @@
+"""The layouts of compressed-tensors: `pack-quantized`, packed along the input features, and plain int8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight, RawTensors
+from flowedge.models.stored_quant.packed_integers import (
+    WORD_BITS,
+    check_header,
+    group_size,
+    read_order,
+    unpack,
+)
+
+_SCALES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class CompressedTensors:
+    """Weights of compressed-tensors of 4 or 8 bits.
+
+    Attributes:
+        packed: whether weights are packed in int32 (`pack-quantized`) or are int8 (`int-quantized`).
+        group: the config's group size; -1 for one scale a row.
+        symmetric: whether the middle level means zero everywhere, so that no zeros are stored.
+        reordered: whether groups are not runs of neighbouring features (`actorder: group`).
+    """
+
+    bits: int
+    packed: bool
+    group: int
+    symmetric: bool
+    reordered: bool
+
+    method = "compressed-tensors"
+
+    @property
+    def quant(self) -> str:
+        return "int4" if self.bits == 4 else "w8a16"
+
+    def marker(self, layer: str) -> str:
+        return f"{layer}weight_packed" if self.packed else f"{layer}weight_scale"
+
+    def shape(self, layer: str, tensors: RawTensors) -> IntegerShape:
+        if self.packed:
+            name, dtype, packed = f"{layer}weight_packed", torch.int32, WORD_BITS // self.bits
+        else:
+            name, dtype, packed = f"{layer}weight", torch.int8, 1
+        (out_features, words), _ = check_header(tensors, name, (None, None), (dtype,))
+        (_, groups), scale_dtype = check_header(
+            tensors, f"{layer}weight_scale", (out_features, None), _SCALES
+        )
+        in_features = words * packed if self.group == -1 else groups * self.group
+        if -(-in_features // packed) != words:
+            raise CheckpointError(
+                f"tensor {name} holds {words * packed} weights a row, and there are scales for {in_features}"
+            )
+        group = group_size(f"{layer}weight_scale", in_features, groups, self.group)
+        reordered = self.reordered and groups > 1 and tensors.has(f"{layer}weight_g_idx")
+        return IntegerShape(self.bits, out_features, in_features, group, scale_dtype, reordered)
+
+    def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
+        shape = self.shape(layer, tensors)
+        self._check_stored_shape(layer, shape, tensors)
+        order = read_order(
+            f"{layer}weight_g_idx", tensors, shape.in_features, shape.group, reordered=shape.reordered
+        )
+
+        def levels(start: int, stop: int) -> torch.Tensor:
+            rows = self._levels(layer, tensors, slice(start, stop))[:, : shape.in_features]
+            return rows if order is None else rows[:, order]
+
+        scales = tensors.raw(f"{layer}weight_scale")
+        return IntegerWeight(shape, levels, scales, self._zeros(layer, shape, tensors), order)
+
+    @property
+    def _middle(self) -> int:
+        return 1 << self.bits - 1
+
+    def _levels(self, layer: str, tensors: RawTensors, rows: slice) -> torch.Tensor:
+        if self.packed:
+            return unpack(tensors.raw(f"{layer}weight_packed", rows), self.bits)
+        return self._shifted(f"{layer}weight", tensors.raw(f"{layer}weight", rows))
+
+    def _shifted(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Levels from 0 on, for signed values."""
+        levels = values.short() + self._middle
+        if int(levels.min()) < 0 or int(levels.max()) >= 2 * self._middle:
+            raise CheckpointError(f"tensor {name} has a value that {self.bits} bits cannot hold")
+        return levels.to(torch.uint8)
+
+    def _zeros(self, layer: str, shape: IntegerShape, tensors: RawTensors) -> torch.Tensor:
+        """uint8 [out_features, groups]. Zeros of packed weights are packed along the output features."""
+        name, wanted = f"{layer}weight_zero_point", (shape.out_features, shape.groups)
+        if self.symmetric:
+            return torch.full(wanted, self._middle, dtype=torch.uint8)
+        _, dtype = tensors.header(name)
+        if self.packed and dtype == torch.int32:
+            words = -(-shape.out_features * self.bits // WORD_BITS)
+            check_header(tensors, name, (words, shape.groups), (torch.int32,))
+            return unpack(tensors.raw(name).t(), self.bits)[:, : shape.out_features].t()
+        check_header(tensors, name, wanted, (torch.int8,))
+        return self._shifted(name, tensors.raw(name))
+
+    def _check_stored_shape(self, layer: str, shape: IntegerShape, tensors: RawTensors) -> None:
+        name, expected = f"{layer}weight_shape", [shape.out_features, shape.in_features]
+        if not self.packed:
+            return
+        check_header(tensors, name, (2,), (torch.int64, torch.int32))
+        if (found := tensors.raw(name).tolist()) != expected:
+            raise CheckpointError(f"tensor {name} says {found}, and the packed weight holds {expected}")

@@ -1,0 +1,68 @@
+"""GPTQ's layout: columns of `qweight` are output features, packed along the input features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight, RawTensors
+from flowedge.models.stored_quant.packed_integers import (
+    WORD_BITS,
+    check_header,
+    group_size,
+    read_order,
+    unpack,
+)
+
+_SCALES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class GPTQ:
+    """GPTQ weights of 4 or 8 bits.
+
+    Attributes:
+        group: the config's group size; -1 for one scale a row.
+        reordered: whether features were quantised in the order of their activations (`desc_act`).
+        zero_offset: what has to be added to stored zeros; 1 in the first version of the format.
+    """
+
+    bits: int
+    group: int
+    reordered: bool
+    zero_offset: int
+
+    method = "GPTQ"
+
+    @property
+    def quant(self) -> str:
+        return "int4" if self.bits == 4 else "w8a16"
+
+    def marker(self, layer: str) -> str:
+        return f"{layer}qweight"
+
+    def shape(self, layer: str, tensors: RawTensors) -> IntegerShape:
+        packed = WORD_BITS // self.bits
+        (words, out_features), _ = check_header(tensors, f"{layer}qweight", (None, None), (torch.int32,))
+        in_features = words * packed
+        (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), _SCALES)
+        check_header(tensors, f"{layer}qzeros", (groups, -(-out_features // packed)), (torch.int32,))
+        group = group_size(f"{layer}scales", in_features, groups, self.group)
+        reordered = self.reordered and groups > 1 and tensors.has(f"{layer}g_idx")
+        return IntegerShape(self.bits, out_features, in_features, group, dtype, reordered)
+
+    def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
+        shape = self.shape(layer, tensors)
+        order = read_order(
+            f"{layer}g_idx", tensors, shape.in_features, shape.group, reordered=shape.reordered
+        )
+        packed = tensors.raw(f"{layer}qweight")
+        stored = unpack(tensors.raw(f"{layer}qzeros"), self.bits)[:, : shape.out_features]
+        zeros = stored + self.zero_offset & (1 << self.bits) - 1
+
+        def levels(start: int, stop: int) -> torch.Tensor:
+            rows = unpack(packed[:, start:stop].t(), self.bits)
+            return rows if order is None else rows[:, order]
+
+        return IntegerWeight(shape, levels, tensors.raw(f"{layer}scales").t(), zeros.t(), order)

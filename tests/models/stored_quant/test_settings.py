@@ -1,0 +1,99 @@
+"""Which settings of GPTQ, AWQ and compressed-tensors are read, and which are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.stored_quant.awq import AWQ
+from flowedge.models.stored_quant.compressed_tensors import CompressedTensors
+from flowedge.models.stored_quant.gptq import GPTQ
+from flowedge.models.stored_quant.integer_weight import IntegerFormat
+from flowedge.models.stored_quant.settings import integer_format
+from tests.support.integer_checkpoints import compressed_settings
+
+GPTQ_4 = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+AWQ_4 = {"quant_method": "awq", "bits": 4, "group_size": 128}
+
+
+def compressed(**changes: Any) -> dict[str, Any]:
+    return compressed_settings(4, 128) | changes
+
+
+def activations(part: str) -> dict[str, Any]:
+    settings = compressed_settings(8, -1)
+    settings["config_groups"]["group_0"][part] = {"num_bits": 8, "type": "int", "dynamic": True}
+    return settings
+
+
+def two_schemes(bits: int) -> dict[str, Any]:
+    first, second = compressed_settings(4, 128), compressed_settings(bits, 128)
+    first["config_groups"]["group_1"] = second["config_groups"]["group_0"]
+    return first
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (GPTQ_4, GPTQ(4, 128, reordered=False, zero_offset=1)),
+        (GPTQ_4 | {"bits": 8, "desc_act": True}, GPTQ(8, 128, reordered=True, zero_offset=1)),
+        (GPTQ_4 | {"checkpoint_format": "gptq_v2"}, GPTQ(4, 128, reordered=False, zero_offset=0)),
+        (GPTQ_4 | {"group_size": -1}, GPTQ(4, -1, reordered=False, zero_offset=1)),
+        (AWQ_4, AWQ(128)),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"}, AWQ(64)),
+        (compressed(), CompressedTensors(4, packed=True, group=128, symmetric=True, reordered=False)),
+        (compressed(sparsity_config={"format": "dense"}), CompressedTensors(4, True, 128, True, False)),
+        (compressed_settings(8, -1, "int-quantized"), CompressedTensors(8, False, -1, True, False)),
+        (compressed_settings(4, 64, symmetric=False), CompressedTensors(4, True, 64, False, False)),
+        (compressed_settings(4, 64, actorder="group"), CompressedTensors(4, True, 64, True, True)),
+        (compressed_settings(4, 64, actorder="weight"), CompressedTensors(4, True, 64, True, False)),
+        (two_schemes(4), CompressedTensors(4, True, 128, True, False)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None),
+        ({"quant_method": "fp8"}, None),
+        ({}, None),
+    ],
+)
+def test_supported_settings(settings: dict[str, Any], expected: IntegerFormat | None) -> None:
+    assert integer_format(settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (GPTQ_4 | {"bits": 3}, "quantised by GPTQ with weights of 3 bits, .*supported: 4 or 8 bits"),
+        (GPTQ_4 | {"bits": "4"}, "its setting bits is '4'"),
+        (GPTQ_4 | {"group_size": 16}, "groups of 16 weights"),
+        (GPTQ_4 | {"group_size": -128}, "groups of -128 weights"),
+        (GPTQ_4 | {"group_size": None}, "its setting group_size is None"),
+        (GPTQ_4 | {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        (GPTQ_4 | {"lm_head": True}, "a quantised LM head"),
+        (GPTQ_4 | {"dynamic": {"-:.*up": {}}}, "settings of single modules"),
+        (GPTQ_4 | {"pack_dtype": "int8"}, "pack_dtype 'int8'"),
+        (AWQ_4 | {"bits": 8}, "quantised by AWQ with weights of 8 bits"),
+        (AWQ_4 | {"version": "gemv"}, "the layout of version 'gemv'"),
+        (AWQ_4 | {"zero_point": False}, "weights without zero points"),
+        (compressed(format="float-quantized"), "compressed-tensors with format 'float-quantized'"),
+        (compressed(format="marlin-24"), "format 'marlin-24'"),
+        (compressed(format="nvfp4-pack-quantized"), "format 'nvfp4-pack-quantized'"),
+        (compressed(sparsity_config={"format": "sparse-24-bitmask"}), "sparse weights"),
+        (compressed(kv_cache_scheme={"num_bits": 8}), "a quantised KV cache"),
+        (compressed(transform_config={"config_groups": {}}), "transforms of activations"),
+        (compressed(config_groups={}), "no scheme of weights"),
+        (compressed(config_groups={"group_0": {"weights": None}}), "no scheme of weights"),
+        (compressed(config_groups=[]), "no scheme of weights"),
+        (compressed_settings(4, 128, type="float"), "weights of type 'float'"),
+        (compressed_settings(2, 128), "weights of 2 bits"),
+        (compressed_settings(8, -1, strategy="tensor"), "scales by 'tensor'"),
+        (compressed_settings(4, 128, strategy="block"), "scales by 'block'"),
+        (compressed_settings(8, -1, dynamic=True), "quantised at run time"),
+        (compressed_settings(4, 100), "groups of 100 weights"),
+        (activations("input_activations"), r"quantised activations \(input_activations\)"),
+        (activations("output_activations"), r"quantised activations \(output_activations\)"),
+        (two_schemes(8), "several schemes of weights"),
+    ],
+)
+def test_other_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        integer_format(settings)

@@ -1,0 +1,140 @@
+"""Models that GPTQ, AWQ and compressed-tensors stored, against their plain weights run by transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.check.plain_weights import plain_weight
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.inspection import inspect_checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.quant import repacking
+from tests.models.conftest import Make
+from tests.models.pipeline import Pipeline
+from tests.models.tiny_families import make_tiny
+from tests.support.integer_checkpoints import LAYOUTS, Layout, gptq, write_integer_checkpoint
+
+TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
+# Rows and scales are rounded to bfloat16 by most kernels; grouped 8-bit weights multiply in float32.
+PLAIN_TOLERANCE = {"w8a16-group": 1e-4, "gptq-8": 1e-4}
+UP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.fixture(scope="module")
+def plain(make_checkpoint: Make) -> Path:
+    return make_checkpoint(hidden_size=128, intermediate_size=256, num_hidden_layers=2, attention_bias=True)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_blocks_compute_with_the_stored_weights(plain: Path, tmp_path: Path, name: str) -> None:
+    layout = LAYOUTS[name]
+    meant = write_integer_checkpoint(plain, tmp_path / "stored", layout)
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    assert checkpoint.quant == layout.quant
+    for weight, expected in meant.items():
+        assert torch.equal(plain_weight(checkpoint, weight), expected), weight
+    model = LlamaForCausalLM.from_pretrained(plain, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        original = model(torch.tensor([TEXT])).logits[0]
+        model.load_state_dict(meant, strict=False)
+        expected = model(torch.tensor([TEXT])).logits[0]
+        reference = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
+    tolerance = PLAIN_TOLERANCE.get(name, 0.25)
+    for asked in ("none", layout.quant):
+        got = Pipeline(checkpoint, 2, quant=asked).commit(TEXT)
+        torch.testing.assert_close(got, reference, atol=0.1, rtol=1e-3)
+        torch.testing.assert_close(got, expected, atol=tolerance, rtol=1e-3)
+    assert (original - expected).abs().max() > (1 if layout.quant == "int4" else 0.01), (
+        "nothing was quantised"
+    )
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_bytes_are_those_announced(plain: Path, tmp_path: Path, name: str) -> None:
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS[name])
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    block = LayerBlock.load(checkpoint, 0, 2, dtype=torch.bfloat16)
+    announced = LayerBlock.required_bytes(checkpoint, 0, 2, dtype=torch.bfloat16)
+    assert block.weight_bytes == announced
+    sizes = inspect_checkpoint(checkpoint, "bfloat16", [])
+    assert sizes.stored_quant == LAYOUTS[name].quant
+    assert sum(sizes.layer_bytes[sizes.stored_quant]) + sizes.embedding_bytes + sizes.norm_bytes == announced
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "phi3", "qwen2", "gemma2"])
+def test_other_families(tmp_path: Path, family: str) -> None:
+    make_tiny(tmp_path / "plain", family)
+    layout = LAYOUTS["gptq-column"]
+    write_integer_checkpoint(tmp_path / "plain", tmp_path / "stored", layout)
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    block = LayerBlock.load(checkpoint, 0, 1)
+    assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+    with torch.inference_mode():
+        expected = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
+    torch.testing.assert_close(Pipeline(checkpoint, 2).commit(TEXT), expected, atol=0.15, rtol=1e-2)
+
+
+def test_another_quantisation_is_refused(plain: Path, tmp_path: Path) -> None:
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
+    with pytest.raises(BadRequestError, match="quantised in int4 already, so it cannot be loaded in nf4"):
+        LayerBlock.load(Checkpoint.open(str(tmp_path / "stored")), 0, 1, quant="nf4")
+
+
+def test_layers_that_were_left_out_stay_as_they_are(plain: Path, tmp_path: Path) -> None:
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
+    change(tmp_path / "stored", {f"{UP}.{part}": None for part in ("qweight", "qzeros", "scales", "g_idx")})
+    original = load_file(plain / "model.safetensors")[f"{UP}.weight"]
+    change(tmp_path / "stored", {f"{UP}.weight": original})
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    block = LayerBlock.load(checkpoint, 0, 1)
+    assert torch.equal(block.layers[0].get_submodule("mlp.up_proj").weight, original)
+    assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_bias_of_zeros_that_the_config_does_not_ask_for_is_no_bias(
+    plain: Path, tmp_path: Path, value: float
+) -> None:
+    """Early GPTQ tools wrote such a bias for every layer."""
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
+    change(tmp_path / "stored", {f"{UP}.bias": torch.full((256,), value, dtype=torch.float16)})
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    if value:
+        with pytest.raises(CheckpointError, match=r"up_proj\.bias is a bias that the config"):
+            LayerBlock.load(checkpoint, 0, 1)
+    else:
+        assert LayerBlock.load(checkpoint, 0, 1).weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+
+
+def test_a_quantised_lm_head_is_refused(plain: Path, tmp_path: Path) -> None:
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
+    change(
+        tmp_path / "stored",
+        {"lm_head.weight": None, "lm_head.qweight": torch.zeros((16, 97), dtype=torch.int32)},
+    )
+    with pytest.raises(CheckpointError, match="the LM head is quantised, which is not supported"):
+        _ = Checkpoint.open(str(tmp_path / "stored")).head_name
+
+
+def test_the_reference_refuses_a_repacked_weight_that_is_wrong(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout({"symmetric": False}, gptq, LAYOUTS["gptq-asymmetric"].settings)
+    write_integer_checkpoint(plain, tmp_path / "stored", layout)
+    monkeypatch.setattr(repacking, "_MIDDLE", {4: 7})
+    with pytest.raises(CheckpointError, match="the repacked weight is wrong"):
+        ReferenceModel.load(Checkpoint.open(str(tmp_path / "stored")))
+
+
+def change(directory: Path, changes: dict[str, torch.Tensor | None]) -> None:
+    """Replace tensors of a checkpoint; None removes a tensor."""
+    tensors = load_file(directory / "model.safetensors") | changes
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, directory / "model.safetensors", {"format": "pt"})
