@@ -22,9 +22,9 @@ from flowedge.engine.jobs import (
 )
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
+from flowedge.models.copies import to_device
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.copies import to_device
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, row_width, taps_within

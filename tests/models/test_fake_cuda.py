@@ -19,7 +19,11 @@ from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor, HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.attention_test import AttentionSizes
+from flowedge.models.exact.row_counts import RowCounts
+from flowedge.models.layers import exactness
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.kv_store import KvFormat
 from flowedge.models.layers.language_model import LanguageModel
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, really
@@ -48,15 +52,21 @@ SAMPLINGS = [
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
     "flowedge.models.compute_trial": "tries a real device",
-    "flowedge.models.check.reference": "runs transformers' own model",
+    "flowedge.models.exact.aligned_activation": "serves CPUs",
+    "flowedge.models.exact.attention_test": "compares the bits of a real device",
+    "flowedge.models.exact.product_test": "compares the bits of a real device",
+    "flowedge.models.exact.rows_alone": "compares the bits of a real device",
+    "flowedge.models.layers.exactness": "compares the bits of a real device",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.simulate.in_process": "builds the executors that are run here",
 }
 PACKAGES_ELSEWHERE = {
     "flowedge.agent": "names dtypes and devices, and computes nothing",
     "flowedge.cli": "names dtypes, and computes nothing",
+    "flowedge.models.check": "runs transformers' own model",
     "flowedge.models.checkpoint": "reads files to the host",
     "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
+    "flowedge.models.stored_quant": "reads files to the host",
     "flowedge.profiling": "times a real device, and waits for it",
     "flowedge.training": "trains on a real device, where waiting delays no answer",
     "flowedge.weights": "encodes weights on the host",
@@ -134,6 +144,21 @@ def run_family(gpu: FakeCuda, directory: Path) -> None:
         run_stage(gpu, executor, mixtures_in(executor))
 
 
+def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
+    """Run a block that is exact by sizes that are given here: a fake GPU has no bits to compare."""
+    checkpoint = Checkpoint(directory)
+    with gpu.load(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exactness, "attention_sizes", lambda *_: AttentionSizes(16, 1))
+        patch.setattr(exactness, "product_counts", lambda *_: RowCounts((16, 128)))
+        patch.setattr(exactness, "_rows_are_equal", lambda *_: True)
+        # In 16 bits, a cache in 8 bits saves too little for the narrow heads here.
+        dtype = torch.bfloat16 if kv == "native" else torch.float32
+        block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=dtype, device=CUDA, exact=True, kv=kv)
+    assert block.exact
+    executor = BlockExecutor(block)
+    run_stage(gpu, executor, mixtures_in(executor))
+
+
 def run_whole_model(gpu: FakeCuda, directory: Path) -> None:
     with gpu.load():
         model = LanguageModel.load(Checkpoint(directory), VOCAB, torch.float16, CUDA)
@@ -172,6 +197,15 @@ def verify(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, widt
 @pytest.mark.parametrize("name", TINY)
 def test_stages_of_every_family(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_family(gpu, families(name))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "mixtral", "phi3-longrope"])
+def test_exact_stages(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_exact_family(gpu, families(name), "native")
+
+
+def test_exact_stages_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_exact_family(gpu, families("qwen3"), "int8")
 
 
 def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
@@ -227,6 +261,7 @@ def imports_torch(path: Path) -> bool:
 
 def test_every_module_that_computes_is_run(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_family(gpu, families("qwen3_moe"))
+    run_exact_family(gpu, families("gemma2"), "native")
     run_whole_model(gpu, families("gemma2"))
     run_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1])
     root = Path(flowedge.__file__).parent

@@ -1,7 +1,7 @@
 """A GPU that is not there: fake tensors on "cuda", which have shapes, dtypes and devices but no content.
 
 An operation whose tensors are on different devices raises an error, and so does everything for which the host
-would wait for the GPU, outside of the copies of flowedge.models.layers.copies.
+would wait for the GPU, outside of the copies of flowedge.models.copies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from flowedge.drafting import ranking
 from flowedge.drafting.heads import eagle3_head
+from flowedge.models import copies
 from flowedge.models.checkpoint.weight_file import WeightSlice
-from flowedge.models.layers import copies
 from flowedge.models.layers.rotary import Rotary
 
 CUDA = torch.device("cuda:0")  # without an index, torch asks the driver for the current device

@@ -23,7 +23,7 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.models.checkpoint.checkpoint import read_json_object
-from flowedge.models.layers.copies import to_host
+from flowedge.models.copies import to_host
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-3"

@@ -15,9 +15,9 @@ from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
+from flowedge.models.copies import moved, to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.copies import moved, to_device, to_host
 from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import load_embedding
 from flowedge.models.layers.kv_store import KvFormat, check_kv

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.models.copies import to_host
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import RowCounts, pad_rows
 from flowedge.models.exact.rows_alone import RowsAlone
 from flowedge.models.layers import attention
-from flowedge.models.layers.copies import to_host
 from flowedge.models.layers.experts import ExpertLinears
 from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.rotary import Rotary

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from flowedge.models.copies import to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT
-from flowedge.models.layers.copies import to_device, to_host
 
 
 class ExpertLinears(nn.Module):
