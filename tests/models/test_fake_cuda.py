@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import flowedge
 from flowedge.core.messages import CONTEXT
@@ -87,6 +88,16 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             return make_tiny(tmp_path_factory.mktemp(name), name)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are as wide as quantisation needs."""
+    directory = tmp_path_factory.mktemp("wide")
+    widths = {"vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 256}
+    config = LlamaConfig(**widths, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
 
 
 def forward(cached: int, rows: int, parents: list[int], payload: np.ndarray, **changes: object) -> Forward:
@@ -206,6 +217,13 @@ def test_exact_stages(name: str, gpu: FakeCuda, families: Callable[[str], Path])
 
 def test_exact_stages_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_exact_family(gpu, families("qwen3"), "int8")
+
+
+@pytest.mark.parametrize("quant", ["int4", "w8a16"])  # the products of bitsandbytes need a real device
+def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
+    with gpu.load():
+        block = LayerBlock.load(Checkpoint(wide), 0, 2, quant=quant, dtype=torch.bfloat16, device=CUDA)
+    run_stage(gpu, BlockExecutor(block), 0)
 
 
 def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
