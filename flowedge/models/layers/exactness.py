@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.models.copies import to_host
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
 from flowedge.models.exact.product_test import product_counts
@@ -115,13 +116,13 @@ def _rows_are_equal(
     def compute(rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         count = counts.padded(len(rows))
         padded, padded_at = pad_rows(rows, count)[None], pad_rows(at, count)[None]
-        alone = RowsAlone()
+        alone, (on_host,) = RowsAlone(), to_host(padded_at[0])
         output: torch.Tensor = layer(
             padded,
             attention_mask=(alone, None),
             position_ids=padded_at,
             past_key_values=alone,
-            position_embeddings=rotary(padded, padded_at, most)[index],
+            position_embeddings=rotary(padded, padded_at, on_host)[index],
         )
         return output[0, : len(rows)]
 
