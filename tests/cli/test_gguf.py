@@ -11,10 +11,12 @@ from transformers import AutoTokenizer
 
 from flowedge.cli.main import run
 from flowedge.client import Client
+from flowedge.client.assembly import release
 from tests.support.gguf_files import BUNDLED, write_gguf
 from tests.support.processes import AgentProcess
 
 PROMPT = ["--prompt", "Tell me about a farmer with 12 hens.", "--max-new-tokens", "24"]
+SPECIAL = (2, 3)  # the tokens before the user's and before the assistant's text
 PASSED = "check: the output is identical to the plain model's"
 
 
@@ -43,18 +45,24 @@ def test_generate_with_the_check(
 
 @pytest.mark.slow
 def test_another_tokenizer_is_part_of_the_pipeline(
-    idle_agents: list[AgentProcess], path: Path, tmp_path: Path
+    idle_agents: list[AgentProcess], path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED)
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     tokenizer.save_pretrained(tmp_path)
-    expected = {"": 1, str(tmp_path): 0}
-    for name, special in expected.items():
-        assert generate(idle_agents[:2], path, *(["--tokenizer", name] if name else [])) == 0
-        with Client(idle_agents[0].address) as client:
+    agents = idle_agents[:2]
+    addresses = [agent.address for agent in agents]
+    for name, special in (("", 2), (str(tmp_path), 0)):
+        option = ["--tokenizer", name] if name else []
+        assert generate(agents, path, *option) == 0
+        with Client(addresses[0]) as client:
             assert client.describe().tokenizer == name
             answer = client.generate("Hello", max_new_tokens=2).result()
-        assert sum(token in (2, 3) for token in answer.prompt_ids) == 2 * special
+        assert sum(token in SPECIAL for token in answer.prompt_ids) == special
+        other = [] if name else ["--tokenizer", str(tmp_path)]
+        assert generate(agents, path, *other) == 1
+        assert "release that first" in capsys.readouterr().err
+        release(addresses, "")
 
 
 @pytest.mark.parametrize(
