@@ -1,8 +1,12 @@
-"""GGUF files of Hugging Face checkpoints, written by the gguf package in the way of llama.cpp's converter."""
+"""GGUF files of Hugging Face checkpoints, written by the gguf package in the way of llama.cpp's converter.
+
+Run: python -m tests.support.gguf_files FILE.gguf Q4_K (writes the bundled model)
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +208,7 @@ def _gguf_name(names: TensorNameMap, name: str) -> str:
 
 def _number(architecture: str) -> MODEL_ARCH:
     return next(number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+
+
+if __name__ == "__main__":
+    write_gguf(Path(sys.argv[1]), kind=sys.argv[2])
