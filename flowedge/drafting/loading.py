@@ -66,6 +66,11 @@ class TargetModel:
     def vocab_size(self) -> int:
         return int(self.checkpoint.config.vocab_size)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the LM head, and so of the drafters."""
+        return self.head.device
+
 
 def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
     """Load the drafter that joins the drafters of these names (see drafter_names); None without names.
@@ -110,7 +115,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
-    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
+    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
@@ -145,15 +150,17 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     head: DraftHead
     if kind == "eagle3":
         taps = eagle3_taps(int(config.num_hidden_layers))
-        head = load_eagle3_head(directory, target.dtype)
+        head = load_eagle3_head(directory, target.dtype, target.device)
     else:
         taps = ()
-        head = load_eagle_head(directory, target.dtype)
+        head = load_eagle_head(directory, target.dtype, target.device)
     check_sizes(head, config, directory)
     embedding = head.embed_tokens
     if embedding is None:
         check_width(head, config, directory)
-        embedding = load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
+        embedding = load_embedding(
+            target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
+        )
     return HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
 
 

@@ -198,12 +198,13 @@ LAYOUTS: dict[str, Layout] = {
 
 def write_integer_checkpoint(plain: Path, directory: Path, layout: Layout) -> Stored:
     """Write the checkpoint `plain` with quantised linear layers; return their weights in float32 by name."""
-    shutil.copytree(plain, directory, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(plain, directory, ignore=shutil.ignore_patterns("*.safetensors*"))
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | {"quantization_config": layout.settings}))
     stored: Stored = {}
     meant: Stored = {}
-    for name, tensor in load_file(plain / "model.safetensors").items():
+    read = [load_file(file) for file in sorted(plain.glob("*.safetensors"))]
+    for name, tensor in (pair for tensors in read for pair in tensors.items()):
         router = name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight"))
         if ".layers." in name and tensor.ndim == 2 and not router:
             weight = quantise(tensor, **layout.quantise)

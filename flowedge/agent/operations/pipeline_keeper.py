@@ -77,6 +77,7 @@ class PipelineKeeper:
             drafter=drafter_label(wanted.drafters),
             drafters=wanted.drafters,
             quant=wanted.quant,
+            dtype=wanted.dtype,
             stages=stages,
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,

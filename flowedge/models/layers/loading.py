@@ -207,7 +207,7 @@ def _chunks(
 
 def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     config: Any = copy.deepcopy(checkpoint.config)
-    config._attn_implementation = attention.NAME
+    config._attn_implementation = attention.MASKED
     with torch.device("meta"):
         layer: nn.Module = checkpoint.family.decoder_layer(config, index)
         return split_experts(layer)
