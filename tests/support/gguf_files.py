@@ -40,18 +40,24 @@ PERMUTED = ("llama", "granite", "smollm3")
 
 
 def write_gguf(
-    path: Path, model: Path = BUNDLED, kind: str = "F32", *, tokenizer: bool = True, **writer: Any
+    path: Path,
+    model: Path = BUNDLED,
+    kind: str = "F32",
+    *,
+    tokenizer: Path | None = BUNDLED,
+    **writer: Any,
 ) -> Path:
     """Writes the checkpoint in `model`, its matrices as `kind` where their rows are whole blocks.
 
-    `writer` are arguments of GGUFWriter, which split the model into several files for instance.
+    `tokenizer` is the directory of the tokenizer to store. `writer` are arguments of GGUFWriter, such as
+    `split_max_tensors` for a model in several files.
     """
     config = AutoConfig.from_pretrained(model)
     architecture = ARCHITECTURES[config.model_type]
     file = GGUFWriter(path, architecture, **writer)
     add_metadata(file, config, architecture)
-    if tokenizer:
-        add_tokenizer(file, model)
+    if tokenizer is not None:
+        add_tokenizer(file, tokenizer)
     names = get_tensor_name_map(_number(architecture), config.num_hidden_layers)
     for name, values in tensors_of(model, config, architecture).items():
         add_tensor(file, _gguf_name(names, name), values, kind)
