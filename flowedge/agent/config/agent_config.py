@@ -87,6 +87,10 @@ class PipelineSettings(SettingsGroup):
         "auto",
         "Dtype of weights, KV cache and hidden states; auto is the best that all devices compute fast.",
     )
+    kv: Literal["native", "int8"] = setting("native", "KV cache in the dtype, or in 8 bits: half the memory.")
+    exact: Literal["auto", "on", "off"] = setting(
+        "auto", "Whether a row has the same bits whatever rows are beside it; auto where that costs little."
+    )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Stages, host:port in the order of the layers; empty: idle agents that are found."
     )

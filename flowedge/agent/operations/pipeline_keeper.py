@@ -78,6 +78,8 @@ class PipelineKeeper:
             drafters=wanted.drafters,
             quant=wanted.quant,
             dtype=wanted.dtype,
+            kv=wanted.kv,
+            exact=wanted.exact,
             stages=stages,
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
