@@ -8,7 +8,8 @@ from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.int4_kernels import Hardware, Int4Kernel, kernel_of
+from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.int4_kernels import Int4Kernel, kernel_of
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP

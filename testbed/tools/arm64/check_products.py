@@ -12,8 +12,9 @@ import time
 import torch
 from torch import nn
 
+from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4 import GROUPS, Int4, padded_shape
-from flowedge.models.quant.int4_kernels import Hardware, kernel_of
+from flowedge.models.quant.int4_kernels import kernel_of
 
 OUT, IN = 144, 512
 ROW_COUNTS = (1, 2, 3, 5, 8, 16, 17, 64, 128)

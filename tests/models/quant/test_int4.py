@@ -12,8 +12,9 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant import int4
 from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4 import GROUPS, Int4, Int4Linear, padded_shape
-from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Hardware, Int4Kernel, kernel_of
+from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Int4Kernel, kernel_of
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
 from tests.models.pipeline import Pipeline
 
