@@ -1,8 +1,8 @@
 """Run check_products.py on an emulated ARM64 processor: `python -m testbed.tools.arm64 DIR`.
 
 It needs qemu-user-static, apt-get and dpkg-deb of a Debian x86-64 machine. Debian's Python for ARM64 and the
-wheels of torch and numpy are downloaded and unpacked into DIR, about 600 MB, and nothing is installed. torch is
-a version whose ARM64 wheel is built for the CPU alone.
+wheels of torch and numpy are downloaded and unpacked into DIR, about 600 MB, and nothing is installed. The
+version of torch is the latest whose ARM64 wheel is built for the CPU alone.
 """
 
 from __future__ import annotations
