@@ -117,8 +117,9 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
         return quant
     if quant in ("none", checkpoint.quant):
         return checkpoint.quant
+    by = f" (by {checkpoint.integer_format.method})" if checkpoint.integer_format else ""
     raise BadRequestError(
-        f"{checkpoint.directory} is quantised in {checkpoint.quant} already, so it cannot be loaded in "
+        f"{checkpoint.directory} is quantised in {checkpoint.quant} already{by}, so it cannot be loaded in "
         f"{quant}; omit the quantisation, or give the original checkpoint"
     )
 

@@ -35,6 +35,10 @@ class Int4:
     name = "int4"
     format = "flowedge int4 1"
 
+    def __init__(self, kernel: Int4Kernel | None = None) -> None:
+        """`kernel` replaces the kernel that the table gives for a device."""
+        self._kernel = kernel
+
     def unavailable(self, device: torch.device) -> str | None:
         return None if device.type in ("cpu", "cuda") else "int4 runs on the CPU and on CUDA only"
 
@@ -68,7 +72,7 @@ class Int4:
         """
         group = _check(tensors, like)
         pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
-        kernel = kernel_of(Hardware.of(device))
+        kernel = self._kernel or kernel_of(Hardware.of(device))
         packed = kernel.pack(tensors["weight"], device)
         return Int4Linear(like, kernel, packed, pairs.transpose(0, 1).contiguous().to(device), group).eval()
 

@@ -38,6 +38,10 @@ class W8A16:
     name = "w8a16"
     format = "flowedge w8a16 1"
 
+    def __init__(self, kernel: Int8Kernel | None = None) -> None:
+        """`kernel` replaces the kernel that the table gives for a device."""
+        self._kernel = kernel
+
     def unavailable(self, device: torch.device) -> str | None:
         return None if device.type in ("cpu", "cuda") else "w8a16 runs on the CPU and on CUDA only"
 
@@ -65,7 +69,7 @@ class W8A16:
             raise CheckpointError(
                 f"a w8a16 weight of {[out, width]} has scales {list(scale.shape)} of {scale.dtype}"
             )
-        kernel = kernel_of(Hardware.of(device), groups)
+        kernel = self._kernel or kernel_of(Hardware.of(device), groups)
         return W8A16Linear(like, kernel, weight.to(device), scale.to(device)).eval()
 
     def weight_bytes(

@@ -34,9 +34,8 @@ def test_every_kernel_multiplies_with_the_stored_weights(
     kernel: Int8Kernel, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(w8a16, "_UNPACKED_WEIGHTS", 4000)
-    monkeypatch.setattr(w8a16, "kernel_of", lambda _hardware, _groups: kernel)
     tensors, like = random_weight(groups), nn.Linear(IN, OUT)
-    layer = W8A16().build(tensors, like, torch.float32, torch.device("cpu"))
+    layer = W8A16(kernel).build(tensors, like, torch.float32, torch.device("cpu"))
     announced = W8A16().weight_bytes(OUT, IN, IN // groups, torch.float16)
     assert module_bytes(layer) == announced + like.bias.nbytes
     rows = torch.randn(128, IN)
