@@ -24,7 +24,8 @@ def unpack(packed: torch.Tensor, bits: int, nibbles: Sequence[int] | None = None
         values = torch.stack((values & 15, values >> 4), dim=-1).flatten(-2)
     if nibbles is None:
         return values
-    return values.unflatten(-1, (-1, len(nibbles)))[..., list(nibbles)].flatten(-2)
+    by_word = values.reshape(*packed.shape, len(nibbles))
+    return by_word[..., list(nibbles)].flatten(-2)
 
 
 def check_header(
