@@ -44,7 +44,9 @@ def cluster4(processes_end: None) -> Iterator[str]:
     """The address of the draft node of the bundled models over 4 stages, each a real process."""
     with agents(names_of_agents(5), advertise=True) as cluster:
         addresses = [agent.address for agent in cluster]
-        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
+        stages = tuple(addresses[1:])
+        spec = PipelineSpec(addresses[0], stages, "bundled", ("bundled",), dtype="float32")
+        assemble(spec, lambda *_: None)
         yield addresses[0]
 
 

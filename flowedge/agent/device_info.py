@@ -21,8 +21,16 @@ from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
 from flowedge.security.process import current
 from flowedge.system import private_files
+from flowedge.system.compute import CPU, DeviceCompute
 from flowedge.system.device_kind import device_kind
-from flowedge.system.memory import MemorySettings, read_available_memory, resident_bytes
+from flowedge.system.memory import (
+    AvailableMemory,
+    MemorySettings,
+    is_torch_loaded,
+    read_available_memory,
+    read_memory_of,
+    resident_bytes,
+)
 from flowedge.system.state_dir import state_dir
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -102,11 +110,12 @@ def device_name(config: AgentConfig) -> str:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Identity and address of a running agent.
+    """Identity, address and hardware of a running agent.
 
     Attributes:
         id: the same at every start; instance: another one at each start.
         kind: of the hardware; host, port: where the agent listens.
+        compute: what the device can compute on.
     """
 
     id: str
@@ -114,11 +123,14 @@ class DeviceInfo:
     kind: str
     host: str
     port: int
+    compute: DeviceCompute
     instance: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     memory: MemorySettings = field(default_factory=MemorySettings)
 
     @classmethod
-    def of(cls, config: AgentConfig, port: int, device_id: str | None = None) -> DeviceInfo:
+    def of(
+        cls, config: AgentConfig, port: int, compute: DeviceCompute, device_id: str | None = None
+    ) -> DeviceInfo:
         """Return the identity of this device; without an id (see DeviceId) it gets a new one."""
         return cls(
             device_id or uuid.uuid4().hex[:16],
@@ -126,6 +138,7 @@ class DeviceInfo:
             config.agent.device_kind or device_kind(),
             config.agent.host or "127.0.0.1",
             port,
+            compute,
             memory=config.memory,
         )
 
@@ -151,16 +164,21 @@ class DeviceInfo:
             id=self.id,
             address=self.address,
             kind=self.kind,
-            memory_total=read_available_memory(self.memory).total,
+            memory_total=self._memory(self.compute.best.device).total,
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
+            compute=self.compute.best.device,
             instance=self.instance,
             cluster=current().cluster,
         )
 
-    def describe(self) -> pb.Device:
-        """Return the device's description, without its role."""
-        room = read_available_memory(self.memory)
+    def describe(self, quant: str = "") -> pb.Device:
+        """Return the device's description, without its role.
+
+        quant: the quantisation of the layers that the compute device has to be for; "" for none.
+        """
+        compute = self.compute.best_for(quant)
+        room = self._memory(compute.device)
         return pb.Device(
             id=self.id,
             name=self.name,
@@ -173,4 +191,18 @@ class DeviceInfo:
             resident_bytes=resident_bytes(),
             instance=self.instance,
             certified_role=current().role or "",
+            compute=pb.Compute(
+                device=compute.device,
+                processor=compute.processor,
+                dtypes=compute.dtypes,
+                reason=compute.reason,
+            ),
         )
+
+    def _memory(self, device: str) -> AvailableMemory:
+        gpu = self.compute.gpu
+        if device == CPU or gpu is None or gpu.integrated:
+            return read_available_memory(self.memory)
+        if not is_torch_loaded():
+            return AvailableMemory(gpu.memory_total, gpu.memory_free, "the GPU's memory at the agent's start")
+        return read_memory_of(device, self.memory)

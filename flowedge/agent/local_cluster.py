@@ -171,6 +171,7 @@ def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
+                "FLOWEDGE_AGENT__THREADS": "1",  # the agents share the cores
                 "PYTHONUNBUFFERED": "1",
                 # Its own, so that the agents belong to no cluster and speak to this process alone.
                 "FLOWEDGE_STATE_DIR": str(logs / "state"),

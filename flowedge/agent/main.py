@@ -28,6 +28,7 @@ from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.security.tls.credential_renewal import renewing_credentials
 from flowedge.security.tls.serving import new_server
+from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -58,12 +59,19 @@ async def run_agent(
     signals = Signals()
     security = process.use(Security.load(config.security))
     config = _secured(config, security)
+    compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     limiting = (CallLimits(config.limits), UnreadableRequests())
     server, guard = new_server(config.link.channel_options, security, limiting)
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
-        server, config, security, device_id=device_id.value, observer=metrics, instruments=instruments
+        server,
+        config,
+        security,
+        compute,
+        device_id=device_id.value,
+        observer=metrics,
+        instruments=instruments,
     )
     service = AgentService(agent)
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)
@@ -102,9 +110,14 @@ async def _serve_until(signals: Signals, agent: Agent, operations: Operations, f
 def _announce(agent: Agent, file: Path | None) -> None:
     """Tell the log, and the person or process that started the agent, that it serves and where."""
     info = agent.info
+    compute = info.compute.best
+    if compute.reason:
+        reason = about(event="gpu_unused", reason=compute.reason)
+        _log.warning("the agent computes on its CPU: %s", compute.reason, extra=reason)
     fields = about(
         event="started",
         address=info.address,
+        compute=f"{compute.device} ({compute.processor})",
         kind=info.kind,
         version=VERSION,
         protocol=PROTOCOL_VERSION,

@@ -47,8 +47,8 @@ def answer_all(
         open_pipeline(request, screen.progress, transfers) as address,
         Client(address, timeout_s=timeout_s) as client,
     ):
-        checker = _load_checker(request.model, request.quant, screen) if check else None
         report.draft_node = client.describe()
+        checker = _load_checker(request, report.draft_node.dtype, screen) if check else None
         try:
             for number, prompt in enumerate(prompts, 1):
                 screen.announce(number, len(prompts), prompt)
@@ -93,9 +93,9 @@ def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker 
     )
 
 
-def _load_checker(model: str, quant: str, screen: AnswerScreen) -> Checker:
+def _load_checker(request: PipelineRequest, dtype: str, screen: AnswerScreen) -> Checker:
     screen.progress("this machine", "loading the whole model into this process, to check with")
     import_libraries()
     from flowedge.cli.check import Checker  # noqa: PLC0415 (only --check needs torch)
 
-    return Checker(model, quant)
+    return Checker(request.model, request.quant, dtype, request.tokenizer)

@@ -12,7 +12,9 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.judging import Judgement, Tolerance
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from flowedge.models.checkpoint.model_source import tokenizer_directory
+from flowedge.models.checkpoint.tokenizer import eos_token_ids, load_tokenizer
+from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 
 _MEASURED_TOKENS = 256
@@ -21,8 +23,10 @@ _MEASURED_TOKENS = 256
 class Checker:
     """The whole model in this process, run by transformers one token at a time."""
 
-    def __init__(self, model: str, quant: str) -> None:
-        """Load the model.
+    def __init__(self, model: str, quant: str, dtype_name: str, tokenizer: str = "") -> None:
+        """Load the model in the quantisation and the dtype of the pipeline.
+
+        tokenizer: names a tokenizer that replaces the model's; "" for the model's.
 
         Raises:
             CapacityError: when it does not fit, with the sums.
@@ -30,9 +34,12 @@ class Checker:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         logging.getLogger("transformers").setLevel(logging.ERROR)
         checkpoint = Checkpoint.open(model)
-        self.required_bytes = ReferenceModel.required_bytes(checkpoint)
-        self._eos = eos_token_ids(checkpoint)
-        self._reference = ReferenceModel.load(checkpoint, quant, quant_cache=QuantCache.configured())
+        dtype = torch_dtype(dtype_name)
+        self.required_bytes = ReferenceModel.required_bytes(checkpoint, dtype)
+        if tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(tokenizer)
+        self._eos = eos_token_ids(checkpoint, load_tokenizer(checkpoint) if tokenizer else None)
+        self._reference = ReferenceModel.load(checkpoint, quant, dtype, quant_cache=QuantCache.configured())
         self._tolerance: Tolerance | None = None
 
     def judge(

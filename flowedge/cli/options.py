@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,7 +14,26 @@ from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import checked_address
 
 BUNDLED = choice.BUNDLED
-MODEL_HELP = "Checkpoint directory, hub id, or the bundled model."
+MODEL_HELP = "Checkpoint directory, GGUF file, hub id (owner/name or owner/name/FILE.gguf), or bundled."
+TOKENIZER_HELP = "Directory or hub id of a tokenizer to use instead of the model's."
+PipelineDtype = Annotated[
+    Literal["auto", "float16", "bfloat16", "float32"],
+    typer.Option(
+        "--dtype",
+        help="Dtype of weights, KV cache and hidden states; auto: the best that all devices compute fast.",
+    ),
+]
+KvForm = Annotated[
+    Literal["native", "int8"],
+    typer.Option("--kv", help="KV cache in the dtype (native), or in 8 bits (int8): half the memory."),
+]
+Exactness = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        "--exact",
+        help="Whether a row has the same bits whatever rows are beside it; auto: where that costs little.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AskPeers = Annotated[
     str | None, typer.Option("--peers", help="Ask these agents (host:port,...) instead of searching.")
@@ -61,4 +80,4 @@ def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tu
 def local_path(source: str) -> str:
     """Return a model's name, with a path of this machine made absolute."""
     path = Path(source).expanduser()
-    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.is_dir() else source
+    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.exists() else source

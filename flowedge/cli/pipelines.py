@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flowedge.agent.config.loading import load_config
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client, Device
-from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
+from flowedge.client.assembly import NATIVE, OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
@@ -21,6 +21,7 @@ from flowedge.net.address import is_loopback
 from flowedge.placement.split import split_counts
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
+from flowedge.system.compute import AUTO
 from flowedge.weights.fetch.progress import OnTransfer
 
 Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
@@ -38,6 +39,8 @@ class PipelineRequest:
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
+        dtype, kv, exact: as in PipelineSpec.
+        tokenizer: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -51,6 +54,10 @@ class PipelineRequest:
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
+    dtype: str = AUTO
+    kv: str = NATIVE
+    exact: str = AUTO
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -77,6 +84,10 @@ class PipelineRequest:
             quant=self.quant,
             split=tuple(stage_counts(self.split)),
             middles=tuple(zip(self.middles, others[stages:], strict=True)),
+            dtype=self.dtype,
+            kv=self.kv,
+            exact=self.exact,
+            tokenizer=self.tokenizer,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

@@ -71,6 +71,7 @@ class JsonReport:
                 **asdict(self.request),
                 "drafter": drafter_label(self.request.drafter),
                 **asdict(self._options),
+                "dtype": self.request.dtype if device is None else device.dtype,
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),
             },

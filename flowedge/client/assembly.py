@@ -14,12 +14,17 @@ from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import checked_address
 from flowedge.net.watchdog import Watchdog
+from flowedge.system.compute import AUTO, PREFERENCE
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
 LOAD_TIMEOUT_S = 900.0
+NATIVE = "native"
+DTYPES = (AUTO, *PREFERENCE)
+KV_FORMS = (NATIVE, "int8")
+EXACTNESS = (AUTO, "on", "off")
 
 
 @dataclass(frozen=True)
@@ -28,13 +33,19 @@ class PipelineSpec:
 
     Attributes:
         stages: addresses in the order of the layers.
-        model: a directory or hub id that the devices can read, or "bundled".
+        model: a directory, GGUF file or hub id that the devices can read, or "bundled".
         drafter: names of the drafters to join (see drafter_names); empty for no drafter.
         split: layers of each stage; empty for as even as possible.
         middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
+        dtype: of weights, KV cache and hidden states, one of DTYPES; "auto" is the best that all devices
+            compute fast.
+        kv: form of the KV cache, one of KV_FORMS.
+        exact: whether the bits of a row may not depend on the rows beside it, one of EXACTNESS; "auto" where
+            that costs little.
+        tokenizer: directory or hub id of a tokenizer that replaces the model's; "" for the model's.
 
     Raises:
-        BadRequestError: when an address is malformed or used twice, or there is no stage.
+        BadRequestError: when an address is malformed or used twice, there is no stage, or a word is unknown.
     """
 
     draft_node: str
@@ -44,11 +55,18 @@ class PipelineSpec:
     quant: str = "none"
     split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
+    dtype: str = AUTO
+    kv: str = NATIVE
+    exact: str = AUTO
+    tokenizer: str = ""
 
     def __post_init__(self) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
         for address in addresses:
             checked_address(address)
+        for name, words in (("dtype", DTYPES), ("kv", KV_FORMS), ("exact", EXACTNESS)):
+            if getattr(self, name) not in words:
+                raise BadRequestError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
         if not self.stages:
             raise BadRequestError("a pipeline needs a draft node and at least one stage")
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
@@ -56,12 +74,18 @@ class PipelineSpec:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent takes one role")
 
     def is_served_by(self, device: Device) -> bool:
-        """Return whether the device is the draft node of exactly this pipeline; an empty split fits any."""
+        """Return whether the device is the draft node of exactly this pipeline.
+
+        An empty split fits any split, and "auto" fits any dtype and exactness.
+        """
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.quant) == (self.model, self.quant)
+            and (device.model, device.quant, device.tokenizer) == (self.model, self.quant, self.tokenizer)
             and device.drafter == drafter_label(self.drafter)
             and self.split in ((), device.stage_layers)
+            and self.dtype in (AUTO, device.dtype)
+            and self.kv == (device.kv or NATIVE)
+            and self.exact in (AUTO, "on" if device.exact else "off")
         )
 
 
@@ -93,6 +117,10 @@ def assemble(
         split=spec.split,
         protocol_version=PROTOCOL_VERSION,
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
+        dtype=spec.dtype,
+        kv=spec.kv,
+        exact=spec.exact,
+        tokenizer=spec.tokenizer,
     )
     ready = False
     with open_stub(spec.draft_node) as stub:

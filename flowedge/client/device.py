@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from flowedge.system.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
 
 IDLE = "idle"
+UNKNOWN_COMPUTE = ComputeChoice("", "", ())
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Device:
         stage_layers: of a draft node, the number of layers of each stage.
         instance: differs at each start of the agent.
         certified_role: the role in its certificate; empty when the device has joined no cluster.
+        compute: what it computes on, without a quantisation.
+        dtype: of the weights, KV cache and hidden states of its role; kv: the form of the KV cache.
+        exact: whether the bits of a row do not depend on the rows beside it.
     """
 
     id: str
@@ -46,11 +51,16 @@ class Device:
     stage_layers: tuple[int, ...] = ()
     instance: str = ""
     certified_role: str = ""
+    compute: ComputeChoice = UNKNOWN_COMPUTE
+    dtype: str = ""
+    kv: str = ""
+    exact: bool = False
+    tokenizer: str = ""
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
         """Read the reply to Describe; an agent without a role is IDLE."""
-        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers"}
+        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers", "compute"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         return cls(
@@ -59,5 +69,11 @@ class Device:
             stage_addresses=tuple(reply.stage_addresses),
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             stage_layers=tuple(reply.stage_layers),
+            compute=ComputeChoice(
+                reply.compute.device,
+                reply.compute.processor,
+                tuple(reply.compute.dtypes),
+                reply.compute.reason,
+            ),
             **plain,
         )

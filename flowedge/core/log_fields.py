@@ -44,6 +44,8 @@ class Fields(TypedDict, total=False):
     protocol: int
     kind: str
     config: str
+    compute: str  # torch's name of a device, and its processor
+    dtype: str
 
 
 def about(**fields: Unpack[Fields]) -> dict[str, Any]:

@@ -15,9 +15,12 @@ import numpy.typing as npt
 from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.errors import BadRequestError
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+# Constants of splitmix64.
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+
+_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(constant) for constant in (GOLDEN, MIX_1, MIX_2))
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-6  # logits divided by less could exceed the range of a float64
 
@@ -63,13 +66,18 @@ def gumbel_noise_of(seed: int, position: int, tokens: IntArray) -> FloatArray:
     Returns:
         float64 [n], finite, from 53-bit uniforms of a counter-based hash (splitmix64 finaliser).
     """
-    # Arrays of one element: they wrap around silently where scalars would warn.
-    seeded = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
-    stream = _mix(seeded ^ (np.array([position], dtype=np.uint64) * _MIX_2 + _GOLDEN))
+    stream = noise_streams(seed, np.array([position]))
     bits = _mix(stream + tokens.astype(np.uint64) * _GOLDEN) >> np.uint64(11)
     uniform = np.maximum(bits, np.uint64(1)).astype(np.float64) * 2.0**-53
     noise: FloatArray = -np.log(-np.log(uniform))
     return noise
+
+
+def noise_streams(seed: int, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return the hashes [n] of a seed and each of n positions, from which the noise of tokens is made."""
+    # An array of one element: it wraps around silently where a scalar would warn.
+    seeded = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
+    return _mix(seeded ^ (positions.astype(np.uint64) * _MIX_2 + _GOLDEN))
 
 
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> FloatArray:

@@ -13,6 +13,7 @@ _ANY = re.compile(".*")
 _DIGITS = re.compile("[0-9]+")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _CLUSTER = re.compile(r"[0-9a-f]{16}")
+_COMPUTE = re.compile(r"cpu|cuda:[0-9]{1,3}")
 _TEXT_LIMIT = 63
 _MEMORY_LIMIT = 2**50
 _PROTOCOL_LIMIT = 2**16
@@ -28,6 +29,7 @@ class AdvertisedDevice:
         other_addresses: addresses of the same agent on its other interfaces.
         instance: differs at each start of the agent; empty when it is not advertised.
         cluster: id of the cluster that the device has joined; empty for no cluster.
+        compute: torch's name of the device that it computes on; empty when it is not advertised.
     """
 
     name: str
@@ -40,6 +42,7 @@ class AdvertisedDevice:
     other_addresses: tuple[str, ...] = ()
     instance: str = ""
     cluster: str = ""
+    compute: str = ""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -62,6 +65,7 @@ class AdvertisedDevice:
             "protocol": str(self.protocol_version),
             "version": self.version,
             "instance": self.instance,
+            "compute": self.compute,
         }
         return {name: value for name, value in fields.items() if value}
 
@@ -83,6 +87,7 @@ class AdvertisedDevice:
             other_addresses=others,
             instance=_text(txt, "instance", address) if txt.get(b"instance") else "",
             cluster=_text(txt, "cluster", address, _CLUSTER) if b"cluster" in txt else "",
+            compute=_text(txt, "compute", address, _COMPUTE) if b"compute" in txt else "",
         )
 
 

@@ -1,14 +1,12 @@
-"""Whether PyTorch and bitsandbytes work on this device."""
+"""Whether PyTorch, the quantisations and the GPU work on this device."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from flowedge.doctor.finding import ERROR, WARNING, Finding
+from flowedge.system.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceTrial, has_gpu, try_device
 
 TORCH_BROKEN = ERROR(
     "torch-unusable",
@@ -17,60 +15,54 @@ TORCH_BROKEN = ERROR(
 )
 NO_CUDA = WARNING(
     "no-cuda",
-    "the device has an NVIDIA GPU, and PyTorch cannot use it",
-    "On a Jetson install NVIDIA's build of PyTorch (device_agents/install.sh does); elsewhere one for CUDA, "
-    "and the driver: nvidia-smi. The agent's user has to be in the groups video and render.",
+    "the device has an NVIDIA GPU, and nothing can be computed on it",
+    f"{NO_CUDA_REMEDY[:1].upper()}{NO_CUDA_REMEDY[1:]}.",
 )
 NO_BITSANDBYTES = WARNING(
     "bitsandbytes-unusable",
-    "bitsandbytes has no backend that works here, so int8, nf4 and fp4 cannot be used",
+    "some quantisations cannot be multiplied with here",
     "Install bitsandbytes as constraints.txt pins it, or use --quant int4 or none.",
 )
-KINDS = (TORCH_BROKEN, NO_CUDA, NO_BITSANDBYTES)
+NO_GPU_QUANT = WARNING(
+    "gpu-quantisation-unusable",
+    "the GPU works, but cannot multiply with some quantisations, whose layers run on the CPU",
+    f"{QUANT_REMEDY}.",
+)
+KINDS = (TORCH_BROKEN, NO_CUDA, NO_BITSANDBYTES, NO_GPU_QUANT)
 TRIAL_S = 120.0
-_GPU_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvhost-ctrl-gpu", "/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
 class ComputeFacts:
-    """What works on this device.
+    """What was tried on this device; `gpu` is None where there is no NVIDIA GPU."""
 
-    Attributes:
-        gpu: whether the device has an NVIDIA GPU, judged by files of the system.
-        cuda: whether PyTorch can use it.
-        torch_problem, bitsandbytes_problem: None when the library works.
-    """
-
-    gpu: bool
-    cuda: bool
-    torch_problem: str | None = None
-    bitsandbytes_problem: str | None = None
+    cpu: DeviceTrial
+    gpu: DeviceTrial | None = None
 
 
 def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
-    if facts.torch_problem is not None:
-        return [Finding(TORCH_BROKEN, device, facts.torch_problem)]
+    if facts.cpu.problem:
+        return [Finding(TORCH_BROKEN, device, facts.cpu.problem)]
     findings = []
-    if facts.gpu and not facts.cuda:
-        findings.append(Finding(NO_CUDA, device, "there is a GPU, but torch.cuda.is_available() is False"))
-    if facts.bitsandbytes_problem is not None:
-        findings.append(Finding(NO_BITSANDBYTES, device, facts.bitsandbytes_problem))
+    if facts.gpu is not None and facts.gpu.problem:
+        findings.append(Finding(NO_CUDA, device, facts.gpu.problem))
+    elif facts.gpu is not None and facts.gpu.quant_problems:
+        findings.append(Finding(NO_GPU_QUANT, device, _listed(facts.gpu)))
+    if facts.cpu.quant_problems:
+        findings.append(Finding(NO_BITSANDBYTES, device, _listed(facts.cpu)))
     return findings
 
 
-def try_libraries(timeout_s: float = TRIAL_S) -> ComputeFacts:
-    """Try the libraries in a process of their own, which they may crash or hang (see library_trial)."""
-    gpu = any(Path(file).exists() for file in _GPU_FILES)
-    command = [sys.executable, "-m", "flowedge.doctor.library_trial"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return ComputeFacts(gpu, cuda=False, torch_problem=f"it did not answer within {timeout_s:g} s")
-    last = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or not last.startswith("{"):
-        words = done.stderr.strip().rpartition("\n")[2]
-        return ComputeFacts(
-            gpu, cuda=False, torch_problem=f"the process ended with {done.returncode}: {words}"
-        )
-    tried = json.loads(last)
-    return ComputeFacts(gpu, tried["cuda"], None, tried["bitsandbytes"])
+def try_compute(timeout_s: float = TRIAL_S) -> ComputeFacts:
+    """Try the CPU, and the GPU if there is one, each in a process of its own."""
+    gpu = try_device("cuda", timeout_s) if has_gpu() else None
+    return ComputeFacts(try_device(CPU, timeout_s), gpu)
+
+
+def judge_choices(devices: Sequence[tuple[str, str]]) -> list[Finding]:
+    """Judge what agents say of their compute devices: (name, why it is not the GPU) of each agent."""
+    return [Finding(NO_CUDA, name, reason) for name, reason in devices if reason]
+
+
+def _listed(trial: DeviceTrial) -> str:
+    return "; ".join(f"{quant}: {problem}" for quant, problem in sorted(trial.quant_problems.items()))

@@ -96,6 +96,7 @@ class Examination:
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())
+        findings += compute.judge_choices(known.unused_gpus())
         if self.validity is not None:
             now = datetime.now(timezone.utc)
             findings += clocks.judge_certificate(self.validity, now, self.device, known.clocks())
@@ -108,7 +109,7 @@ class Examination:
         findings += memory.judge_disk(memory.disk_facts(cache.root, cache.max_bytes), self.device)
         findings += agents.judge_unit(agents.read_unit(), self.device)
         if self.libraries:
-            findings += compute.judge_compute(compute.try_libraries(), self.device)
+            findings += compute.judge_compute(compute.try_compute(), self.device)
         return findings
 
 

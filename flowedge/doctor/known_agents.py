@@ -69,6 +69,14 @@ class KnownAgents:
             if agent.answer is not None
         ]
 
+    def unused_gpus(self) -> list[tuple[str, str]]:
+        """Return other devices that answer, each with why its GPU is not used; "" where nothing is wrong."""
+        return [
+            (agent.name, agent.answer.device.compute.reason)
+            for agent in self.answering
+            if agent.answer is not None
+        ]
+
     def announced(self) -> frozenset[str]:
         """Return the addresses of other devices that were announced."""
         return frozenset(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier
@@ -14,6 +12,7 @@ from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_
 from flowedge.drafting.model_drafter import Predictor
 from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.ranking import ranked
+from flowedge.models.layers.copies import to_device, to_host
 from flowedge.models.layers.taps import Taps
 
 
@@ -125,7 +124,8 @@ class JoinedDrafter:
         assert state.first is not None
         start = state.first + len(state.odds) - 1
         found = [model.predict_true(session, start, start + len(matches)) for model in self._models]
-        drawn = torch.from_numpy(next_tokens)[:, None]
-        log_probs = join_models(found, self._vocab_size).gather(1, drawn)[:, 0].tolist()
-        for match, token, log_prob in zip(matches, next_tokens.tolist(), log_probs, strict=True):
+        joined = join_models(found, self._vocab_size)
+        (drawn,) = to_device(joined.device, next_tokens)
+        (log_probs,) = to_host(joined.gather(1, drawn[:, None])[:, 0])
+        for match, token, log_prob in zip(matches, next_tokens.tolist(), log_probs.tolist(), strict=True):
             state.odds.append(learnt_odds(state.latest_odds, match, token, log_prob))

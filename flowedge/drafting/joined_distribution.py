@@ -11,6 +11,7 @@ import torch
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.model_drafter import Prediction
 from flowedge.drafting.ngram import Match
+from flowedge.models.layers.copies import to_device
 
 # The log-odds that the next token is a copy and not a model's prediction, by the length of the match: where
 # one token has followed it, and where several have. They fit the bundled model's output at temperature 0, and
@@ -29,7 +30,7 @@ def join_models(predictions: Sequence[Prediction], vocab: int) -> torch.Tensor:
     if len(predictions) == 1:
         return torch.log_softmax(_over_target(predictions[0], vocab), dim=-1)
     others = (1 - _FIRST_WEIGHT) / (len(predictions) - 1)
-    total = torch.zeros(())
+    total = torch.zeros_like(predictions[0].logits[:, :1], dtype=torch.float32)
     for i, prediction in enumerate(predictions):
         log_probs = torch.log_softmax(_over_target(prediction, vocab), dim=-1)
         total = total + (_FIRST_WEIGHT if i == 0 else others) * log_probs
@@ -57,13 +58,24 @@ def join_lookup(log_probs: torch.Tensor, matches: Sequence[Match], odds: float) 
 
     w is `copy_share`, and p are the probabilities of the match's candidates, with the sum P.
     """
-    result = log_probs.clone()
+    left = np.zeros((len(matches), 1), dtype=np.float32)  # the log of 1 - w P
+    rows: list[int] = []
+    tokens: list[int] = []
+    copied: list[float] = []
     for i, match in enumerate(matches):
         share = copy_share(match, odds)
         if share > 0:
-            tokens, copied = _candidates(match)
-            result[i] += math.log1p(-share * math.exp(float(copied.logsumexp(0))))
-            result[i, tokens] = torch.logaddexp(result[i, tokens], copied + math.log(share))
+            left[i] = math.log1p(-share * math.fsum(math.exp(value) for _, value in match.candidates))
+            rows += [i] * len(match.candidates)
+            tokens += [token for token, _ in match.candidates]
+            copied += [value + math.log(share) for _, value in match.candidates]
+    if not rows:
+        return log_probs
+    given = (np.array(rows), np.array(tokens), np.array(copied, dtype=np.float32), left)
+    row, token, copy, remaining = to_device(log_probs.device, *given)
+    result = log_probs + remaining
+    # A match has each token once, so that no place is written twice.
+    result[row, token] = torch.logaddexp(result[row, token], copy)
     return result
 
 
@@ -83,18 +95,13 @@ def learnt_odds(odds: float, match: Match, token: int, log_prob: float) -> float
     return odds + _STEP * share * (1 - share) * (repeated - total * modelled) / likelihood
 
 
-def _candidates(match: Match) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, log_probs = zip(*match.candidates, strict=True)
-    return torch.tensor(tokens), torch.tensor(log_probs, dtype=torch.float32)
-
-
 def _over_target(prediction: Prediction, vocab: int) -> torch.Tensor:
     """The logits of all the target's tokens, float32 [f, vocab]."""
     logits = prediction.logits.float()
     if prediction.ids is None:
         return logits[:, :vocab]
-    full = torch.full((len(logits), vocab), _FLOOR)
-    full[:, torch.from_numpy(prediction.ids)] = torch.log_softmax(logits, dim=-1)
+    full = torch.full((len(logits), vocab), _FLOOR, device=logits.device)
+    full[:, prediction.ids] = torch.log_softmax(logits, dim=-1)
     return full
 
 

@@ -103,7 +103,9 @@ class LMDrafter(ModelDrafter[_LMSession]):
             capacity=capacity,
             noise=noise,
             cache=self._block.new_cache(_cache_rows(capacity)),
-            final_states=torch.zeros((1 + capacity, self._block.hidden_size), dtype=self._block.dtype),
+            final_states=torch.zeros(
+                (1 + capacity, self._block.hidden_size), dtype=self._block.dtype, device=self._block.device
+            ),
             waiting=[first_token],
         )
 

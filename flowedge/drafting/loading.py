@@ -38,6 +38,7 @@ from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.checkpoint.weight_file import open_weights
@@ -64,6 +65,11 @@ class TargetModel:
     @property
     def vocab_size(self) -> int:
         return int(self.checkpoint.config.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the LM head, and so of the drafters."""
+        return self.head.device
 
 
 def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
@@ -109,14 +115,14 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
-    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype))
+    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
     """The directory of a source's files, which `hub` allows to download."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
-    if not Path(source).expanduser().is_dir() and ("/" not in source or source.startswith(("/", ".", "~"))):
+    if not Path(source).expanduser().exists() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise BadRequestError(
             f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}; "
             "to join drafters, name each by an option of its own"
@@ -130,6 +136,8 @@ def kind_of(directory: Path) -> DrafterKind:
     The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
     layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
     """
+    if files_in(directory) is not None:
+        return "lm"
     config = read_json_object(directory / CONFIG_NAME)
     if "draft_vocab_size" in config:
         return "eagle3"
@@ -142,15 +150,17 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     head: DraftHead
     if kind == "eagle3":
         taps = eagle3_taps(int(config.num_hidden_layers))
-        head = load_eagle3_head(directory, target.dtype)
+        head = load_eagle3_head(directory, target.dtype, target.device)
     else:
         taps = ()
-        head = load_eagle_head(directory, target.dtype)
+        head = load_eagle_head(directory, target.dtype, target.device)
     check_sizes(head, config, directory)
     embedding = head.embed_tokens
     if embedding is None:
         check_width(head, config, directory)
-        embedding = load_embedding(target.checkpoint, dtype=target.dtype, shared_with=target.head)
+        embedding = load_embedding(
+            target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
+        )
     return HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
 
 

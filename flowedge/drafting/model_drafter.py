@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from flowedge.core.arrays import IntArray
 from flowedge.drafting.drafter import ROOT, Drafter, DrafterSession, DraftLayer, Frontier, SessionDrafter
 from flowedge.drafting.ranking import ranked
 
@@ -21,12 +20,13 @@ class Prediction:
     Attributes:
         logits: [f, columns].
         positions: the f absolute positions of the predicted tokens.
-        ids: int64 [columns], the target's token of each column; None where columns are token ids.
+        ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
+            token ids.
     """
 
     logits: torch.Tensor
     positions: list[int]
-    ids: IntArray | None = None
+    ids: torch.Tensor | None = None
 
 
 class Predictor(Drafter, Protocol):
@@ -94,7 +94,7 @@ class ModelDrafter(SessionDrafter[M]):
         """The logits [f, columns] of hidden states [f, hidden]."""
 
     @property
-    def _ids(self) -> IntArray | None:
+    def _ids(self) -> torch.Tensor | None:
         return None
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:

@@ -15,9 +15,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from flowedge.core.arrays import IntArray
-from flowedge.core.sampling import SamplingParams, gumbel_noise, gumbel_noise_of
+from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.sampling.device_noise import near_noise
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree
 # best with the draws (docs/drafters.md).
@@ -32,26 +33,27 @@ def ranked(
     width: int,
     noise: SamplingParams | None,
     positions: Sequence[int],
-    ids: IntArray | None = None,
+    ids: torch.Tensor | None = None,
 ) -> DraftLayer:
     """The `width` best children of each of f nodes, ranked with `noise` where it is given.
 
     Args:
         logits: the drafter's logits [f, columns].
         positions: the f absolute positions of the nodes' children.
-        ids: [columns], the target's token of each column; None where columns are token ids.
+        ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
+            token ids.
     """
     if noise is None:
         scores = torch.log_softmax(logits, dim=-1)
     else:
         scores = drawn_scores(logits, noise, positions, ids)
     best = torch.topk(scores, min(width, scores.shape[-1]), dim=-1)
-    columns: IntArray = best.indices.cpu().numpy()
-    return DraftLayer(columns if ids is None else ids[columns], best.values.double().cpu().numpy())
+    tokens, values = to_host(best.indices if ids is None else ids[best.indices], best.values)
+    return DraftLayer(tokens, values.astype(np.float64))
 
 
 def drawn_scores(
-    logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: IntArray | None = None
+    logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The log-probabilities [f, columns] that tokens are drawn, given the noise; arguments as in `ranked`.
 
@@ -64,12 +66,11 @@ def drawn_scores(
 
     With this the first child is the drawn token if q equals p.
     """
-    vocab = logits.shape[-1] if ids is None else int(ids.max()) + 1
-    noises = {position: _noise(noise.seed, position, vocab) for position in positions}
+    device, columns = logits.device, logits.shape[-1]
+    noises = {position: _noise(noise.seed, position, columns, ids, device) for position in positions}
     # Nodes of one depth share a position, and so the noise.
     rows = [noises[position] for position in (positions if len(noises) > 1 else noises)]
-    drawn = torch.stack(rows) if ids is None else torch.stack(rows)[:, torch.from_numpy(ids)]
-    drawn = torch.add(logits, drawn.to(logits.device), alpha=min(noise.temperature, _NOISIEST))
+    drawn = torch.add(logits, torch.stack(rows), alpha=min(noise.temperature, _NOISIEST))
     if noise.top_k or noise.top_p < 1:
         lacking = (_least_kept(logits, noise) - logits).clamp(min=0)
         best = torch.where(lacking == 0, drawn, -torch.inf).amax(dim=-1, keepdim=True)
@@ -106,11 +107,12 @@ def _least_kept(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
         most = min(noise.top_k, most)
     if noise.top_p == 1:
         return torch.topk(logits, most, dim=-1).values[:, -1:]
-    count = min(_FIRST_COUNT, most)
+    # On a GPU, searching again would wait for the result of the first search.
+    count = min(_FIRST_COUNT, most) if logits.device.type == "cpu" else most
     temperature = max(noise.temperature, 1e-3)  # below, only the likeliest token is kept
     total = torch.logsumexp(_most_likely(logits, most) / temperature, dim=-1, keepdim=True)
     least = torch.empty_like(total)
-    rows = torch.arange(len(logits))
+    rows = torch.arange(len(logits), device=logits.device)
     while len(rows):
         best = torch.topk(logits[rows], count, dim=-1).values
         shares = torch.exp(best / temperature - total[rows])
@@ -128,6 +130,12 @@ def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=_CACHED_NOISES)
-def _noise(seed: int, position: int, vocab: int) -> torch.Tensor:
-    """The noise of every token at a position: float32 [vocab]."""
-    return torch.from_numpy(gumbel_noise(seed, position, vocab)).float()
+def _noise(
+    seed: int, position: int, columns: int, ids: torch.Tensor | None, device: torch.device
+) -> torch.Tensor:
+    """The noise at a position, float32 [columns], of the columns' tokens; `ids` as in `ranked`."""
+    if device.type == "cpu":
+        tokens = np.arange(columns) if ids is None else ids.numpy()
+        return torch.from_numpy(gumbel_noise_of(seed, position, tokens)).float()
+    (stream,) = to_device(device, noise_streams(seed, np.array([position])).view(np.int64))
+    return near_noise(stream, torch.arange(columns, device=device) if ids is None else ids)[0]

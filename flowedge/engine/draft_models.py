@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
+from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
@@ -41,15 +44,23 @@ class DraftModels:
     weight_bytes: int
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> DraftModels:
-        """Load all of it. `drafters` are names as `drafter_names` checks them.
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        drafters: Sequence[str],
+        dtype_name: str,
+        device: torch.device | str = "cpu",
+    ) -> DraftModels:
+        """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
+
+        `drafters` are names as `drafter_names` checks them.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
             CheckpointError: when files cannot be read.
         """
         dtype = torch_dtype(dtype_name)
-        head = LMHead.load(checkpoint, dtype=dtype)
+        head = LMHead.load(checkpoint, dtype=dtype, device=device)
         tokenizer = load_tokenizer(checkpoint)
         loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
         return cls(
@@ -60,6 +71,23 @@ class DraftModels:
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
         )
+
+    def make_exact(self, *, required: bool) -> None:
+        """Have the LM head give a row the same bits whatever the number of rows.
+
+        Raises:
+            BadRequestError: when that is required, and the device cannot.
+        """
+        try:
+            self.executor.head.find_row_counts()
+        except BadRequestError:
+            if required:
+                raise
+
+    @property
+    def exact(self) -> bool:
+        """Whether the LM head gives a row the same bits whatever the number of rows."""
+        return self.executor.head.exact
 
     @property
     def has_drafter(self) -> bool:

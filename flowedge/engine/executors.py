@@ -23,11 +23,12 @@ from flowedge.engine.jobs import (
 from flowedge.engine.stage import StageSpec
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.copies import to_device
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.sampler import TokenSampler
 from flowedge.models.layers.taps import Taps, row_width, taps_within
 from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
+from flowedge.models.sampling.token_sampler import TokenSampler
 
 
 class BlockExecutor:
@@ -98,7 +99,9 @@ class BlockExecutor:
             raise ProtocolError(f"session {job.session} has no cache here")
         cache.gather(job.gathered_until, job.slots)
         payload = job.payload if self.model is None else self.model.known(job.payload)
-        inputs, width = to_tensor(payload), self.block.hidden_size
+        width = self.block.hidden_size
+        # The block checks token ids before it copies them.
+        inputs = to_tensor(payload, "cpu" if self.block.is_first else self.block.device)
         carries = self.row_width > width  # what earlier stages have tapped
         output = self.block.forward(
             inputs[:, :width].contiguous() if carries else inputs,
@@ -115,8 +118,7 @@ class BlockExecutor:
         if self.model is not None:
             return self.model.predict(output, job.positions)
         if carries:
-            carried = inputs[:, width:].to(output.device)
-            output = torch.cat((output[:, :width], carried, output[:, width:]), dim=-1)
+            output = torch.cat((output[:, :width], inputs[:, width:], output[:, width:]), dim=-1)
         return to_payload(output)
 
 
@@ -155,12 +157,10 @@ class HeadExecutor:
 
     @torch.inference_mode()
     def _verify(self, job: Verify) -> Walk:
-        logits = self.head.logits(to_tensor(job.hidden[:, : self.head.hidden_size]))
-        sampler = TokenSampler(job.sampling, logits.shape[-1])
-
-        def draw(row: int) -> int:
-            return sampler.draw(logits[row], int(job.positions[row]) + 1)
-
+        sampler, positions = TokenSampler(job.sampling, self.head.vocab_size), job.positions + 1
+        hidden = job.hidden[:, : self.head.hidden_size]
+        rows, streams = to_device(self.head.device, hidden, sampler.streams(positions))
+        draw = sampler.draws(self.head.logits(rows), positions, streams)
         return walk(job.tokens.tolist(), job.parents.tolist(), draw)
 
     def _drafter(self) -> Drafter:

@@ -49,7 +49,11 @@ def admit(
     require_memory(f"{what} does not fit on device {device}", parts, memory.available, supply, ADVICE)
 
 
-def session_rows(row_bytes: int, settings: MemorySettings) -> int:
-    """Return the cache rows that fit in free memory now beside the reserve, at least 1."""
-    free = read_available_memory(settings).available - settings.reserve_bytes
+def session_rows(row_bytes: int, settings: MemorySettings, memory: AvailableMemory | None = None) -> int:
+    """Return the cache rows that fit in free memory beside the reserve, at least 1.
+
+    memory: what is available; read now if None.
+    """
+    memory = memory or read_available_memory(settings)
+    free = memory.available - settings.reserve_bytes
     return max(1, free // row_bytes)

@@ -6,12 +6,26 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.device import DeviceProfile, MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import DTYPE_BYTES, LayerSize, LayerSizes, ModelProfile
+from flowedge.profiling.documents.model import (
+    DTYPE_BYTES,
+    LayerSize,
+    LayerSizes,
+    ModelProfile,
+    Quantisation,
+)
 from flowedge.profiling.documents.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
-from flowedge.profiling.measurement import DeviceMeasurement, LayerTime, LinkMeasurement, ModelTimes, short
+from flowedge.profiling.measurement import (
+    DeviceMeasurement,
+    LayerTime,
+    LinkMeasurement,
+    ModelTimes,
+    milliseconds,
+    short,
+)
 
+UNPACKED: Quantisation = "nf4"  # more than one row is multiplied with a matrix that is unpacked before
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
 
 
@@ -30,7 +44,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
         BadRequestError: when there are too few times to fit a roofline.
     """
     roofline = fit_roofline(_samples(found, found.layers))
-    four_bit = _samples(found, found.four_bit)
+    four_bit = _samples(found, [time for time in found.quantised.get(UNPACKED, ()) if time.rows > 1])
     unpacked = fit_unpacking(four_bit, _samples(found, found.layers), roofline) if four_bit else None
     profile = DeviceProfile(
         title=f"{found.name} ({found.kind})",
@@ -42,6 +56,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
         layer_overhead_ms=short(roofline.overhead_s * 1e3),
         dequantise_gweights_s=None if unpacked is None else short(unpacked / 1e9),
         measured=found.model.times,
+        quantised=_quantised(found),
     )
     return FittedDevice(profile, roofline)
 
@@ -79,15 +94,30 @@ def model_profile(found: ModelTimes) -> ModelProfile:
 
 def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     model = found.model
-    problem = found.four_bit_problem
-    four_bit = f" Layers in 4 bits could not be measured ({problem})." if problem else ""
+    problems = "; ".join(f"{quant}: {problem}" for quant, problem in found.quant_problems.items())
+    quantised = f" Not measured: {problems}." if problems else ""
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
         f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "
         f"{found.repeats}: the constants reproduce the times of generic layers within "
         f"{roofline.error:.0%} (rms); `measured` holds for {model.model}, timed on a block of "
         f"{_count(model.timed_layers, 'layer')} after {model.times.cached_rows} cached rows; "
-        f"memory is the memory that was available.{four_bit}"
+        f"memory is the memory that was available.{quantised}"
+    )
+
+
+def _quantised(found: DeviceMeasurement) -> MeasuredQuantisations | None:
+    """Return the times of a layer in each quantisation; None where none was measured."""
+    sizes = next((times[0].sizes for times in found.quantised.values() if times), None)
+    if sizes is None:
+        return None
+    return MeasuredQuantisations(
+        **sizes.model_dump(),
+        dtype=found.dtype,
+        layer_ms={
+            quant: milliseconds({time.rows: time.seconds for time in times})
+            for quant, times in found.quantised.items()
+        },
     )
 
 

@@ -12,7 +12,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.settings_group import SettingsGroup
 from flowedge.drafting.choice import MOST_NAMES
 from flowedge.profiling.documents.device import MeasuredTimes
-from flowedge.profiling.documents.model import LayerSizes, Size, StoredDtype
+from flowedge.profiling.documents.model import LayerSizes, Quantisation, Size, StoredDtype
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
@@ -36,7 +36,7 @@ class MeasureOptions(SettingsGroup):
 
     Attributes:
         drafters: names of the drafters to join (see drafter_names); empty for no drafter.
-        dtype: of weights and hidden states; agents compute in float32.
+        dtype: of weights and hidden states.
         repeats: number of timings, of which the median counts.
         stack_mib: MiB of weights of the generic layers (see device/generic_layers.py).
         compute: torch device.
@@ -49,7 +49,7 @@ class MeasureOptions(SettingsGroup):
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 15
     stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
     threads: Annotated[int, Field(ge=1, le=256)] = 1
-    compute: Annotated[str, Field(pattern=r"^(cpu|cuda)$")] = "cpu"
+    compute: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
 
 
 class LayerTime(StrictModel):
@@ -84,7 +84,8 @@ class DeviceMeasurement(StrictModel):
         dtype: of all weights that are not quantised.
         memory_available: bytes, before anything was loaded.
         layers: generic layers in the dtype, to fit a roofline to.
-        four_bit: generic layers in nf4; empty when `four_bit_problem` says why.
+        quantised: by quantisation, generic layers of one size; "none" is the dtype.
+        quant_problems: by quantisation that could not be measured, why.
     """
 
     name: Text
@@ -98,8 +99,8 @@ class DeviceMeasurement(StrictModel):
     memory_available: Annotated[int, Field(ge=1)]
     model: ModelTimes
     layers: Annotated[tuple[LayerTime, ...], Field(max_length=256)]
-    four_bit: Annotated[tuple[LayerTime, ...], Field(max_length=256)]
-    four_bit_problem: str = Field(default="", max_length=4096)
+    quantised: dict[Quantisation, Annotated[tuple[LayerTime, ...], Field(max_length=64)]]
+    quant_problems: dict[Quantisation, Text] = Field(default_factory=dict)
 
 
 class LinkMeasurement(StrictModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from flowedge.profiling.measured_profiles import (
     model_profile,
 )
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.system.compute import AUTO, CPU, default_threads, find_compute, negotiate_dtype
 
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
 ASSUMED_LINK = "gigabit"  # between the devices of that scenario
@@ -46,6 +47,8 @@ class ProfileOptions:
         hosts: agents in ring order, the draft node first; empty for this machine.
         link_bytes, round_trips: how much each link is measured with.
         force: whether existing files are replaced.
+        dtype: of weights and hidden states; "auto" is the best that all the devices compute fast.
+        device: compute device of this machine (see checked_device); agents have their own.
     """
 
     out: Path
@@ -54,6 +57,8 @@ class ProfileOptions:
     link_bytes: int = 32 << 20
     round_trips: int = 100
     force: bool = False
+    dtype: str = AUTO
+    device: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ def run_profile(options: ProfileOptions, report: OnProgress) -> Profiled:
     names = [agent.name for agent in agents] or [platform.node() or "device"]
     files = profile_files(names, options.measure.model, with_links=len(names) > 1)
     require_free(options.out, files.names, force=options.force)
+    options = _on_devices(options, agents)
     found = [_measure(options, index, name, report) for index, name in enumerate(names)]
     links = _measure_links(options, agents, report) if files.links else []
     devices = [device_profile(measured) for measured in found]
@@ -105,6 +111,19 @@ def _describe(host: str) -> Device:
             f"it is a {device.role}, and only idle agents are measured; flowedge release {host} frees it",
         )
     return device
+
+
+def _on_devices(options: ProfileOptions, agents: Sequence[Device]) -> ProfileOptions:
+    """Return the options with the compute device of this machine, and with the dtype of all the devices."""
+    fast: dict[str, Sequence[str]] = {agent.name: agent.compute.dtypes for agent in agents}
+    given: dict[str, object] = {}
+    if not agents:
+        own = find_compute(options.device).choose(options.measure.quant)
+        fast = {CPU: own.dtypes}
+        given = {"compute": own.device, "threads": default_threads()}
+    dtype = negotiate_dtype(fast) if options.dtype == AUTO else options.dtype
+    measure = MeasureOptions(**{**options.measure.model_dump(), **given, "dtype": dtype})
+    return replace(options, measure=measure)
 
 
 def _measure(options: ProfileOptions, index: int, name: str, report: OnProgress) -> DeviceMeasurement:

@@ -5,6 +5,7 @@ It is read without NVML, which a Jetson does not have.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,11 @@ def read_available_memory(settings: MemorySettings | None = None, root: Path = P
     return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)
 
 
+def read_memory_of(device: str, settings: MemorySettings | None = None) -> AvailableMemory:
+    """Return the memory that torch's device of this name takes weights and caches from."""
+    return read_available_cuda_memory() if device.startswith("cuda") else read_available_memory(settings)
+
+
 def read_available_cuda_memory() -> AvailableMemory:
     """Return the memory of the current CUDA device; CUDA has to be available.
 
@@ -79,6 +85,11 @@ def read_available_cuda_memory() -> AvailableMemory:
         return read_available_memory()
     free, total = torch.cuda.mem_get_info()
     return AvailableMemory(int(total), int(free), "the GPU's memory")
+
+
+def is_torch_loaded() -> bool:
+    """Return whether this process has imported torch, without which a GPU's memory cannot be read."""
+    return "torch" in sys.modules
 
 
 def require_memory(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.choice import BUNDLED_FOLDERS
-from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
+from flowedge.models.checkpoint.model_source import BUNDLED, find_model
 from flowedge.weights.known_models import printable_name
-from flowedge.weights.manifest.manifest import CONFIG
 from flowedge.weights.settings import WeightsSettings
 
 _log = logging.getLogger(__name__)
@@ -22,7 +21,7 @@ def is_on_disk(model: str, settings: WeightsSettings) -> bool:
     if model in (BUNDLED, *BUNDLED_FOLDERS):
         return True
     try:
-        return (model_directory(model, hub=False) / CONFIG).is_file()
+        return find_model(model, hub=False).is_complete
     except (CheckpointError, RuntimeError, OSError) as error:  # RuntimeError: "~nobody" has no home directory
         _log.info("%s is not on this device: %s", model, error)
         return False

@@ -12,6 +12,7 @@ from flowedge.drafting.choice import drafter_label
 from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
+from flowedge_testbed.emulation.emulation import SHORT_DTYPES
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import OPTION, Devices, Scenario
 
@@ -38,7 +39,8 @@ class RealPipeline:
     @property
     def name(self) -> str:
         """The model's name with the format of its layers."""
-        return f"{self.title}-{'fp32' if self.quant == 'none' else self.quant}"
+        dtype = SHORT_DTYPES.get(self.spec.dtype, self.spec.dtype)
+        return f"{self.title}-{dtype if self.quant == 'none' else self.quant}"
 
     @property
     def num_stages(self) -> int:
@@ -56,6 +58,7 @@ class RealPipeline:
             "model": self.spec.model,
             "drafter": drafter_label(self.spec.drafter),
             "quant": self.quant,
+            "dtype": self.spec.dtype,
             "split": list(self.spec.split),
             "watts": [None if watts is None else watts.model_dump() for watts in self.watts],
         }
@@ -98,6 +101,7 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
         model=scenario.pair.model,
         drafter=scenario.pair.drafter,
         quant=hosts.quant,
+        dtype=hosts.dtype,
         split=tuple(hosts.split or ()),
     )
     titles, watts = _profiled(scenario.devices, spec, beside)

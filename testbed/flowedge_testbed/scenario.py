@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
 from flowedge.drafting.choice import drafter_names, drafter_value
-from flowedge.profiling.documents.model import Quantisation, YamlDocument
+from flowedge.profiling.documents.model import Quantisation, StoredDtype, YamlDocument
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 from flowedge_testbed.profiles.documents import explain, read_document
 
@@ -118,12 +118,14 @@ class Hosts(YamlDocument):
 
     Attributes:
         quant: quantisation of the stages' layers.
+        dtype: of weights, KV cache and hidden states; auto is the best that all hosts compute fast.
         split: layers of each stage; as even as possible if not given.
     """
 
     draft_node: str
     stages: list[str] = Field(min_length=1)
     quant: Quantisation = "none"
+    dtype: StoredDtype | Literal["auto"] = "auto"
     split: list[Count] | None = None
 
 

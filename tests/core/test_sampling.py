@@ -13,7 +13,7 @@ from scipy import stats
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import MAX_SEED, SamplingParams, Walk, gumbel_noise, gumbel_noise_of, walk
-from flowedge.models.layers.sampler import TokenSampler
+from flowedge.models.sampling.token_sampler import TokenSampler
 
 SEEDS = st.integers(0, MAX_SEED)
 POSITIONS = st.integers(0, 2**40)

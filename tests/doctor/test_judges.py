@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.profiling.measurement import LinkMeasurement
+from flowedge.system.compute import DeviceTrial
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
 
@@ -193,14 +195,18 @@ def test_memory_and_disk() -> None:
     assert disk(7 * GIB, 16 * GIB, 8 * GIB) == [memory.DISK_LOW]
 
 
-def test_libraries() -> None:
-    def judge(gpu: bool, cuda: bool, torch: str | None = None, bnb: str | None = None) -> list[FindingKind]:
-        return kinds(compute.judge_compute(compute.ComputeFacts(gpu, cuda, torch, bnb), HERE))
+def test_compute_devices() -> None:
+    def judge(cpu: DeviceTrial, gpu: DeviceTrial | None = None) -> list[FindingKind]:
+        return kinds(compute.judge_compute(compute.ComputeFacts(cpu, gpu), HERE))
 
-    assert judge(gpu=False, cuda=False) == judge(gpu=True, cuda=True) == []
-    assert judge(gpu=True, cuda=False) == [compute.NO_CUDA]
-    assert judge(gpu=True, cuda=False, torch="no module") == [compute.TORCH_BROKEN]
-    assert judge(gpu=False, cuda=False, bnb="no backend") == [compute.NO_BITSANDBYTES]
+    cpu, gpu = DeviceTrial("cpu"), DeviceTrial("cuda:0")
+    no_nf4 = {"nf4": "no kernel image is available"}
+    assert judge(cpu) == judge(cpu, gpu) == []
+    assert judge(cpu, replace(gpu, problem="no driver")) == [compute.NO_CUDA]
+    assert judge(replace(cpu, problem="no module"), gpu) == [compute.TORCH_BROKEN]
+    assert judge(replace(cpu, quant_problems=no_nf4)) == [compute.NO_BITSANDBYTES]
+    assert judge(cpu, replace(gpu, quant_problems=no_nf4)) == [compute.NO_GPU_QUANT]
+    assert kinds(compute.judge_choices([("kitchen", ""), ("attic", "no driver")])) == [compute.NO_CUDA]
 
 
 def seen(number: int, role: str = "idle") -> SurveyedAgent:

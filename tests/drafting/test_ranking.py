@@ -11,7 +11,7 @@ import torch
 from flowedge.core.arrays import FloatArray
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of
 from flowedge.drafting.ranking import ERROR_SCALE, best_drawn_of, drawn_scores, ranked
-from flowedge.models.layers.sampler import TokenSampler
+from flowedge.models.sampling.token_sampler import TokenSampler
 
 VOCAB = 700
 POSITIONS = [5, 5, 9, 2**40]
@@ -82,7 +82,7 @@ def test_columns_are_ranked_by_the_noise_of_the_tokens_they_stand_for() -> None:
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[0, columns] = some_logits()[0, :40]
     whole = ranked(logits, 50, sampling, [7])
-    narrow = ranked(logits[:, columns], 50, sampling, [7], columns.numpy())
+    narrow = ranked(logits[:, columns], 50, sampling, [7], columns)
     assert narrow.tokens.shape == (1, 40), "no more children than there are columns"
     assert narrow.tokens[0].tolist() == whole.tokens[0, :40].tolist()
     np.testing.assert_allclose(narrow.log_probs[0], whole.log_probs[0, :40], atol=1e-5)

@@ -112,6 +112,7 @@ def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant:
 
 def assembled(agents: Sequence[AgentProcess], quant: str = "none") -> str:
     addresses = [agent.address for agent in agents]
-    spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), quant)
+    stages = tuple(addresses[1:])
+    spec = PipelineSpec(addresses[0], stages, "bundled", ("bundled",), quant, dtype="float32")
     assemble(spec, lambda *_: None)
     return addresses[0]

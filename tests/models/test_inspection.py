@@ -77,7 +77,8 @@ def test_the_other_models_of_a_multimodal_checkpoint_are_not_counted(tmp_path: P
 
 def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing_is_read: None) -> None:
     directory = make_checkpoint(tie_word_embeddings=True)
-    options = ["--quant", "nf4", "--quant", "none", "--memory", "0.001", "--devices", "3", "--context", "100"]
+    options = ["--quant", "nf4", "--quant", "none", "--memory", "0.001", "--devices", "3"]
+    options += ["--context", "100", "--dtype", "float32"]
     assert run(["inspect", str(directory), "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["tied"] and document["num_layers"] == 4
@@ -89,7 +90,8 @@ def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing
 
 
 def test_the_tables(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", str(directory), "--memory", "0.0002", "--devices", "6"]) == 0
+    sizes = ["--memory", "0.0002", "--devices", "6", "--dtype", "float32"]
+    assert run(["inspect", str(directory), *sizes]) == 0
     shown = capsys.readouterr().out
     for text in (*QUANTISATIONS[1:], "4 layers of width 64", "does not fit", "more stages than layers"):
         assert text in shown

@@ -25,6 +25,7 @@ from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
 from flowedge.profiling.measurement import LinkMeasurement, MeasureOptions, read_measurement
+from flowedge.system.compute import find_compute
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -167,7 +168,7 @@ async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     config, compute = AgentConfig(), ComputeThread("here")
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
-    identity = DeviceInfo.of(config, port)
+    identity = DeviceInfo.of(config, port, find_compute("cpu"))
     library = LocalWeights.configured(None, 0)
     agent = Agent(identity, config, compute, RoleHolder("here"), library)
     service = MeasureService(agent, limits)

@@ -12,6 +12,8 @@ from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
 from flowedge.profiling.measured_profiles import link_profile
 from flowedge.profiling.measurement import LinkMeasurement
+from flowedge.system.compute import cpu_dtypes
+from flowedge_testbed.emulation.emulation import SHORT_DTYPES
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
@@ -77,7 +79,10 @@ def test_this_machine_is_measured_and_its_profile_runs(
     assert list(device.measured.layer_ms) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert device.memory_efficiency == 1
     assert device.dequantise_gweights_s is not None
-    assert (model.layers, model.dtype) == (8, "float32")
+    assert device.quantised is not None
+    assert set(device.quantised.layer_ms) == {"none", "int8", "nf4", "int4"}
+    assert all(list(table) == list(device.measured.layer_ms) for table in device.quantised.layer_ms.values())
+    assert (model.layers, model.dtype) == (8, cpu_dtypes()[0])
 
 
 def _bench(directory: Path, options: list[str]) -> None:
@@ -92,7 +97,8 @@ def _bench(directory: Path, options: list[str]) -> None:
         run(["bench", str(scenario), "--out", str(out), "--samples", "1", "--processes", "1", *options]) == 0
     )
     found = json.loads((out / "results.json").read_text())
-    assert [entry["profile"] for entry in found["runs"]] == ["model-bundled.yaml-fp32"] * len(found["runs"])
+    name = f"model-bundled.yaml-{SHORT_DTYPES[cpu_dtypes()[0]]}"
+    assert [entry["profile"] for entry in found["runs"]] == [name] * len(found["runs"])
     assert all(entry["tokens_per_s"] > 0 for entry in found["runs"])
 
 

@@ -14,11 +14,13 @@ from flowedge.net.address import checked_address, host_ip
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
 from flowedge.storage.limits import CacheSettings
+from flowedge.system.compute import checked_device, default_threads
 from flowedge.system.memory import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
 Host = Annotated[str, checked_by(host_ip)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+ComputeSetting = Annotated[str, checked_by(checked_device)]
 Name = Annotated[str, Field(min_length=1, max_length=63)]
 Limit = Annotated[int, Field(ge=1, le=1 << 31)]
 
@@ -46,8 +48,22 @@ class DeviceSettings(SettingsGroup):
         None, "What the device is; found out if not set.", examples=["Jetson Orin Nano"]
     )
     advertise: bool = setting(True, "Make the agent known on its networks by zeroconf.")
-    threads: int = setting(1, "Processor threads that a computation uses.", ge=1, le=1024)
+    device: ComputeSetting = setting(
+        "auto",
+        "What to compute on: cpu, cuda, cuda:N, or auto, which takes the GPU if products really run on it.",
+    )
+    threads: int | None = setting(
+        None,
+        "Processor threads that a computation uses; if not set, the physical cores less one.",
+        ge=1,
+        le=1024,
+        examples=[3],
+    )
     reflection: bool = setting(False, "Answer gRPC server reflection, for grpcurl and similar tools.")
+
+    @property
+    def torch_threads(self) -> int:
+        return self.threads or default_threads()
 
 
 class PipelineSettings(SettingsGroup):
@@ -55,15 +71,26 @@ class PipelineSettings(SettingsGroup):
 
     model: str = setting(
         "",
-        "Keep a pipeline of this model up, with this device as its draft node: a directory or hub id that "
-        'all its devices can read, or "bundled". Empty: none, until someone asks for one.',
+        "Keep a pipeline of this model up, with this device as its draft node: a directory, GGUF file or hub "
+        'id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
     )
     drafter: DrafterSetting = setting(
         "bundled",
         'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none"; several drafters to '
         'join are a list: ["bundled", "ngram"].',
     )
+    tokenizer: str = setting(
+        "", "Directory or hub id of a tokenizer to use instead of the model's; empty: the model's."
+    )
     quant: str = setting("none", "Quantisation of the layers.")
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = setting(
+        "auto",
+        "Dtype of weights, KV cache and hidden states; auto is the best that all devices compute fast.",
+    )
+    kv: Literal["native", "int8"] = setting("native", "KV cache in the dtype, or in 8 bits: half the memory.")
+    exact: Literal["auto", "on", "off"] = setting(
+        "auto", "Whether a row has the same bits whatever rows are beside it; auto where that costs little."
+    )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Stages, host:port in the order of the layers; empty: idle agents that are found."
     )

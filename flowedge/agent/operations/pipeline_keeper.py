@@ -77,9 +77,13 @@ class PipelineKeeper:
             drafter=drafter_label(wanted.drafters),
             drafters=wanted.drafters,
             quant=wanted.quant,
+            dtype=wanted.dtype,
+            kv=wanted.kv,
+            exact=wanted.exact,
             stages=stages,
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
+            tokenizer=wanted.tokenizer,
         )
         self._said = ""
         await self._lead(request, _report)

@@ -21,6 +21,7 @@ from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
 from flowedge.security.tls.serving import add_port
+from flowedge.system.compute import DeviceCompute
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import WeightsService
@@ -71,6 +72,7 @@ class Agent:
         server: grpc.aio.Server,
         config: AgentConfig,
         security: Security,
+        compute: DeviceCompute,
         *,
         device_id: str | None = None,
         observer: LiveObserver = UNOBSERVED,
@@ -84,7 +86,7 @@ class Agent:
         """
         address = join_address(security.listen_host(config.agent.host), config.agent.port)
         port = add_port(server, address, security, config.agent.name or "this one")
-        info = DeviceInfo.of(config, port, device_id)
+        info = DeviceInfo.of(config, port, compute, device_id)
         agent = cls(
             info,
             config,
@@ -134,4 +136,4 @@ class Agent:
         import_libraries()
         from flowedge.agent.roles.compute_side import ComputeSide  # noqa: PLC0415 (an idle agent has no torch)
 
-        return ComputeSide(self.name, self.config)
+        return ComputeSide(self.name, self.config, self.info.compute)

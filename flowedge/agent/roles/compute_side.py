@@ -5,7 +5,8 @@ An idle agent has not imported it; see Agent.compute_side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,12 +21,17 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
+from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
+from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
+from flowedge.system.memory import read_memory_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
@@ -33,7 +39,16 @@ from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
+ON, OFF = "on", "off"
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
+
+
+@dataclass(frozen=True)
+class OpenedTarget:
+    """The target's checkpoint, and the quantisation in which stages hold its layers."""
+
+    checkpoint: Checkpoint
+    quant: str
 
 
 class ComputeSide:
@@ -43,22 +58,30 @@ class ComputeSide:
     head_tensors = staticmethod(head_tensors)
     describe = staticmethod(describe)
 
-    def __init__(self, device: str, config: AgentConfig) -> None:
-        """To be made in the compute thread, whose number of threads in torch is set."""
-        torch.set_num_threads(config.agent.threads)
+    def __init__(self, device: str, config: AgentConfig, compute: DeviceCompute) -> None:
+        """To be made in the compute thread, whose number of threads in torch is set.
+
+        Args:
+            device: the name of this device; compute: what it can compute on.
+        """
+        torch.set_num_threads(config.agent.torch_threads)
         self._device = device
         self._config = config
+        self._compute = compute
 
     def admit(self, content: StageContent, fingerprint: str, checkpoint: Checkpoint) -> None:
         """Check that a checkpoint is the draft node's, and that the content fits the memory of this device.
 
         Raises:
-            BadRequestError: when its fingerprint is another; an empty fingerprint stands for any.
+            BadRequestError: when its fingerprint is another; an empty fingerprint stands for any; or when the
+                GPU that the configuration names cannot multiply with the quantisation.
             CapacityError: when the content does not fit.
         """
         if fingerprint and checkpoint.fingerprint != fingerprint:
             raise BadRequestError(f"{content.model} is another model here than on the draft node")
-        content.admit(self._device, checkpoint, self._config.memory)
+        compute = self._compute.choose(content.held_quant(checkpoint))
+        memory = read_memory_of(compute.device, self._config.memory)
+        content.admit(self._device, checkpoint, self._config.memory, memory)
 
     def open_here(self, content: StageContent, fingerprint: str) -> OpenedModel:
         """Open a model by its name and admit the content. Raises what StageContent.open and `admit` raise."""
@@ -68,7 +91,8 @@ class ComputeSide:
 
     def load_stage(self, content: StageContent, opened: OpenedModel) -> BlockExecutor:
         """Load an admitted content. Raises what StageContent.load raises."""
-        return content.load(opened.checkpoint, self._quant_cache(opened))
+        compute = self._compute.choose(content.held_quant(opened.checkpoint))
+        return content.load(opened.checkpoint, self._quant_cache(opened), compute.device)
 
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
         """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
@@ -77,7 +101,8 @@ class ComputeSide:
         """
         limits = self._config.limits
         sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
-        rows = session_rows(executor.cache_row_bytes, self._config.memory)
+        memory = read_memory_of(str(executor.block.device), self._config.memory)
+        rows = session_rows(executor.cache_row_bytes, self._config.memory, memory)
         return executor.stage_spec(
             max_capacity=min(MAX_CAPACITY, rows),
             padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
@@ -86,48 +111,76 @@ class ComputeSide:
             max_queue=limits.queued_segments,
         )
 
+    def open_target(self, request: pb.DraftNodeRole) -> OpenedTarget:
+        """Open the target by its name. Raises what Checkpoint.open and `held_in` raise."""
+        return self.held_in(Checkpoint.open(request.model, hub=self._config.weights.hub), request)
+
+    def held_in(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> OpenedTarget:
+        """Return the target with its tokenizer and the quantisation of its layers.
+
+        Raises what `tokenizer_directory` and `checkpoint_quant` raise.
+        """
+        if request.tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(request.tokenizer, hub=self._config.weights.hub)
+        return OpenedTarget(checkpoint, checkpoint_quant(checkpoint, request.quant or "none"))
+
     def plan_routes(
-        self, request: pb.DraftNodeRole, taps: Taps | None, checkpoint: Checkpoint | None
+        self,
+        request: pb.DraftNodeRole,
+        taps: Taps | None,
+        target: Checkpoint,
+        devices: Mapping[str, pb.Device],
     ) -> list[PlannedRoute]:
         """Return what every device of a pipeline is to hold, the target's route first.
 
         Args:
             taps: those of the pipeline; by default those that the drafter asks for.
-            checkpoint: the target's; by default it is opened by the model's name.
+            devices: by address, what each device says of itself.
 
         Raises:
             BadRequestError: when the drafter, the split or another model does not fit the target.
             CheckpointError: when the files of a model cannot be found or read.
         """
-        target = checkpoint or Checkpoint.open(request.model, hub=self._config.weights.hub)
+        own = self._compute.best
         layers, count = int(target.config.num_hidden_layers), len(request.stages)
         taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
         split = list(request.split)
         counts = check_split(split, layers, count) if split else even_split(layers, count)
+        dtype = route_dtype(request.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
         slices = [
-            LayerSlice(request.model, start, stop, request.dtype, request.quant, taps)
+            LayerSlice(
+                request.model,
+                start,
+                stop,
+                dtype,
+                request.quant,
+                taps,
+                kv=request.kv,
+                exact=wants_exact(request),
+            )
             for start, stop in layer_ranges(counts)
         ]
-        routes = [_planned(TARGET, target, slices, request.stages)]
+        routes = [_planned(TARGET, target, slices, request.stages, devices)]
         tokenizer = load_tokenizer(target) if request.middles else None
         for number, asked in enumerate(request.middles, start=1):
-            content, own = WholeModel.matching(
+            content, model = WholeModel.matching(
                 asked.model,
                 tokenizer,
-                dtype=request.dtype,
+                dtype=route_dtype(request.dtype, fast_dtypes(devices, [asked.address])),
                 vocab_size=int(target.config.vocab_size),
                 hub=self._config.weights.hub,
             )
-            routes.append(_planned(number, own, [content], [asked.address]))
+            routes.append(_planned(number, model, [content], [asked.address], devices))
         return routes
 
-    def load_draft_models(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> DraftModels:
-        """Admit and load the LM head and the drafter.
+    def load_draft_models(self, checkpoint: Checkpoint, request: pb.DraftNodeRole, dtype: str) -> DraftModels:
+        """Admit and load the LM head and the drafter in a dtype.
 
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
         drafters = drafters_of(request)
-        weights, row_bytes = required_memory(checkpoint, drafters, request.dtype)
+        weights, row_bytes = required_memory(checkpoint, drafters, dtype)
+        device = self._compute.best.device
         admit(
             f"the LM head of {request.model} with the drafter {drafter_label(drafters)}",
             self._device,
@@ -135,8 +188,12 @@ class ComputeSide:
             row_bytes=row_bytes,
             max_rows=max_positions(checkpoint.config),
             settings=self._config.memory,
+            memory=read_memory_of(device, self._config.memory),
         )
-        return DraftModels.load(checkpoint, drafters, request.dtype)
+        models = DraftModels.load(checkpoint, drafters, dtype, device)
+        if wants_exact(request):
+            models.make_exact(required=request.exact == ON)
+        return models
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
         """Give the quantised weights of a route that this device's cache has.
@@ -159,11 +216,51 @@ class ComputeSide:
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
+def wants_exact(request: pb.DraftNodeRole) -> bool:
+    """Return whether the devices of a pipeline are to compute exact rows, if they can.
+
+    Raises:
+        BadRequestError: when the word is unknown.
+    """
+    if request.exact not in (ON, OFF, AUTO, ""):
+        raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
+    return request.exact != OFF
+
+
+def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:
+    """Return the dtype of a route: what is asked for, or with "auto" the best of its devices.
+
+    devices: by name, the dtypes that are fast there.
+
+    Raises:
+        BadRequestError: when the dtype does not exist.
+    """
+    if asked == AUTO:
+        return negotiate_dtype(devices)
+    torch_dtype(asked)
+    return asked or FLOAT32
+
+
+def fast_dtypes(devices: Mapping[str, pb.Device], addresses: Iterable[str]) -> dict[str, Sequence[str]]:
+    """Return the dtypes that the devices at these addresses compute fast, by address."""
+    return {address: tuple(devices[address].compute.dtypes) for address in addresses}
+
+
 def _planned(
-    number: int, checkpoint: Checkpoint, contents: Sequence[StageContent], addresses: Sequence[str]
+    number: int,
+    checkpoint: Checkpoint,
+    contents: Sequence[StageContent],
+    addresses: Sequence[str],
+    devices: Mapping[str, pb.Device],
 ) -> PlannedRoute:
     stages = tuple(
-        PlannedStage(address, content, content.row_bytes(checkpoint))
+        PlannedStage(
+            address,
+            content,
+            content.row_bytes(checkpoint),
+            devices[address].name,
+            devices[address].memory_available,
+        )
         for address, content in zip(addresses, contents, strict=True)
     )
     return PlannedRoute(number, checkpoint, stages)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
@@ -41,14 +41,14 @@ class PlannedStage:
 
     Attributes:
         row_bytes: bytes that one row of a session's cache takes there.
-        name: of the device; memory_available: bytes, before it loads. Both are filled in by `meet`.
+        name: of the device; memory_available: bytes, before it loads.
     """
 
     address: str
     content: StageContent
     row_bytes: int
-    name: str = ""
-    memory_available: int = 0
+    name: str
+    memory_available: int
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,10 @@ class PlannedRoute:
         """The model as the user named it."""
         return self.stages[0].content.model
 
-    async def meet(self, settings: LinkSettings) -> PlannedRoute:
-        """Ask every device for its name and memory; return the route with them.
-
-        Raises:
-            DeviceLostError: when a device does not answer.
-            ProtocolError: when a device speaks another version of the protocol.
-        """
-        devices = await asyncio.gather(*(describe(stage.address, settings) for stage in self.stages))
-        stages = tuple(
-            replace(stage, name=device.name, memory_available=device.memory_available)
-            for stage, device in zip(self.stages, devices, strict=True)
-        )
-        return replace(self, stages=stages)
+    @property
+    def dtype(self) -> str:
+        """The dtype of weights, KV cache and hidden states."""
+        return self.stages[0].content.dtype
 
 
 @dataclass(frozen=True)
@@ -96,8 +87,11 @@ class PipelineSetup:
     report: ReportProgress
 
     @asynccontextmanager
-    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[None]]]:
-        """Have all devices load at once; what is still loading when the context is left is called off."""
+    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[bool]]]:
+        """Have all devices load at once; what is still loading when the context is left is called off.
+
+        The result of a task is whether the rows of the stage are exact; the target's stages come first.
+        """
         roles = [role for route in routes for role in self._roles(route)]
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
         try:
@@ -127,22 +121,26 @@ class PipelineSetup:
                     taps=content.taps,
                     route=route.number,
                     vocab_size=content.vocab_size,
+                    kv=content.kv,
+                    exact=content.exact,
                     weights=self.weights.get(stage.address),
                 ),
             )
 
-    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> None:
-        ready = False
+    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> bool:
+        """Have a stage load its role; return whether its rows are exact."""
+        ready = exact = False
         try:
             async with await open_channel(stage.address, _OPTIONS) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
-                    ready = progress.ready
+                    ready, exact = progress.ready, progress.exact
         except grpc.aio.AioRpcError as error:
             raise from_status(error, stage.name) from error
         if not ready:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
+        return exact
 
 
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
@@ -159,8 +157,22 @@ async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
     await asyncio.gather(*(release(stage) for stage in stages))
 
 
-async def describe(address: str, settings: LinkSettings) -> pb.Device:
+async def meet(quants: Mapping[str, str], settings: LinkSettings) -> dict[str, pb.Device]:
+    """Ask the agents of a pipeline what they are; return their answers by address.
+
+    Args:
+        quants: by address, the quantisation of the layers that the device is to hold.
+
+    Raises what `describe` raises.
+    """
+    devices = await asyncio.gather(*(describe(address, settings, quant) for address, quant in quants.items()))
+    return dict(zip(quants, devices, strict=True))
+
+
+async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.Device:
     """Return what the agent at an address says of itself.
+
+    quant: the quantisation of the layers that its compute device has to be for; "" for none.
 
     Raises:
         DeviceLostError: when it does not answer.
@@ -169,7 +181,7 @@ async def describe(address: str, settings: LinkSettings) -> pb.Device:
     try:
         async with await open_channel(address, _OPTIONS) as channel:
             device: pb.Device = await rpc.AgentStub(channel).Describe(
-                pb.DescribeRequest(), timeout=settings.connect_s
+                pb.DescribeRequest(quant=quant), timeout=settings.connect_s
             )
     except grpc.aio.AioRpcError as error:
         raise from_status(error, address) from error

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flowedge.agent.roles.coordinator import PipelineSetup, PlannedRoute, ReportProgress, release_stages
+from flowedge.agent.roles.coordinator import (
+    PipelineSetup,
+    PlannedRoute,
+    ReportProgress,
+    meet,
+    release_stages,
+)
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
@@ -14,12 +21,14 @@ from flowedge.core.request import Request
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
-from flowedge.system.memory import gib, read_available_memory, require_memory
+from flowedge.system.compute import ComputeChoice
+from flowedge.system.memory import gib, read_memory_of, require_memory
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
+    from flowedge.agent.roles.compute_side import ComputeSide, OpenedTarget
     from flowedge.drafting.drafter import Drafter
     from flowedge.engine.draft_models import DraftModels
     from flowedge.models.layers.taps import Taps
@@ -40,6 +49,7 @@ class DraftNodeRole(PipelineRole):
         self._taps = taps
         self._routes: list[PlannedRoute] = []
         self._models: DraftModels | None = None
+        self._exact = False
 
     async def load(self, report: ReportProgress) -> None:
         """Take the role up, and have the other devices take theirs.
@@ -98,10 +108,14 @@ class DraftNodeRole(PipelineRole):
         device.role = "draft node"
         device.pipeline = self.pipeline
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
+        device.tokenizer = request.tokenizer
         if self._loaded:
             device.stage_addresses.extend(request.stages)
             device.middles.extend(request.middles)
-            device.stage_layers.extend(stage.content.num_layers for stage in self._routes[TARGET].stages)
+            target = self._routes[TARGET]
+            device.stage_layers.extend(stage.content.num_layers for stage in target.stages)
+            content = target.stages[0].content
+            device.dtype, device.kv, device.exact = content.dtype, content.kv, self._exact
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
 
@@ -121,7 +135,7 @@ class DraftNodeRole(PipelineRole):
         if self._models is None:
             return
         memory = self._agent.config.memory
-        room = read_available_memory(memory)
+        room = read_memory_of(self._agent.info.compute.best.device, memory)
         require_memory(
             f"a context of {rows} rows does not fit the drafter's cache on device {self._agent.name}",
             {"cache": self._models.drafter_bytes(rows), "reserve": memory.reserve_bytes},
@@ -145,26 +159,48 @@ class DraftNodeRole(PipelineRole):
         await report(agent.name, f"opening {request.model}")
         side = await agent.compute_side()
         sharing = WeightSharing(agent, side, report)
-        checkpoint = None
-        if is_reference(request.model):
-            self._opened = await sharing.open_head(request.model, list(request.stages))
-            checkpoint = self._opened.checkpoint
-        planned = await agent.run(lambda: side.plan_routes(request, self._taps, checkpoint))
-        routes = [await route.meet(agent.config.link) for route in planned]
+        opened = await self._open_target(side, sharing)
+        quants = dict.fromkeys(request.stages, opened.quant) | {
+            middle.address: "" for middle in request.middles
+        }
+        devices = await meet(quants, agent.config.link)
+        routes = await agent.run(lambda: side.plan_routes(request, self._taps, opened.checkpoint, devices))
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
         self._routes = routes
+        await self._report_compute(devices, report)
         setup = PipelineSetup(self.pipeline, agent.info.address_for, weights, report)
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
-            models = await agent.run(lambda: side.load_draft_models(target.checkpoint, request))
+            models = await agent.run(lambda: side.load_draft_models(target.checkpoint, request, target.dtype))
             self._models, self._executor = models, models.executor
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            await asyncio.gather(*others)
+            exact = (await asyncio.gather(*others))[: len(target.stages)]
+        self._exact = models.exact and all(exact)
+        if request.exact == "on" and not self._exact:
+            inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
+            raise BadRequestError(
+                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or leave out exact"
+            )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, partial(agent.open_link, self.pipeline))
+
+    async def _open_target(self, side: ComputeSide, sharing: WeightSharing) -> OpenedTarget:
+        request = self._request
+        if not is_reference(request.model):
+            return await self._agent.run(lambda: side.open_target(request))
+        self._opened = await sharing.open_head(request.model, list(request.stages))
+        return side.held_in(self._opened.checkpoint, request)
+
+    async def _report_compute(self, devices: Mapping[str, pb.Device], report: ReportProgress) -> None:
+        """Tell the caller in which dtype and on what each device computes."""
+        own = self._agent.info.compute.best
+        await report(self._agent.name, _computes(self._routes[TARGET].dtype, own))
+        for route in self._routes:
+            for stage in route.stages:
+                await report(stage.name, _computes(route.dtype, devices[stage.address].compute))
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
@@ -187,3 +223,8 @@ class DraftNodeRole(PipelineRole):
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
         )
+
+
+def _computes(dtype: str, compute: pb.Compute | ComputeChoice) -> str:
+    reason = f"; {compute.reason}" if compute.reason else ""
+    return f"computes in {dtype} on {compute.device} ({compute.processor}){reason}"

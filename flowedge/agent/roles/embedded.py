@@ -19,6 +19,7 @@ from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.live.live_draft_node import RunningRequest
 from flowedge.security.process import security_for
 from flowedge.security.tls.serving import new_server
+from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ class EmbeddedDraftNode:
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
         server, _ = new_server(self._config.link.channel_options, security)
-        agent = Agent.listening(server, self._config, security)
+        compute = await asyncio.to_thread(find_compute, self._config.agent.device)
+        agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)
         self._release.push_async_callback(server.stop, STOP_GRACE_S)
         self._release.push_async_callback(agent.roles.release, "")

@@ -14,14 +14,16 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.kv_store import kv_format, kv_row_bytes
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps, check_taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant
 from flowedge.placement.admission import admit
-from flowedge.system.memory import MemorySettings
+from flowedge.system.compute import CPU
+from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.quantised import QuantisedRequest
 
@@ -65,6 +67,8 @@ class StageContent(ABC):
         start, stop: its layers [start, stop).
         dtype: name of the dtype of weights and hidden states; "" is float32.
         quant: of the layers; "" is none.
+        kv: format of the KV cache (see KvFormat); "" is "native".
+        exact: whether the bits of a row may not depend on the rows beside it.
         taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
         vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
     """
@@ -76,6 +80,8 @@ class StageContent(ABC):
     quant: str = ""
     taps: Taps = ()
     vocab_size: int = 0
+    kv: str = ""
+    exact: bool = False
 
     @property
     def num_layers(self) -> int:
@@ -89,10 +95,19 @@ class StageContent(ABC):
 
     def row_bytes(self, checkpoint: Checkpoint) -> int:
         """Return the bytes that one row of a session's cache takes."""
-        return SessionCache.bytes_per_row(checkpoint.config, self.num_layers, torch_dtype(self.dtype))
+        dtype = torch_dtype(self.dtype)
+        return self.num_layers * kv_row_bytes(checkpoint.config, dtype, kv_format(self.kv))
 
-    def admit(self, device: str, checkpoint: Checkpoint, settings: MemorySettings) -> None:
+    def admit(
+        self,
+        device: str,
+        checkpoint: Checkpoint,
+        settings: MemorySettings,
+        memory: AvailableMemory | None = None,
+    ) -> None:
         """Check that weights and caches fit the memory of this device, which is named `device`.
+
+        memory: what is available; the host's memory now if None.
 
         Raises:
             CapacityError: when they do not.
@@ -104,6 +119,7 @@ class StageContent(ABC):
             row_bytes=self.row_bytes(checkpoint),
             max_rows=max_positions(checkpoint.config),
             settings=settings,
+            memory=memory,
         )
 
     @property
@@ -124,6 +140,10 @@ class StageContent(ABC):
         """
 
     @abstractmethod
+    def held_quant(self, checkpoint: Checkpoint) -> str:
+        """Return the quantisation in which the layers are held. Raises BadRequestError for an unknown one."""
+
+    @abstractmethod
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
         """Return the stored names of the tensors that `load` reads."""
 
@@ -132,8 +152,13 @@ class StageContent(ABC):
         """Return the bytes that the weights take; no tensor is read."""
 
     @abstractmethod
-    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:
-        """Read the weights. Raises BadRequestError or CheckpointError as LayerBlock.load does."""
+    def load(
+        self, checkpoint: Checkpoint, quant_cache: QuantCache | None, device: str = CPU
+    ) -> BlockExecutor:
+        """Read the weights to torch's device of this name.
+
+        Raises BadRequestError or CheckpointError as LayerBlock.load does.
+        """
 
 
 class LayerSlice(StageContent):
@@ -147,6 +172,9 @@ class LayerSlice(StageContent):
     def open(self, *, hub: bool) -> Checkpoint:
         return Checkpoint.open(self.model, hub=hub)
 
+    def held_quant(self, checkpoint: Checkpoint) -> str:
+        return checkpoint_quant(checkpoint, self.quant or "none")
+
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
         return block_tensors(checkpoint, self.start, self.stop)
 
@@ -154,7 +182,9 @@ class LayerSlice(StageContent):
         quant, dtype = self.quant or "none", torch_dtype(self.dtype)
         return LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
 
-    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:
+    def load(
+        self, checkpoint: Checkpoint, quant_cache: QuantCache | None, device: str = CPU
+    ) -> BlockExecutor:
         taps = check_taps(self.taps, checkpoint.config.num_hidden_layers)
         block = LayerBlock.load(
             checkpoint,
@@ -162,7 +192,10 @@ class LayerSlice(StageContent):
             self.stop,
             quant=self.quant or "none",
             dtype=torch_dtype(self.dtype),
+            device=device,
             quant_cache=quant_cache,
+            exact=self.exact,
+            kv=kv_format(self.kv),
         )
         return BlockExecutor(block, taps)
 
@@ -202,14 +235,22 @@ class WholeModel(StageContent):
             )
         return Checkpoint(directory)
 
+    def held_quant(self, checkpoint: Checkpoint) -> str:  # noqa: ARG002
+        return "none"
+
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
         return whole_tensors(checkpoint)
 
     def weight_bytes(self, checkpoint: Checkpoint) -> int:
         return LanguageModel.required_bytes(checkpoint, torch_dtype(self.dtype))
 
-    def load(self, checkpoint: Checkpoint, quant_cache: QuantCache | None) -> BlockExecutor:  # noqa: ARG002
-        model = LanguageModel.load(checkpoint, self.vocab_size, torch_dtype(self.dtype))
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        quant_cache: QuantCache | None,  # noqa: ARG002
+        device: str = CPU,
+    ) -> BlockExecutor:
+        model = LanguageModel.load(checkpoint, self.vocab_size, torch_dtype(self.dtype), device)
         return BlockExecutor(model.block, model=model)
 
 
@@ -224,4 +265,6 @@ def content_of(request: pb.StageRole) -> StageContent:
         request.quant,
         tuple(request.taps),
         request.vocab_size if request.route else 0,
+        request.kv,
+        request.exact,
     )

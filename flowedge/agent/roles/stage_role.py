@@ -44,6 +44,11 @@ class StageRole(PipelineRole):
         waiting = time.monotonic() - self._ready_at < self._agent.config.deadlines.claim_s
         return self._live.in_use or (waiting and self._live.alive)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the bits of a row do not depend on the rows beside it; False before it is loaded."""
+        return self._executor is not None and self._executor.block.exact
+
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         agent, request = self._agent, self._request
@@ -58,6 +63,8 @@ class StageRole(PipelineRole):
         self._executor = executor
         timing = agent.instruments.make_timing(agent.compute)
         spec = side.stage_spec(executor, timing.row_bytes)
+        if executor.block.inexact_reason:
+            await report(f"rows are not exact: {executor.block.inexact_reason}")
         self.cache_budget = spec.max_capacity * executor.cache_row_bytes
         self._live = LiveStage(
             Stage(agent.name, spec),
@@ -79,6 +86,7 @@ class StageRole(PipelineRole):
         device.model = request.model
         device.quant = request.quant
         device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
+        device.dtype, device.kv, device.exact = request.dtype, request.kv, self.exact
         if self._executor is not None:
             device.weight_bytes = self._executor.weight_bytes
             device.cache_bytes = self._executor.cache_bytes

@@ -114,7 +114,7 @@ class WeightSharing:
                 raise CheckpointError("reading the model was called off")
             read[:] = done, total
 
-        await self.report(agent.name, f"making the manifest of {checkpoint.directory}")
+        await self.report(agent.name, f"making the manifest of {checkpoint.place}")
         describing = asyncio.to_thread(
             self.side.describe, checkpoint, agent.local_weights.store.limits.root, on_bytes
         )

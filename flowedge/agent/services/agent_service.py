@@ -38,7 +38,7 @@ class AgentService(rpc.AgentServicer):
         self._agent = agent
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
-        device = self._agent.info.describe()
+        device = self._agent.info.describe(request.quant)
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         return device
@@ -47,7 +47,9 @@ class AgentService(rpc.AgentServicer):
         role = StageRole(self._agent, request)
         name = self._agent.name
         await self._become(
-            context, lambda report: self._take(role, request, lambda: role.load(partial(report, name)))
+            context,
+            lambda report: self._take(role, request, lambda: role.load(partial(report, name))),
+            lambda: role.exact,
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
@@ -79,7 +81,12 @@ class AgentService(rpc.AgentServicer):
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())
 
-    async def _become(self, context: Context, take: Callable[[ReportProgress], Awaitable[None]]) -> None:
+    async def _become(
+        self,
+        context: Context,
+        take: Callable[[ReportProgress], Awaitable[None]],
+        is_exact: Callable[[], bool] = lambda: False,
+    ) -> None:
         writing = asyncio.Lock()
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
@@ -90,7 +97,8 @@ class AgentService(rpc.AgentServicer):
             await take(report)
         except FlowEdgeError as error:
             await abort(context, error)
-        await context.write(pb.RoleProgress(device=self._agent.name, message="ready", ready=True))
+        ready = pb.RoleProgress(device=self._agent.name, message="ready", ready=True, exact=is_exact())
+        await context.write(ready)
 
     async def _take(
         self,

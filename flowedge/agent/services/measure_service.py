@@ -124,8 +124,10 @@ class MeasureService(rpc.MeasureServicer):
             "repeats": request.repeats,
             "stack_mib": request.stack_mib,
         }
-        options = MeasureOptions(**asked, threads=self._agent.config.agent.threads)
         info, load_s = self._agent.info, self._agent.config.deadlines.load_s
+        compute = info.compute.choose(request.quant)
+        threads = self._agent.config.agent.torch_threads
+        options = MeasureOptions(**asked, compute=compute.device, threads=threads)
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
             self._agent.compute.run(

@@ -18,6 +18,8 @@ FLAGS = {
     "--host": ("agent", "host"),
     "--port": ("agent", "port"),
     "--name": ("agent", "name"),
+    "--device": ("agent", "device"),
+    "--threads": ("agent", "threads"),
     "--advertise/--no-advertise": ("agent", "advertise"),
     "--cache-dir": ("cache", "dir"),
     "--cache-gib": ("cache", "gib"),

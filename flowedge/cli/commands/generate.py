@@ -12,6 +12,10 @@ from flowedge.cli.options import (
     BUNDLED,
     DRAFTER_HELP,
     MODEL_HELP,
+    TOKENIZER_HELP,
+    Exactness,
+    KvForm,
+    PipelineDtype,
     Split,
     choose_drafter,
     local_path,
@@ -31,6 +35,7 @@ from flowedge.strategies.registry import make_strategy
 
 def generate(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
@@ -54,6 +59,9 @@ def generate(
         ),
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
+    dtype: PipelineDtype = "auto",
+    kv: KvForm = "native",
+    exact: Exactness = "auto",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
@@ -106,6 +114,10 @@ def generate(
         stages=stages,
         peers=tuple(split_peers(peers)) if peers is not None else None,
         middles=middles,
+        dtype=dtype,
+        kv=kv,
+        exact=exact,
+        tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()

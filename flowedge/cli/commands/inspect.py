@@ -15,6 +15,7 @@ from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
+from flowedge.system.compute import AUTO, PREFERENCE, find_compute
 
 if TYPE_CHECKING:
     from flowedge.models.inspection import ModelSizes
@@ -30,8 +31,12 @@ def inspect(
         typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable, all if not given."),
     ] = None,
     dtype: Annotated[
-        StoredDtype, typer.Option(help="Dtype of unquantised weights, and of keys and values.")
-    ] = "float32",
+        StoredDtype | None,
+        typer.Option(
+            metavar=f"<{'|'.join(PREFERENCE)}>",
+            help="Dtype of unquantised weights, and of keys and values; by default the best of this machine.",
+        ),
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
     ] = None,
@@ -45,7 +50,7 @@ def inspect(
     if devices is not None and memory is None:
         raise BadRequestError("--devices needs --memory, the GiB that each of them has")
     names = list(dict.fromkeys(quant or []))
-    sizes = _sizes(model, dtype, names)
+    sizes = _sizes(model, dtype or find_compute(AUTO).best.dtypes[0], names)
     fits = [] if memory is None else _fits(sizes, context, int(memory * 2**30), devices)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}

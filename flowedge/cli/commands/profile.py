@@ -7,12 +7,20 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import BUNDLED, MODEL_HELP, choose_drafter, local_path, split_peers
+from flowedge.cli.options import (
+    BUNDLED,
+    MODEL_HELP,
+    PipelineDtype,
+    choose_drafter,
+    local_path,
+    split_peers,
+)
 from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.profiling.measurement import MeasureOptions
 from flowedge.profiling.run import ProfileOptions, run_profile
+from flowedge.system.compute import checked_device
 
 
 def profile(
@@ -29,6 +37,11 @@ def profile(
         typer.Option(help="EAGLE-1/2 head, or none; the bundled model has a head. Repeat it to add recall."),
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the model's layers.")] = "none",
+    dtype: PipelineDtype = "auto",
+    device: Annotated[
+        str,
+        typer.Option(help="What this machine computes on: auto, cpu, cuda or cuda:N; agents have their own."),
+    ] = "auto",
     repeats: Annotated[
         int, typer.Option(min=1, max=100, help="Timings of each kind of work; the median counts.")
     ] = 15,
@@ -62,6 +75,8 @@ def profile(
         link_bytes=link_mib << 20,
         round_trips=round_trips,
         force=force,
+        dtype=dtype,
+        device=checked_device(device),
     )
     choose_credentials(cluster_dir, insecure)
     with profile_progress() as progress:

@@ -31,10 +31,10 @@ def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] |
 def device_table(rows: Sequence[Row]) -> Table:
     """Return a table with a line for each agent; it has a column of links if links were measured."""
     with_links = any("link" in row for row in rows)
-    columns = ["name", "kind", "address", "memory free", "role", "block", "version", "round trip"]
+    columns = ["name", "kind", "address", "compute", "memory free", "role", "block", "version", "round trip"]
     table = plain_table(*columns, *(["link"] if with_links else []), "")
     for row in rows:
-        cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _memory(row)]
+        cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _compute(row), _memory(row)]
         cells += [row.get("role", "?"), _block(row), row.get("version", "?"), _round_trip(row)]
         cells += [_link(row["link"]) if "link" in row else ""] if with_links else []
         table.add_row(*(escape(str(cell)) for cell in [*cells, _remarks(row)]), style=_style(row))
@@ -60,7 +60,7 @@ def _row(agent: SurveyedAgent, shared: list[str], rates: Mapping[str, LinkRate] 
 
 def _advertised(device: AdvertisedDevice) -> Row:
     names = ("id", "name", "kind", "memory_total", "protocol_version", "version", "instance")
-    return {name: getattr(device, name) for name in names}
+    return {name: getattr(device, name) for name in names} | {"compute": {"device": device.compute}}
 
 
 def _duplicate_marks(agents: Sequence[SurveyedAgent]) -> dict[str, list[str]]:
@@ -79,6 +79,12 @@ def _duplicate_marks(agents: Sequence[SurveyedAgent]) -> dict[str, list[str]]:
 def _address(row: Row) -> str:
     others = len(row["addresses"]) - 1
     return f"{row['address']} (+{others})" if others else str(row["address"])
+
+
+def _compute(row: Row) -> str:
+    """Return the compute device, and the dtype of the role if there is one."""
+    compute = row.get("compute") or {}
+    return " ".join(filter(None, (compute.get("device"), row.get("dtype")))) or "?"
 
 
 def _memory(row: Row) -> str:
@@ -111,7 +117,8 @@ def _link(link: dict[str, Any]) -> str:
 
 def _remarks(row: Row) -> str:
     stale = ["stale: no sign of life any more"] if row["stale"] else []
-    return "; ".join([*stale, *row["duplicates"], *([row["problem"]] if row["problem"] else [])])
+    unused = (row.get("compute") or {}).get("reason")
+    return "; ".join(filter(None, [*stale, *row["duplicates"], row["problem"], unused]))
 
 
 def _style(row: Row) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.client.assembly import OnProgress
+from flowedge.profiling.documents.device import MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.measured_profiles import FittedDevice
 from flowedge.profiling.run import Profiled
@@ -41,6 +42,9 @@ def show_profiles(profiled: Profiled) -> None:
     """Print tables of devices and links, and the path of the scenario."""
     console = output_console(_PIPED_WIDTH)
     console.print(_devices_table(profiled.devices))
+    for device in profiled.devices:
+        if device.profile.quantised is not None:
+            console.print(_quantised_table(device.profile.title, device.profile.quantised))
     if profiled.links:
         console.print(_links_table(profiled.links))
     print(f"{profiled.scenario}")
@@ -76,6 +80,15 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
         grown = None if draft is None else draft.grow_ms.get(_SHOWN_NODES)
         cells.append("-" if grown is None else f"{grown:.3g} ms")
         table.add_row(escape(profile.title), *cells)
+    return table
+
+
+def _quantised_table(title: str, measured: MeasuredQuantisations) -> Table:
+    counts = sorted({rows for table in measured.layer_ms.values() for rows in table})
+    layer = f"ms of a layer of width {measured.hidden}, by rows in {measured.dtype}: {title}"
+    table = plain_table(layer, right=[str(rows) for rows in counts])
+    for quant, times in measured.layer_ms.items():
+        table.add_row(quant, *(f"{times[rows]:.3g}" if rows in times else "-" for rows in counts))
     return table
 
 

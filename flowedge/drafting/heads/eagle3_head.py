@@ -23,6 +23,7 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.layers.copies import to_host
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-3"
@@ -95,11 +96,12 @@ class Eagle3Head(DraftHead):
 
     def target_ids(self, draft_ids: IntArray) -> IntArray:
         """The target's ids of tokens of the draft vocabulary, in the same shape."""
-        mapped: IntArray = draft_ids + self.d2t.numpy()[draft_ids]
+        (offsets,) = to_host(self.d2t)
+        mapped: IntArray = draft_ids + offsets[draft_ids]
         return mapped
 
 
-def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
+def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> Eagle3Head:
     """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
     settings = read_json_object(directory / CONFIG_NAME)
     for name in REFUSED_SETTINGS:
@@ -113,9 +115,10 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype) -> Eagle3Head:
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
     head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding=EMBEDDING_KEY in tensors)
-    fill_head(head, tensors, dtype, directory, KIND)
-    if draft_vocab != config.vocab_size:
-        _check_maps(tensors[OFFSETS_KEY], mask, config.vocab_size, directory)
+    offsets = tensors.get(OFFSETS_KEY)
+    fill_head(head, tensors, dtype, directory, KIND, device)
+    if offsets is not None and draft_vocab != config.vocab_size:
+        _check_maps(offsets, mask, config.vocab_size, directory)
     return head
 
 

@@ -69,13 +69,13 @@ class EagleHead(DraftHead):
         return predicted
 
 
-def load_eagle_head(directory: Path, dtype: torch.dtype) -> EagleHead:
+def load_eagle_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> EagleHead:
     """Load a published EAGLE-1/2 checkpoint folder, for evaluation and with weights in `dtype`."""
     settings = read_json_object(directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     tensors = read_tensors(directory)
     head = EagleHead(config, fc_bias=bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
-    fill_head(head, tensors, dtype, directory, KIND)
+    fill_head(head, tensors, dtype, directory, KIND, device)
     return head
 
 

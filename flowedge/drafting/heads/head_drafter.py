@@ -17,10 +17,10 @@ from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
 from flowedge.drafting.heads.recall import Recall
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
-from flowedge.models.layers.cache import head_size
+from flowedge.models.layers.copies import to_device, to_host
 from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.taps import Taps
-from flowedge.models.layers.tensors import to_tensor
 from flowedge.models.quant.quantize import module_bytes
 
 SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the buffer
@@ -87,7 +87,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._embedding = embedding
         self._kv_heads = int(head.config.num_key_value_heads or head.config.num_attention_heads)
         self._head_dim = head_size(head.config)
-        self._dtype = next(head.parameters()).dtype
+        first = next(head.parameters())
+        self._dtype, self._device = first.dtype, first.device
         self._hidden_size = int(head.config.hidden_size)
         self._recalls = recalls
 
@@ -101,7 +102,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.head.state_dict().items()):
-            digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+            (content,) = to_host(tensor)
+            digest.update(name.encode() + content.tobytes())
         return digest.hexdigest() + ("+recall" if self._recalls else "")
 
     @staticmethod
@@ -123,9 +125,9 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._sessions[session] = _HeadSession(
             capacity=capacity,
             noise=noise,
-            kv=torch.zeros(self._kv_shape(capacity), dtype=self._dtype),
-            predicted=torch.zeros((capacity, self._hidden_size), dtype=self._dtype),
-            recall=Recall(capacity, self._hidden_size, self._dtype) if self._recalls else None,
+            kv=torch.zeros(self._kv_shape(capacity), dtype=self._dtype, device=self._device),
+            predicted=torch.zeros((capacity, self._hidden_size), dtype=self._dtype, device=self._device),
+            recall=Recall(capacity, self._hidden_size, self._dtype, self._device) if self._recalls else None,
         )
 
     @torch.inference_mode()
@@ -137,10 +139,11 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         start, stop = state.true_rows, state.true_rows + len(next_tokens)
         if start == stop:
             return
-        positions = torch.arange(start, stop)
-        mask = torch.arange(stop)[None] <= positions[:, None]
-        given = self.head.true_states(to_tensor(features).to(self._dtype))
-        predicted = self._forward(state, np.asarray(next_tokens), given, positions, mask)
+        rows, tokens = to_device(self._device, features, np.asarray(next_tokens))
+        positions = torch.arange(start, stop, device=self._device)
+        mask = torch.arange(stop, device=self._device)[None] <= positions[:, None]
+        given = self.head.true_states(rows.to(self._dtype))
+        predicted = self._forward(state, tokens, given, positions, mask)
         if state.recall is not None:
             predicted = state.recall.extend(start, given, predicted)
         state.predicted[start:stop] = predicted
@@ -151,8 +154,9 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         return self.head.draft_logits(hidden, self._lm_head)
 
     @cached_property
-    def _ids(self) -> IntArray | None:
-        return self.head.vocabulary
+    def _ids(self) -> torch.Tensor | None:
+        vocabulary = self.head.vocabulary
+        return None if vocabulary is None else to_device(self._device, vocabulary)[0]
 
     def _compute(self, state: _HeadSession, frontier: Frontier) -> None:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
@@ -161,14 +165,19 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         first = state.true_rows + state.scratch_rows
         stop = first + len(parents)
         paths = [(*parent.rows, first + i) for i, parent in enumerate(parents)]
-        mask = torch.zeros((len(parents), stop), dtype=torch.bool)
-        mask[:, : state.true_rows] = True
+        seen = np.zeros((len(parents), stop - state.true_rows), dtype=np.bool_)
         for i, path in enumerate(paths):
-            mask[i, list(path)] = True
-        # A node's row has the RoPE position of its token's predecessor.
-        positions = torch.tensor([parent.position - 1 for parent in parents])
+            seen[i, np.array(path) - state.true_rows] = True
+        tokens, positions, tail = to_device(
+            self._device,
+            np.array(frontier.tokens, dtype=np.int64),
+            # A node's row has the RoPE position of its token's predecessor.
+            np.array([parent.position - 1 for parent in parents], dtype=np.int64),
+            seen,
+        )
+        mask = torch.ones((len(parents), stop), dtype=torch.bool, device=self._device)
+        mask[:, state.true_rows :] = tail
         features = torch.stack([parent.hidden for parent in parents])
-        tokens = np.asarray(frontier.tokens, dtype=np.int64)
         predicted = self._forward(state, tokens, features, positions, mask)
         if state.recall is not None:
             predicted = state.recall.corrected(predicted, state.true_rows - 1)
@@ -179,12 +188,12 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _forward(
         self,
         state: _HeadSession,
-        tokens: IntArray,
+        tokens: torch.Tensor,
         features: torch.Tensor,
         positions: torch.Tensor,
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        embedded = self._embedding(torch.from_numpy(tokens)).to(self._dtype)
+        embedded = self._embedding(tokens).to(self._dtype)
         predicted: torch.Tensor = self.head(embedded, features, positions, state.views(mask.shape[1]), mask)
         return predicted
 

@@ -51,9 +51,17 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def fill_head(
-    head: DraftHead, tensors: dict[str, Tensor], dtype: torch.dtype, directory: Path, kind: str
+    head: DraftHead,
+    tensors: dict[str, Tensor],
+    dtype: torch.dtype,
+    directory: Path,
+    kind: str,
+    device: torch.device | str = "cpu",
 ) -> None:
-    """Give a head its weights in `dtype`, frozen, and put it in evaluation mode."""
+    """Give a head its weights in `dtype` on a device, frozen, and put it in evaluation mode.
+
+    The tensors are taken out of the dictionary one by one, so that no second copy of all is in memory.
+    """
     expected = head.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is not part of an {kind} head" for name in tensors if name not in expected]
@@ -64,15 +72,13 @@ def fill_head(
     ]
     if problems:
         raise CheckpointError(f"the EAGLE head in {directory} does not fit its config: {'; '.join(problems)}")
+    placed = {}
+    for name, like in expected.items():
+        wanted = dtype if like.is_floating_point() else None
+        placed[name] = tensors.pop(name).to(device=device, dtype=wanted)
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
-    head.load_state_dict(
-        {
-            name: each.to(dtype) if expected[name].is_floating_point() else each
-            for name, each in tensors.items()
-        },
-        assign=True,
-    )
-    head.requires_grad_(False).eval()
+    head.load_state_dict(placed, assign=True)
+    head.to(device).requires_grad_(False).eval()
 
 
 def write_head(

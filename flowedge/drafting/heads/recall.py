@@ -20,11 +20,13 @@ ROW_VECTORS = 3  # vectors of the hidden size that are stored for each row
 class Recall:
     """The predictions of one session and their errors; the error of row t is known with row t + 1."""
 
-    def __init__(self, rows: int, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, rows: int, hidden: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         """Allocate memory for `rows` true rows of width `hidden`."""
-        self._predicted = torch.zeros((rows, hidden), dtype=dtype)
-        self._directions = torch.zeros((rows, hidden), dtype=dtype)
-        self._errors = torch.zeros((rows, hidden), dtype=dtype)
+        self._predicted = torch.zeros((rows, hidden), dtype=dtype, device=device)
+        self._directions = torch.zeros_like(self._predicted)
+        self._errors = torch.zeros_like(self._predicted)
 
     @staticmethod
     def row_bytes(hidden: int, dtype: torch.dtype) -> int:
@@ -45,25 +47,27 @@ class Recall:
         self._directions[start:stop] = _direction(predicted)
         first = max(start - 1, 0)
         self._errors[first : stop - 1] = given[first + 1 - start :] - self._predicted[first : stop - 1]
-        rows = torch.arange(start, stop)
-        chunks = [
-            self._corrected(predicted[i : i + CHUNK], rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)
-        ]
-        return torch.cat(chunks)
+        chunks = [range(first, min(first + CHUNK, stop)) for first in range(start, stop, CHUNK)]
+        return torch.cat(
+            [self._corrected(predicted[known[0] - start : known[-1] + 1 - start], known) for known in chunks]
+        )
 
     def corrected(self, predicted: torch.Tensor, rows: int) -> torch.Tensor:
         """Predictions [n, hidden] corrected by the errors of the first `rows` true rows."""
-        return self._corrected(predicted, torch.full((len(predicted),), rows))
+        return self._corrected(predicted, range(rows, rows + 1))
 
-    def _corrected(self, predicted: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    def _corrected(self, predicted: torch.Tensor, known: range) -> torch.Tensor:
         """Predictions [n, hidden], each corrected by the latest errors of the first known[i] true rows.
+
+        `known` has n numbers, or one for all predictions.
 
         The correction is the weighted mean of these errors and of an error of 0. An error's weight is
         exp((cosine - 1) / BANDWIDTH), by the cosine of its prediction and this one; that of 0 is RESISTANCE.
         """
-        stop = int(known.max())
-        place = torch.arange(max(int(known.min()) - WINDOW, 0), stop)
-        remembered = (place < known[:, None]) & (place >= known[:, None] - WINDOW)
+        stop = known[-1]
+        place = torch.arange(max(known[0] - WINDOW, 0), stop, device=predicted.device)
+        counts = torch.arange(known[0], known[-1] + 1, device=predicted.device)[:, None]
+        remembered = (place < counts) & (place >= counts - WINDOW)
         directions, errors = (each[stop - len(place) : stop] for each in (self._directions, self._errors))
         cosines = (_direction(predicted) @ directions.T).float()
         weights = torch.exp((cosines - 1) / BANDWIDTH) * remembered

@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -31,6 +32,7 @@ from flowedge.models.layers.experts import split_experts
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
+from flowedge.models.quant.block_repacking import repack_blocks
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
 from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
 from flowedge.system.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
@@ -82,7 +84,7 @@ class ReferenceModel:
         else:
             model.to(device)
             if quant != "none":
-                encode = None if quant_cache is None else _cached_encoding(checkpoint, quant, quant_cache)
+                encode = _encoding(checkpoint, quant, quant_cache)
                 quantize_block(split_experts(model.model.layers), quant, encode=encode)
         # The checkpoint's defaults, such as a repetition penalty, are no part of the sampling rule.
         model.generation_config = _generation_config()
@@ -196,6 +198,8 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
     causal_lm = checkpoint.family.causal_lm
     # transformers' sdpa does not apply soft-capping.
     attention = "sdpa" if causal_lm._supports_sdpa else "eager"
+    if checkpoint.gguf:
+        return load_gguf_model(checkpoint, dtype, attention).eval()
     if checkpoint.integer_format is not None:
         return load_plain_model(checkpoint, dtype, attention).eval()
     return causal_lm.from_pretrained(
@@ -210,17 +214,23 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
     ).eval()
 
 
-def _cached_encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache) -> Encode:
-    """An encoding of weights, given by their paths in the model's list of layers, that uses a cache.
+def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> Encode:
+    """The encoding of weights, given by their paths in the model's list of layers.
 
-    Its keys are made from the weights that transformers has read into memory, independently of our reader.
+    Weights that the layers of a pipeline only repack are repacked here as well. Other weights are taken from
+    the cache if there is one; its keys are made from the weights that transformers has read into memory,
+    independently of our reader.
     """
     backend = backend_of(quant)
 
     def encode(path: str, weight: torch.Tensor) -> Tensors:
         rows = WeightRows.of(weight)
         index, _, inner = path.partition(".")
-        stored = checkpoint.dtype(f"{layer_prefix(int(index))}{inner}.weight")
+        name = f"{layer_prefix(int(index))}{inner}.weight"
+        tensors = repack_blocks(checkpoint, name, quant)
+        if tensors is not None or cache is None:
+            return backend.encode(rows) if tensors is None else tensors
+        stored = checkpoint.dtype(name)
         if torch.promote_types(stored, weight.dtype) != weight.dtype:
             return backend.encode(rows)  # the weight was rounded, so the stored content is not known
         chunks = (chunk.to(stored) for _, chunk in rows.chunks())

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint, read one tensor or a few rows of a tensor at a time."""
+"""A checkpoint of Hugging Face or GGUF, read one tensor or a few rows of a tensor at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 import flowedge
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint import prequantised
 from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
+from flowedge.models.checkpoint.gguf.architectures import architecture_of, module_tensors
+from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
+from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
+from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
-from flowedge.models.checkpoint.weight_file import Weights, WeightSlice, open_weights
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
 from flowedge.models.stored_quant.integer_weight import IntegerFormat
 from flowedge.models.stored_quant.settings import integer_format
 
@@ -41,7 +46,7 @@ class ExternalTensors:
         manifest_id: the id of the original checkpoint's manifest.
     """
 
-    weights: Mapping[str, WeightSlice]
+    weights: Mapping[str, StoredSlice]
     paths: Mapping[str, Path]
     digests: Mapping[str, str]
     fingerprint: str
@@ -54,6 +59,10 @@ class Checkpoint:
     Tensor names are those of the family's modules, whatever names the files use.
 
     Attributes:
+        directory: the directory of the config; for a GGUF model, one of this process.
+        place: the path to name in messages: the directory, or the GGUF file.
+        gguf: the GGUF files that hold the tensors; empty for other models.
+        tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
         integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
     """
@@ -61,7 +70,11 @@ class Checkpoint:
     def __init__(self, directory: Path, external: ExternalTensors | None = None) -> None:
         """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
+        self.tokenizer: Path | None = None
         self._external = external
+        self._converted = files_in(directory)
+        self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
+        self.place = self.gguf[0] if self.gguf else directory
         self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
         self.integer_format = _integer_format(self._raw_config, directory)
@@ -77,7 +90,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
-        """Open a directory, a hub id ("owner/name") or the word "bundled".
+        """Open a directory, a GGUF file, a model of the hub (see `model_directory`) or the word "bundled".
 
         `hub` allows a download from the hub.
 
@@ -87,6 +100,18 @@ class Checkpoint:
         if source == BUNDLED:
             return cls(Path(flowedge.__file__).parent / "bundled" / "model")
         return cls(model_directory(source, hub=hub))
+
+    def tokenizer_directory(self) -> Path:
+        """The directory of the tokenizer's files, which are made for a GGUF model when they are needed.
+
+        Raises:
+            CheckpointError: when the tokenizer of a GGUF model cannot be converted.
+        """
+        if self.tokenizer is not None:
+            return self.tokenizer
+        if self._converted is not None:
+            self._converted.add_tokenizer()
+        return self.directory
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -117,7 +142,7 @@ class Checkpoint:
         found = self.shape(name)
         if found != tuple(shape):
             raise CheckpointError(
-                f"{self.directory}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
+                f"{self.place}: tensor {name} has shape {list(found)}, the config asks for {list(shape)}"
             )
 
     def dtype(self, name: str) -> torch.dtype:
@@ -134,6 +159,30 @@ class Checkpoint:
         if self._external is None or stored.expert is not None:
             return None
         return self._external.digests[stored.name]
+
+    def block_type(self, name: str) -> str:
+        """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""
+        handle = self._handle(self._tensor(name).name)
+        return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
+
+    def stored_form(self, name: str) -> str:
+        """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
+        return f"{self.block_type(name)} {self._tensor(name).form}".strip()
+
+    def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
+        return self._read_stored(name, self._tensor(name), start, stop)
+
+    def file_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Read rows [start, stop) of a tensor as it is stored, counted in the order of the file."""
+        stored = self._tensor(name)
+        in_file = StoredTensor(stored.name, stored.expert, stored.rows)
+        return self._read_stored(name, in_file, start, stop)
+
+    def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        handle = self._handle(part.name)
+        whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
+        return self._take(name, part, whole, slice(start, stop))
 
     def is_quantised(self, name: str) -> bool:
         """Return whether a weight is stored in the quantisation `quant`."""
@@ -170,10 +219,15 @@ class Checkpoint:
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
+        return self._take(name, stored, self._handle(stored.name), rows)
+
+    def _take(
+        self, name: str, part: StoredTensor, whole: StoredSlice | torch.Tensor, rows: slice | None
+    ) -> torch.Tensor:
         try:
-            return stored.take(self._handle(stored.name), rows)
+            return part.take(whole, rows)
         except OSError as error:
-            raise CheckpointError(f"{self.directory}: tensor {name} cannot be read: {error}") from error
+            raise CheckpointError(f"{self.place}: tensor {name} cannot be read: {error}") from error
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
@@ -185,12 +239,12 @@ class Checkpoint:
             return LM_HEAD
         if self.is_quantised(LM_HEAD):
             raise CheckpointError(
-                f"{self.directory}: the LM head is quantised, which is not supported; give a checkpoint "
+                f"{self.place}: the LM head is quantised, which is not supported; give a checkpoint "
                 "whose LM head is in floating point"
             )
         if self.config.tie_word_embeddings:
             return EMBEDDING
-        raise CheckpointError(f"{self.directory}: tensor {LM_HEAD} is missing and the config does not tie it")
+        raise CheckpointError(f"{self.place}: tensor {LM_HEAD} is missing and the config does not tie it")
 
     @property
     def embedding_name(self) -> str:
@@ -221,11 +275,11 @@ class Checkpoint:
 
     def _load_config(self) -> Any:
         if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
-            raise CheckpointError(f"{self.directory}: the config has no text_config, the decoder's part")
+            raise CheckpointError(f"{self.place}: the config has no text_config, the decoder's part")
         try:
             config = self.family.config.from_pretrained(self.directory, local_files_only=True)
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            raise CheckpointError(f"{self.directory}: config.json is not valid: {error}") from error
+        except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
+            raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
         if self.integer_format is not None:
             del config.quantization_config  # transformers' own layers for it are not used
         elif self.quant != "none":
@@ -234,11 +288,14 @@ class Checkpoint:
         try:
             check_config(self.family, config)
         except CheckpointError as error:
-            raise CheckpointError(f"{self.directory}: {error}") from error
+            raise CheckpointError(f"{self.place}: {error}") from error
         return config
 
     def _name_tensors(self) -> dict[str, StoredTensor]:
         """The place of each tensor, by the name that the family's modules have for it."""
+        architecture = self._raw_config.get(ARCHITECTURE_KEY)
+        if architecture is not None:
+            return self._name_gguf_tensors(architecture)
         found: dict[str, StoredTensor] = {}
         for stored in self._files:
             name = self.family.module_name(stored)
@@ -248,8 +305,20 @@ class Checkpoint:
                 found[name] = StoredTensor(stored)
         return found
 
+    def _name_gguf_tensors(self, architecture: object) -> dict[str, StoredTensor]:
+        shapes = {stored: tuple(self._handle(stored).shape) for stored in self._files}
+        heads, kv_heads = int(self.config.num_attention_heads), int(self.config.num_key_value_heads)
+        try:
+            return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.place}: {error}") from error
+
     def _locate_tensors(self) -> dict[str, Path]:
         """The file of each stored tensor. Safetensors are preferred; .bin files come with a warning."""
+        if self.gguf:
+            files = GGUFModel(self.gguf).files
+            self._handles |= {file.path: file for file in files}
+            return {name: file.path for file in files for name in file}
         for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
             single = self.directory / f"{stem}.{suffix}"
             index = self.directory / f"{stem}.{suffix}.index.json"
@@ -257,20 +326,21 @@ class Checkpoint:
                 continue
             if suffix == "bin":
                 warnings.warn(
-                    f"{self.directory}: reading .bin weights (weights_only=True); prefer safetensors",
+                    f"{self.place}: reading .bin weights (weights_only=True); prefer safetensors",
                     stacklevel=4,
                 )
             if index.is_file():
                 return _locate_shards(self.directory, read_json_object(index))
             return dict.fromkeys(self._open_once(single).keys(), single)
         raise CheckpointError(
-            f"{self.directory}: no model.safetensors, no index of shards and no pytorch_model.bin"
+            f"{self.place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
+            "beside a config.json is named by the path of its file"
         )
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._header(name)
         if not dtype.is_floating_point:
-            raise CheckpointError(f"{self.directory}: tensor {name} has type {dtype}, not a float")
+            raise CheckpointError(f"{self.place}: tensor {name} has type {dtype}, not a float")
         return shape, dtype
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
@@ -281,16 +351,16 @@ class Checkpoint:
     def _tensor(self, name: str) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+            raise CheckpointError(f"{self.place}: tensor {name} is missing")
         return stored
 
-    def _handle(self, stored: str) -> WeightSlice | torch.Tensor:
+    def _handle(self, stored: str) -> StoredSlice | torch.Tensor:
         if self._external is not None:
             return self._external.weights[stored]
         path = self._files[stored]
         handle = self._open_once(path).get(stored)
         if handle is None:
-            raise CheckpointError(f"{self.directory}: {path.name} holds no tensor {stored}")
+            raise CheckpointError(f"{self.place}: {path.name} holds no tensor {stored}")
         return handle
 
     def _open_once(self, path: Path) -> Weights:

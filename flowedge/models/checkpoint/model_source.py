@@ -1,19 +1,18 @@
-"""The directory of a model's files, which are downloaded from the hub where necessary."""
+"""The files of a model, which are downloaded from the hub where necessary."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.gguf.parts import SUFFIX, only_model_in, part_names, parts_of
 
 BUNDLED = "bundled"
-DOWNLOADED_FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
+CONFIG = "config.json"
+TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -21,26 +20,106 @@ DOWNLOADED_FILES = (
     "merges.txt",
     "chat_template*",
 )
+DOWNLOADED_FILES = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    CONFIG,
+    "generation_config.json",
+    *TOKENIZER_FILES,
+)
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_PART = r"[A-Za-z0-9][\w.-]*"
+_HUB_ID = re.compile(rf"{_PART}(/{_PART})?")
+_HUB_GGUF = re.compile(rf"(?P<id>{_PART}/{_PART})/(?P<file>({_PART}/)*{_PART}\.gguf)")
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """Where a model's files are on this device.
+
+    Attributes:
+        directory: the directory of the files.
+        gguf: the GGUF files of the model, in order; empty for a Hugging Face checkpoint.
+    """
+
+    directory: Path
+    gguf: tuple[Path, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the config is there; GGUF files hold it themselves."""
+        return bool(self.gguf) or (self.directory / CONFIG).is_file()
+
+
+def find_model(source: str, *, hub: bool = True) -> FoundModel:
+    """Find the model `source`, and download it if `hub` allows that. No file is read.
+
+    `source` is a directory, a GGUF file, a hub id (owner/name), or a GGUF file of a hub id
+    (owner/name/FILE.gguf). A directory without a config may hold one GGUF model. A GGUF model that is split
+    into several files is named by any of them.
+
+    Of a hub id, config, tokenizer and safetensors files are downloaded, or .bin files where there are no
+    safetensors.
+
+    Raises:
+        CheckpointError: when the source cannot be found or downloaded, or is not one model.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        first = None if (path / CONFIG).is_file() else only_model_in(path)
+        return FoundModel(path, () if first is None else parts_of(first))
+    if path.suffix == SUFFIX and path.is_file():
+        return FoundModel(path.parent, parts_of(path))
+    hub_file = _HUB_GGUF.fullmatch(source)
+    if hub_file is not None:
+        names = part_names(Path(hub_file["file"]).name)
+        folder = Path(hub_file["file"]).parent
+        directory = _download(hub_file["id"], [str(folder / name) for name in names], hub)
+        first = directory / folder / names[0]
+        if not first.is_file():
+            raise CheckpointError(f"{source}: the hub id {hub_file['id']} has no file {hub_file['file']}")
+        return FoundModel(first.parent, parts_of(first))
+    if not _HUB_ID.fullmatch(source):
+        raise CheckpointError(
+            f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf)"
+        )
+    directory = _download(source, DOWNLOADED_FILES, hub)
+    if any(directory.glob("*.safetensors")):
+        return FoundModel(directory)
+    return FoundModel(_download(source, (*DOWNLOADED_FILES, *PICKLED_FILES), hub))
 
 
 def model_directory(source: str, *, hub: bool = True) -> Path:
-    """The directory of the model `source`, which is a directory or a hub id.
+    """The directory of the config of the model `source`; see `find_model`, which raises the errors.
 
-    A hub id that is not in the local cache is downloaded, if `hub` allows it: config, tokenizer and
-    safetensors files, or .bin files where there are no safetensors.
+    The config of a GGUF model is written into a directory of this process.
+    """
+    found = find_model(source, hub=hub)
+    if not found.gguf:
+        return found.directory
+    # An idle agent imports this module, and has no need of the gguf package.
+    from flowedge.models.checkpoint.gguf.model_files import model_files  # noqa: PLC0415
+
+    return model_files(found.gguf).directory
+
+
+def tokenizer_directory(source: str, *, hub: bool = True) -> Path:
+    """The directory of the tokenizer `source`, a directory or a hub id whose tokenizer is downloaded.
+
+    Raises:
+        CheckpointError: when the source cannot be found or downloaded, or holds no tokenizer.
     """
     directory = Path(source).expanduser()
-    if directory.is_dir():
-        return directory
-    if not _HUB_ID.fullmatch(source):
-        raise CheckpointError(f"{source}: no such directory, and not a hub id (owner/name)")
-    directory = _download(source, DOWNLOADED_FILES, hub)
-    if any(directory.glob("*.safetensors")):
-        return directory
-    return _download(source, (*DOWNLOADED_FILES, *PICKLED_FILES), hub)
+    if not directory.is_dir():
+        if not _HUB_ID.fullmatch(source):
+            raise CheckpointError(f"tokenizer {source}: no such directory, and not a hub id (owner/name)")
+        directory = _download(source, TOKENIZER_FILES, hub)
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise CheckpointError(
+            f"tokenizer {source}: there is no tokenizer.json, tokenizer.model or vocab.json"
+        )
+    return directory
 
 
 def _download(hub_id: str, files: Sequence[str], hub: bool) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flowedge.models.checkpoint.weight_file import WeightSlice
+from flowedge.models.checkpoint.weight_file import StoredSlice
 
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
@@ -22,29 +22,52 @@ class StoredTensor:
         name: the stored tensor's name in its file.
         expert: the expert's index on the first axis of a stack; None for a whole stored tensor.
         rows: [start, stop) of the expert's rows.
+        paired_heads: the number of heads among the rows, if the two rows that a rotary angle turns are stored
+            side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
+        added: the value that was added to each element before it was stored.
     """
 
     name: str
     expert: int | None = None
     rows: tuple[int, int] = (0, 0)
+    paired_heads: int = 0
+    added: float = 0.0
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of this part of a stored tensor of shape `whole`."""
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
-    def take(self, whole: WeightSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+    def take(self, whole: StoredSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
         if self.expert is not None:
             span = range(*self.rows)[rows or slice(None)]
             index: Any = self.expert, slice(span.start, span.stop)
         else:
             index = ... if rows is None else rows
-        return whole[index]
+        if self.paired_heads:
+            return self._heads(whole, range(whole.shape[0])[rows or slice(None)])
+        taken = whole[index]
+        return taken - self.added if self.added else taken
+
+    def _heads(self, whole: StoredSlice | torch.Tensor, rows: range) -> torch.Tensor:
+        """The rows in the order of transformers; all rows of their heads are read."""
+        size = whole.shape[0] // self.paired_heads
+        first, last = rows.start // size, -(-rows.stop // size)
+        stored = whole[first * size : last * size]
+        pairs = stored.view(last - first, size // 2, 2, *stored.shape[1:])
+        ordered = pairs.transpose(1, 2).reshape(stored.shape)
+        return ordered[rows.start - first * size : rows.stop - first * size]
+
+    @property
+    def form(self) -> str:
+        """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
+        paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
+        return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "")))
 
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""
         if self.expert is None:
-            return self.name
+            return f"{self.name} {self.form}".strip()
         return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
 
 

@@ -14,12 +14,11 @@ _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    directory = checkpoint.tokenizer_directory()
     try:
-        return AutoTokenizer.from_pretrained(
-            checkpoint.directory, local_files_only=True, trust_remote_code=False
-        )
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise CheckpointError(f"{checkpoint.directory}: no usable tokenizer: {error}") from error
+        raise CheckpointError(f"{directory}: no usable tokenizer: {error}") from error
 
 
 def encode_chat(tokenizer: Any, user_message: str) -> list[int]:

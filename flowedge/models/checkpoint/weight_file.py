@@ -1,4 +1,4 @@
-"""Safetensors files that are read by position and not mapped, so that no freed tensor stays resident."""
+"""Weight files that are read by position and not mapped, so that no freed tensor stays resident."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8  # the size of the header's length, a little-endian integer in front of the header
 _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
@@ -44,9 +45,43 @@ class TensorReader(Protocol):
         """
 
 
+class StoredSlice(Protocol):
+    """One tensor of a file, which is read by indexing.
+
+    Attributes:
+        dtype: the dtype of what is read; type_name: the name of the stored type in a manifest.
+        offset: the position of the tensor's first byte in the file; nbytes: the number of its bytes there.
+        blocks: the tensor as it is stored, with the same rows.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def type_name(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def blocks(self) -> WeightSlice: ...
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Read the selected part; of the first axis only the selected rows are read."""
+
+
 @dataclass(frozen=True)
 class WeightSlice:
-    """One tensor of a file, which is read by indexing.
+    """One tensor of a file that holds its elements in a dtype of torch.
 
     Attributes:
         offset: the position of the tensor's first byte in the file.
@@ -59,7 +94,6 @@ class WeightSlice:
     offset: int
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Read the selected part; of the first axis only the selected rows are read."""
         leading, *inner = index if isinstance(index, tuple) else (index,)
         if self.shape and isinstance(leading, int):
             wanted = range(self.shape[0])[leading]
@@ -73,8 +107,16 @@ class WeightSlice:
         return self._read(self.shape, self.offset)[index]
 
     @property
+    def type_name(self) -> str:
+        return _TYPE_NAMES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def blocks(self) -> WeightSlice:
+        return self
 
     def _offset_of(self, row: int) -> int:
         return self.offset + row * math.prod(self.shape[1:]) * self.dtype.itemsize
@@ -91,8 +133,38 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
     return memoryview(array)
 
 
-class WeightFile(Mapping[str, WeightSlice]):
-    """The tensors of one safetensors file by name, each read when it is indexed.
+class TensorFile(Mapping[str, StoredSlice]):
+    """The tensors of one open file by name, each read when it is indexed."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            OSError: when the file cannot be opened.
+        """
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        self._slices: dict[str, StoredSlice] = {}
+
+    def close(self) -> None:
+        self._close()
+
+    def __getitem__(self, name: str) -> StoredSlice:
+        return self._slices[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slices)
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def read_into(self, tensor: torch.Tensor, offset: int) -> None:
+        read_into(tensor, self._descriptor, offset, self.path)
+
+
+class WeightFile(TensorFile):
+    """The tensors of one safetensors file.
 
     Attributes:
         metadata: the strings that the file holds beside its tensors.
@@ -105,33 +177,16 @@ class WeightFile(Mapping[str, WeightSlice]):
             ValueError: when the file is not a valid safetensors file.
             OSError: when the file cannot be opened.
         """
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        self._close = weakref.finalize(self, os.close, self._descriptor)
+        super().__init__(path)
         size = os.fstat(self._descriptor).st_size
         header, data_start = self._read_header(size)
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict):
             raise ValueError("the header's metadata is no JSON object")
         self.metadata: dict[str, str] = {str(key): str(value) for key, value in metadata.items()}
-        self._slices = {
+        self._slices |= {
             name: self._checked(name, entry, data_start, size - data_start) for name, entry in header.items()
         }
-
-    def close(self) -> None:
-        self._close()
-
-    def __getitem__(self, name: str) -> WeightSlice:
-        return self._slices[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._slices)
-
-    def __len__(self) -> int:
-        return len(self._slices)
-
-    def read_into(self, tensor: torch.Tensor, offset: int) -> None:
-        read_into(tensor, self._descriptor, offset, self.path)
 
     def _read_header(self, size: int) -> tuple[dict[str, Any], int]:
         length = int.from_bytes(os.pread(self._descriptor, _LENGTH_BYTES, 0), "little")
@@ -175,7 +230,7 @@ def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) ->
         view = view[count:]
 
 
-Weights = Mapping[str, WeightSlice] | Mapping[str, torch.Tensor]
+Weights = Mapping[str, StoredSlice] | Mapping[str, torch.Tensor]
 
 
 def open_weights(path: Path) -> Weights:

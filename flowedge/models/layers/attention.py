@@ -1,4 +1,4 @@
-"""Attention over views of a session's cache, which copies no keys and values."""
+"""The attention functions that transformers' layers call; neither copies the session's keys and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from transformers import AttentionInterface
 
 from flowedge.core.errors import CheckpointError
 
-NAME = "flowedge"
+MASKED = "flowedge"  # torch's own kernels, with a mask
+ORDERED = "flowedge-ordered"  # the keys of each row in the order of their positions
 # Arguments of transformers' layers that change nothing, since the mask holds the window and the positions.
 _WITHOUT_EFFECT = frozenset({"sliding_window", "position_ids", "use_cache"})
 
@@ -26,7 +27,7 @@ def attend(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers' layers call.
+    """Attention with a mask over views of the session's cache.
 
     Args:
         query: [1, heads, rows, head_size].
@@ -37,10 +38,7 @@ def attend(
     Returns:
         [1, rows, heads, head_size], and None for the attention weights.
     """
-    unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
-    if unsupported or dropout:
-        names = ", ".join(sorted(unsupported | ({"dropout"} if dropout else set())))
-        raise CheckpointError(f"the model's attention has arguments that are not supported: {names}")
+    _check_arguments(dropout, others)
     if softcap is not None:
         output = attend_capped(query, key, value, attention_mask, scaling, softcap)
     elif query.device.type == "cpu" or query.shape[1] == key.shape[1]:
@@ -101,4 +99,41 @@ def attend_capped(
     return output.reshape(query.shape)
 
 
-AttentionInterface.register(NAME, attend)
+def attend_ordered(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,  # noqa: ARG001
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention whose result for a row depends on the row's own path alone, bit for bit.
+
+    Args:
+        query: [1, heads, rows, head_size].
+        key, value: [1, kv_heads, rows, head_size] of the new rows, which are cached already.
+        attention_mask: the OrderedReading of the layer, and the store that it reads.
+
+    Returns:
+        [1, rows, heads, head_size], and None for the attention weights.
+    """
+    _check_arguments(dropout, others)
+    reading, store = attention_mask
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    output: torch.Tensor = reading.attend(query, store, module.layer_idx, key.shape[1], scale, softcap)
+    return output.transpose(1, 2), None
+
+
+def _check_arguments(dropout: float, others: dict[str, Any]) -> None:
+    """Raise CheckpointError for an argument that would change the result."""
+    unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
+    if unsupported or dropout:
+        names = ", ".join(sorted(unsupported | ({"dropout"} if dropout else set())))
+        raise CheckpointError(f"the model's attention has arguments that are not supported: {names}")
+
+
+AttentionInterface.register(MASKED, attend)
+AttentionInterface.register(ORDERED, attend_ordered)

@@ -15,8 +15,12 @@ from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
+from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.copies import moved, to_device
+from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import load_embedding
+from flowedge.models.layers.kv_store import KvFormat, check_kv
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quant_cache import QuantCache
@@ -31,6 +35,10 @@ class LayerBlock:
         windows: the number of positions that a row of each layer sees; None for all positions.
         embedding: the token embedding, whose result is multiplied by `embedding_multiplier`.
         dtype: the dtype of hidden rows.
+        kv: the format of the sessions' KV caches.
+        exactness: the sizes with which a row's bits depend on its own path alone; None when they depend on
+            the rows beside it and on the layout of the cache as well.
+        inexact_reason: why the block is not exact although that was asked for; empty otherwise.
     """
 
     config: Any
@@ -45,6 +53,9 @@ class LayerBlock:
     norm: nn.Module | None
     dtype: torch.dtype
     device: torch.device
+    kv: KvFormat = "native"
+    exactness: Exactness | None = None
+    inexact_reason: str = ""
 
     @classmethod
     def load(
@@ -57,6 +68,8 @@ class LayerBlock:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         quant_cache: QuantCache | None = None,
+        exact: bool = False,
+        kv: KvFormat = "native",
     ) -> LayerBlock:
         """Read the block's tensors from the checkpoint, a few rows at a time, and no other tensor.
 
@@ -64,16 +77,21 @@ class LayerBlock:
             quant: the quantisation of linear layers; "none" loads a quantised checkpoint as it is.
             dtype: the dtype of all other weights.
             quant_cache: the cache that quantised weights are taken from and put into.
+            exact: make a row's bits depend on its own tokens and positions alone, whatever other rows are
+                computed or cached. Where the device cannot, `inexact_reason` of the block says why.
+            kv: the format of KV caches; "int8" needs an exact block.
 
         Raises:
-            BadRequestError: when the range or the quantisation does not exist, or cannot run on the device.
+            BadRequestError: when the range, the quantisation or the KV format does not exist, or cannot run
+                on the device.
             CheckpointError: when a tensor is missing or does not fit the config.
         """
         device, quant, config = torch.device(device), checkpoint_quant(checkpoint, quant), checkpoint.config
         check_available(quant, device)
         _check_range(start, stop, config.num_hidden_layers)
+        check_kv(config, dtype, kv, exact)
         loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
-        return cls(
+        block = cls(
             config,
             start,
             stop,
@@ -85,7 +103,20 @@ class LayerBlock:
             norm=_load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
             dtype=dtype,
             device=device,
+            kv=kv,
         )
+        if exact:
+            block._make_exact()
+        return block
+
+    def _make_exact(self) -> None:
+        trial = try_exactness(self.layers, self.config, self.rotary, self.dtype, self.device)
+        self.exactness, self.inexact_reason = trial.exactness, trial.reason
+        if self.kv != "native" and self.exactness is None:
+            raise BadRequestError(
+                f"a KV cache in {self.kv} needs exact attention, which this device cannot compute "
+                f"({trial.reason}); leave out the KV cache format"
+            )
 
     @staticmethod
     def required_bytes(
@@ -145,7 +176,14 @@ class LayerBlock:
     def new_cache(self, capacity_rows: int) -> SessionCache:
         """A cache of one session, with `capacity_rows` rows in each of the block's layers."""
         return SessionCache(
-            self.config, self.num_layers, capacity_rows, self.dtype, self.device, windows=self.windows
+            self.config,
+            self.num_layers,
+            capacity_rows,
+            self.dtype,
+            self.device,
+            windows=self.windows,
+            ordered=None if self.exactness is None else self.exactness.attention,
+            kv=self.kv,
         )
 
     @torch.inference_mode()
@@ -181,13 +219,52 @@ class LayerBlock:
             CapacityError: when the rows do not fit the cache.
         """
         self._check_inputs(inputs)
+        _check_indices(positions, tail_parents, cached, context, len(inputs))
+        outputs: list[torch.Tensor] = []
+        for first, stop in self._row_counts.parts(len(inputs)):
+            output = self._forward_part(
+                inputs[first:stop],
+                positions[first:stop],
+                cache,
+                cached + first,
+                context,
+                tail_parents[: cached + stop - context],
+                should_abort,
+                taps,
+            )
+            if output is None:
+                return None
+            outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row's bits depend on its own tokens and positions alone."""
+        return self.exactness is not None
+
+    @property
+    def _row_counts(self) -> RowCounts:
+        return ANY_COUNT if self.exactness is None else self.exactness.row_counts
+
+    def _forward_part(
+        self,
+        inputs: torch.Tensor,
+        positions: npt.NDArray[np.int64],
+        cache: SessionCache,
+        cached: int,
+        context: int,
+        tail_parents: npt.NDArray[np.int64],
+        should_abort: Callable[[], bool],
+        taps: Sequence[int],
+    ) -> torch.Tensor | None:
+        """Compute `forward` for rows that fit in a product, with padding up to an allowed number of rows."""
         rows = len(inputs)
-        _check_indices(positions, tail_parents, cached, context, rows)
+        padded = self._row_counts.padded(rows)
         cache.begin(cached, rows)
-        masks = cache.write_masks(context, tail_parents, positions)
-        hidden = self._embed(inputs.to(self.device))[None]
-        position_ids = torch.from_numpy(positions).to(self.device)[None]
-        rotations = self.rotary(hidden, position_ids)
+        masks = cache.prepare(context, tail_parents, positions, padded)
+        hidden = self._embed(pad_rows(moved(inputs, self.device), padded))[None]
+        position_ids = to_device(self.device, np.pad(positions, (0, padded - rows), "edge"))[0][None]
+        rotations = self.rotary(hidden, position_ids, int(positions.max()))
         tapped: list[torch.Tensor] = []
         for index, layer, mask, rotation in zip(
             range(self.start, self.stop), self.layers, masks, rotations, strict=True
@@ -205,7 +282,7 @@ class LayerBlock:
             )
         if self.norm is not None:
             hidden = self.norm(hidden)
-        return torch.cat((hidden, *tapped), dim=-1)[0] if tapped else hidden[0]
+        return (torch.cat((hidden, *tapped), dim=-1) if tapped else hidden)[0, :rows]
 
     def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.embedding is None:

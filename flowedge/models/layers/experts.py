@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+
+from flowedge.models.exact.row_counts import ANY_COUNT
 
 
 class ExpertLinears(nn.Module):
@@ -19,6 +22,7 @@ class ExpertLinears(nn.Module):
         """Use views of the weights of `stacked`, a transformers experts module."""
         super().__init__()
         self.act_fn = stacked.act_fn
+        self.row_counts = ANY_COUNT  # numbers of rows that an expert computes at once
         for index, (gate_up, down) in enumerate(zip(stacked.gate_up_proj, stacked.down_proj, strict=True)):
             gate, up = gate_up.chunk(2)
             expert = nn.Module()
@@ -38,12 +42,15 @@ class ExpertLinears(nn.Module):
         for index in torch.unique(top_k_index).tolist():
             expert: Any = self.get_submodule(str(index))
             rows, choice = torch.where(top_k_index == index)
-            chosen = hidden_states[rows]
-            value = expert.down_proj(self.act_fn(expert.gate_proj(chosen)) * expert.up_proj(chosen))
+            value = self.row_counts.apply(partial(self._mlp, expert), hidden_states[rows])
             value = value * top_k_weights[rows, choice, None]
             # Each row is in `rows` at most once, so additions do not collide.
             output.index_add_(0, rows, value.to(output.dtype))
         return output
+
+    def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = expert.down_proj(self.act_fn(expert.gate_proj(rows)) * expert.up_proj(rows))
+        return product
 
 
 def split_experts(module: nn.Module) -> nn.Module:

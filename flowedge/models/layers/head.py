@@ -8,10 +8,14 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import LM_HEAD_BIAS
+from flowedge.models.exact.product_test import product_counts
+from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts
 from flowedge.models.layers.loading import load_parameter
+
+_MOST_ROWS = 64  # of an exact product; more rows are computed in parts
 
 
 @dataclass(eq=False)
@@ -22,30 +26,48 @@ class LMHead:
     tensor_name: str
     divisor: float = 1.0  # of the logits
     softcap: float | None = None  # tanh keeps the divided logits within it
+    row_counts: RowCounts = ANY_COUNT  # numbers of rows that `logits` computes at once
+    exact: bool = False  # whether `logits` gives a row the same bits whatever the number of rows
 
     @classmethod
     def load(
-        cls, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        cls,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        weight: nn.Parameter | None = None,
+        *,
+        exact: bool = False,
     ) -> LMHead:
-        """Read the head's tensor, which is the embedding's when the two are tied."""
+        """Read the head's tensor, which is the embedding's when the two are tied.
+
+        Args:
+            weight: the tensor, where it is in memory already.
+            exact: whether `logits` gives a row the same bits whatever the number of rows.
+        """
         config, name = checkpoint.config, checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(
-                f"{checkpoint.directory}: tensor {LM_HEAD_BIAS} is a bias that "
+                f"{checkpoint.place}: tensor {LM_HEAD_BIAS} is a bias that "
                 f"transformers' {checkpoint.family.prefix} models do not have"
             )
         shape = (config.vocab_size, config.hidden_size)
-        return cls(
-            load_parameter(checkpoint, name, shape, dtype, torch.device(device)),
+        if weight is None:
+            weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+        head = cls(
+            weight,
             name,
             divisor=checkpoint.family.logits_divisor(config),
             softcap=checkpoint.family.logits_softcap(config),
         )
+        if exact:
+            head.find_row_counts()
+        return head
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
-        return self.differentiable_logits(hidden)
+        return self.row_counts.apply(self.differentiable_logits, hidden)
 
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
@@ -56,6 +78,22 @@ class LMHead:
             logits = torch.tanh(logits / self.softcap) * self.softcap
         return logits
 
+    def find_row_counts(self) -> None:
+        """Set the numbers of rows that `logits` computes at once so that a row's bits do not depend on them.
+
+        Raises:
+            BadRequestError: when the device has no such numbers for the head's product.
+        """
+        linear_head = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
+        linear_head.weight = self.weight
+        counts = product_counts([linear_head], self.weight.dtype, self.weight.device, _MOST_ROWS)
+        if counts is None:
+            raise BadRequestError(
+                f"the bits of the LM head's product on {self.weight.device} depend on the number of rows, so "
+                "decoding cannot be exact; choose another dtype, or leave out the exact option"
+            )
+        self.row_counts, self.exact = counts, True
+
     @property
     def vocab_size(self) -> int:
         return int(self.weight.shape[0])
@@ -63,6 +101,10 @@ class LMHead:
     @property
     def hidden_size(self) -> int:
         return int(self.weight.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
 
     @property
     def weight_bytes(self) -> int:

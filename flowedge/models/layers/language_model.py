@@ -10,6 +10,7 @@ import torch
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.copies import to_host
 from flowedge.models.layers.head import LMHead
 
 
@@ -27,12 +28,25 @@ class LanguageModel:
     fingerprint: str
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, vocab_size: int, dtype: torch.dtype) -> LanguageModel:
-        """Read all weights of a model. Raises CheckpointError when they cannot be read."""
-        block = LayerBlock.load(checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype)
-        head = LMHead.load(checkpoint, dtype=dtype)
-        if checkpoint.head_name == checkpoint.embedding_name and block.embedding_weight is not None:
-            head.weight = block.embedding_weight  # the copy is freed
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> LanguageModel:
+        """Read all weights of a model to a device.
+
+        Raises:
+            CheckpointError: when they cannot be read.
+        """
+        block = LayerBlock.load(
+            checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype, device=device
+        )
+        tied = checkpoint.head_name == checkpoint.embedding_name
+        head = LMHead.load(
+            checkpoint, dtype=dtype, device=device, weight=block.embedding_weight if tied else None
+        )
         return cls(block, head, vocab_size, checkpoint.fingerprint)
 
     @staticmethod
@@ -62,7 +76,8 @@ class LanguageModel:
         hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
         of the token, positions + 1, such as one by the noise of its draw.
         """
-        predicted: Payload = self.logits(hidden).argmax(dim=-1).to(torch.int32).cpu().numpy()
+        predicted: Payload
+        (predicted,) = to_host(self.logits(hidden).argmax(dim=-1).to(torch.int32))
         return predicted
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

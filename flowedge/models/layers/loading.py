@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import nn
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest, content_of
+from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
 
@@ -76,11 +79,17 @@ class LayerLoader:
                 return build_repacked(stored, like, self.dtype, self.device)
             return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
         except CheckpointError as error:
-            raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
+            raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
 
     def _encode(self, name: str) -> Tensors:
-        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache."""
+        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
+
+        A weight that needs only repacking is not cached.
+        """
         checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        tensors = repack_blocks(checkpoint, name, self.quant)
+        if tensors is not None:
+            return tensors
         out_features, in_features = checkpoint.shape(name)
         # Rounded to the block's dtype first, which is what the block would hold without quantisation.
         rows = WeightRows(
@@ -99,7 +108,7 @@ def load_parameter(
     """Load a tensor of the checkpoint as a frozen parameter."""
     checkpoint.check_shape(name, shape)
     tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    for start, rows in _stored_rows(checkpoint, name):
+    for start, rows in _chunks(checkpoint, name, checkpoint.rows):
         tensor[start : start + len(rows)] = rows
     return nn.Parameter(tensor, requires_grad=False)
 
@@ -119,7 +128,7 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
         return checkpoint.quant
     by = f" (by {checkpoint.integer_format.method})" if checkpoint.integer_format else ""
     raise BadRequestError(
-        f"{checkpoint.directory} is quantised in {checkpoint.quant} already{by}, so it cannot be loaded in "
+        f"{checkpoint.place} is quantised in {checkpoint.quant} already{by}, so it cannot be loaded in "
         f"{quant}; omit the quantisation, or give the original checkpoint"
     )
 
@@ -135,6 +144,8 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
                 total += math.prod(parameter.shape) * dtype.itemsize
             elif checkpoint.is_quantised(weight):
                 total += _stored_bytes(checkpoint, weight)
+            elif checkpoint.has(weight) and can_repack(checkpoint, weight, quant):
+                total += repacked_block_bytes(checkpoint, weight)
             else:
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
@@ -148,7 +159,7 @@ def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:
     try:
         return repacked_bytes(checkpoint.integer_format.shape(weight.removesuffix("weight"), checkpoint))
     except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint.directory}: {weight}: {error}") from error
+        raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
 
 
 def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
@@ -164,26 +175,40 @@ def linear_weights(checkpoint: Checkpoint, index: int) -> list[str]:
     return [f"{prefix}{path}.weight" for path, child in modules if path and isinstance(child, nn.Linear)]
 
 
+def weight_content(checkpoint: Checkpoint, name: str, sha256: str) -> str:
+    """The `content` of a weight's CacheKey; `sha256` is the digest of the weight's stored bytes."""
+    form = checkpoint.stored_form(name)
+    return content_of(checkpoint.dtype(name), checkpoint.shape(name), f"{sha256} {form}".strip())
+
+
 def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
-    dtype, shape, sha256 = checkpoint.dtype(name), checkpoint.shape(name), checkpoint.sha256(name)
+    sha256 = checkpoint.sha256(name)
     if sha256 is not None:
-        return content_of(dtype, shape, sha256)
+        return weight_content(checkpoint, name, sha256)
     path, part = checkpoint.source(name)
-    chunks = (rows for _, rows in _stored_rows(checkpoint, name))
-    return quant_cache.content(path, str(part), lambda: content_digest(dtype, shape, chunks))
+
+    def compute() -> str:
+        digest = hashlib.sha256()
+        for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
+            digest.update(byte_view(rows.contiguous()))
+        return weight_content(checkpoint, name, digest.hexdigest())
+
+    return quant_cache.content(path, str(part), compute)
 
 
-def _stored_rows(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield (first row, rows) of a tensor in order, in its stored dtype."""
+def _chunks(
+    checkpoint: Checkpoint, name: str, read: Callable[[str, int, int], torch.Tensor]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (first row, rows) of a tensor in order, read by `read(name, start, stop)`."""
     shape, itemsize = checkpoint.shape(name), checkpoint.dtype(name).itemsize
     count = max(1, CHUNK_BYTES // max(1, math.prod(shape[1:]) * itemsize))
     for start in range(0, shape[0], count):
-        yield start, checkpoint.rows(name, start, min(start + count, shape[0]))
+        yield start, read(name, start, min(start + count, shape[0]))
 
 
 def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     config: Any = copy.deepcopy(checkpoint.config)
-    config._attn_implementation = attention.NAME
+    config._attn_implementation = attention.MASKED
     with torch.device("meta"):
         layer: nn.Module = checkpoint.family.decoder_layer(config, index)
         return split_experts(layer)
@@ -199,5 +224,5 @@ def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None
             if checkpoint.integer_format is not None and not checkpoint.tensor(prefix + name).any():
                 continue
             raise CheckpointError(
-                f"{checkpoint.directory}: tensor {prefix}{name} is a bias that the config does not ask for"
+                f"{checkpoint.place}: tensor {prefix}{name} is a bias that the config does not ask for"
             )

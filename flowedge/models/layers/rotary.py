@@ -25,15 +25,22 @@ class Rotary:
         shared = None in rope_by_layer_type(config)
         self._kinds = [None if shared else config.layer_types[index] for index in layers]
 
-    def __call__(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> Sequence[Rotation]:
-        """The rotation of each layer, in the dtype of `hidden`, for int64 `position_ids` [1, rows]."""
-        by_kind = {kind: self._rotate(hidden, position_ids, kind) for kind in dict.fromkeys(self._kinds)}
+    def __call__(self, hidden: torch.Tensor, position_ids: torch.Tensor, longest: int) -> Sequence[Rotation]:
+        """The rotation of each layer, in the dtype of `hidden`, for int64 `position_ids` [1, rows].
+
+        Args:
+            longest: the largest position, which is not read from the device.
+        """
+        kinds = dict.fromkeys(self._kinds)
+        by_kind = {kind: self._rotate(hidden, position_ids, longest, kind) for kind in kinds}
         return [by_kind[kind] for kind in self._kinds]
 
-    def _rotate(self, hidden: torch.Tensor, position_ids: torch.Tensor, kind: str | None) -> Rotation:
+    def _rotate(
+        self, hidden: torch.Tensor, position_ids: torch.Tensor, longest: int, kind: str | None
+    ) -> Rotation:
         arguments = () if kind is None else (kind,)
         length = self._fixed_length
-        if length is None or int(position_ids.max()) < length:
+        if length is None or longest < length:
             rotation: Rotation = self._module(hidden, position_ids, *arguments)
             return rotation
         # Beyond this length, a call gives all rows the frequencies of its longest position, and the module

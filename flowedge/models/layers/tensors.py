@@ -7,6 +7,7 @@ import torch
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError
+from flowedge.models.layers.copies import to_device, to_host
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -28,19 +29,13 @@ def payload_dtype(dtype: torch.dtype) -> str:
     return "uint16" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 
-def to_tensor(payload: Payload) -> torch.Tensor:
+def to_tensor(payload: Payload, device: torch.device | str = "cpu") -> torch.Tensor:
     """A tensor with memory of its own: int64 token ids, or hidden states in their dtype."""
-    if payload.dtype == np.int32:
-        return torch.from_numpy(payload.astype(np.int64))
-    # Copied, because received arrays are read-only.
-    tensor = torch.from_numpy(payload.copy())
-    return tensor.view(torch.bfloat16) if payload.dtype == np.uint16 else tensor
+    (tensor,) = to_device(device, payload.astype(np.int64) if payload.dtype == np.int32 else payload)
+    return tensor
 
 
 def to_payload(tensor: torch.Tensor) -> Payload:
     """The payload of hidden states [n, hidden]."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.uint16)
-    array: Payload = tensor.numpy()
-    return array
+    (payload,) = to_host(tensor)
+    return payload

@@ -62,7 +62,7 @@ def generic_block(
         vocab_size=32,
     )
     layer_config = copy.deepcopy(config)
-    layer_config._attn_implementation = attention.NAME
+    layer_config._attn_implementation = attention.MASKED
     layers = []
     for index in range(count):
         layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)

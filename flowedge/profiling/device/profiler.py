@@ -5,9 +5,7 @@ Everything is computed as agents compute it, by the same executors and with as m
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -15,14 +13,15 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import head_size
+from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.quant.quantize import check_available
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.profiling.device.layer_timing import layer_times
 from flowedge.profiling.documents.device import MeasuredTimes
-from flowedge.profiling.documents.model import LayerSizes
+from flowedge.profiling.documents.model import LayerSizes, Quantisation
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
     LayerTime,
@@ -30,15 +29,16 @@ from flowedge.profiling.measurement import (
     ModelTimes,
     milliseconds,
 )
-from flowedge.system.memory import read_available_cuda_memory, read_available_memory
+from flowedge.system.compute import processor_name
+from flowedge.system.memory import read_memory_of
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 CACHED_ROWS = 256
 TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
-FOUR_BIT_ROWS = (2, 16, 64)  # a single row is multiplied without unpacking the weights
-FOUR_BIT_HIDDEN, FOUR_BIT_LAYERS = 1024, 2
-PROCESSOR_NAMES = Path("/proc/cpuinfo")
+COMPARED: tuple[Quantisation, ...] = ("none", "int8", "nf4", "int4")
+COMPARED_HIDDEN = {"cpu": 1024, "cuda": 4096}  # nf4 takes a second a layer of 4096 on a CPU
+COMPARED_LAYERS = 2
 
 OnStep = Callable[[str], None]
 
@@ -60,15 +60,14 @@ def profile_device(
         CapacityError: when not even one layer of the model fits.
     """
     torch.set_num_threads(options.threads)
-    if options.compute == "cuda" and not torch.cuda.is_available():
-        raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
     device = torch.device(options.compute)
-    memory = read_available_cuda_memory() if options.compute == "cuda" else read_available_memory()
-    available = memory.available
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
+    available = read_memory_of(options.compute).available
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
     model = _model_times(options, checkpoint, device, available, tell)
-    four_bit, problem = _four_bit_times(options, device, tell)
+    quantised, problems = _quantised_times(options, device, tell)
     return DeviceMeasurement(
         name=name,
         kind=kind,
@@ -81,8 +80,8 @@ def profile_device(
         memory_available=available,
         model=model,
         layers=_generic_times(options, device, available, tell),
-        four_bit=four_bit,
-        four_bit_problem=problem,
+        quantised=quantised,
+        quant_problems=problems,
     )
 
 
@@ -103,7 +102,7 @@ def _model_times(
     )
     del block
     tell("the LM head")
-    executor = DraftModels.load(checkpoint, options.drafters, options.dtype).executor
+    executor = DraftModels.load(checkpoint, options.drafters, options.dtype, device).executor
     verify = verify_times(executor, options.repeats)
     draft = None
     if executor.drafter is not None:
@@ -174,17 +173,23 @@ def _generic_times(
     return tuple(found)
 
 
-def _four_bit_times(
+def _quantised_times(
     options: MeasureOptions, device: torch.device, tell: OnStep
-) -> tuple[tuple[LayerTime, ...], str]:
-    """Time layers in nf4; a device that cannot run them gets no times and the reason."""
-    sizes = llama_like(FOUR_BIT_HIDDEN)
-    tell("layers in 4 bits")
-    try:
-        block = generic_block(sizes, FOUR_BIT_LAYERS, torch_dtype(options.dtype), device, "nf4")
-        return tuple(_timed(block, sizes, FOUR_BIT_ROWS, min(options.repeats, 5), tell)), ""
-    except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        return (), f"{type(error).__name__}: {error}"[:500]
+) -> tuple[dict[Quantisation, tuple[LayerTime, ...]], dict[Quantisation, str]]:
+    """Time layers of one size in each of COMPARED; return also why a quantisation cannot be measured."""
+    sizes = llama_like(COMPARED_HIDDEN[device.type])
+    repeats = min(options.repeats, 5)
+    times: dict[Quantisation, tuple[LayerTime, ...]] = {}
+    problems: dict[Quantisation, str] = {}
+    for quant in COMPARED:
+        tell(f"layers in {quant}")
+        try:
+            check_available(quant, device)
+            block = generic_block(sizes, COMPARED_LAYERS, torch_dtype(options.dtype), device, quant)
+            times[quant] = tuple(_timed(block, sizes, ROWS, repeats, tell))
+        except (ImportError, RuntimeError, AttributeError, OSError, BadRequestError) as error:
+            problems[quant] = f"{type(error).__name__}: {error}"[:255]
+    return times, problems
 
 
 def _timed(
@@ -206,9 +211,4 @@ def _timed(
 def _processor(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:255]
-    try:
-        lines = PROCESSOR_NAMES.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (names[0] if names else platform.processor() or platform.machine())[:255]
+    return processor_name()[:255]

@@ -63,6 +63,17 @@ class MeasuredTimes(LayerSizes):
         return (self.hidden, self.vocab, self.dtype) == (model.hidden, model.vocab, model.dtype)
 
 
+class MeasuredQuantisations(LayerSizes):
+    """Times of one decoder layer of these sizes in several quantisations, in milliseconds by rows.
+
+    Attributes:
+        dtype: of the rows; layer_ms: "none" is a layer in the dtype itself.
+    """
+
+    dtype: StoredDtype
+    layer_ms: dict[Quantisation, Table]
+
+
 class Watts(YamlDocument):
     idle: float = Field(ge=0)
     busy: float = Field(gt=0)
@@ -80,6 +91,7 @@ class DeviceProfile(SourcedDocument):
         dequantise_gweights_s: 1e9 weights per second that are converted from 4 or 8 bits to 16 bits, without
             the memory traffic of it; None where the device runs no quantised weights.
         measured: times of one model's layers on it, used instead of the roofline where they apply.
+        quantised: times of one layer in each quantisation, to choose one by.
     """
 
     memory_gib: float = Field(gt=0)
@@ -90,6 +102,7 @@ class DeviceProfile(SourcedDocument):
     dequantise_gweights_s: float | None = Field(default=None, gt=0)
     watts: Watts | None = None
     measured: MeasuredTimes | None = None
+    quantised: MeasuredQuantisations | None = None
 
     @property
     def bytes_per_s(self) -> float:

@@ -16,9 +16,9 @@ from flowedge.models.checkpoint.tokenizer import StreamDecoder, eos_token_ids, l
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.sampler import TokenSampler
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.training.targets.target import Question, TokenIds, TrainingTarget

@@ -10,17 +10,23 @@ from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.weight_file import DTYPES, WeightFile, WeightSlice
+from flowedge.models.checkpoint.weight_file import StoredSlice, TensorFile
 from flowedge.storage.digest import digest_of, hash_range, is_digest
 from flowedge.storage.file_range import FileRange, FileState
 from flowedge.system import private_files
-from flowedge.weights.manifest.manifest import FILE_NAMES, FileEntry, Manifest, TensorEntry
+from flowedge.weights.manifest.manifest import (
+    CONFIG,
+    FILE_NAMES,
+    GENERATION_CONFIG,
+    FileEntry,
+    Manifest,
+    TensorEntry,
+)
 
 KNOWN = "known"  # below the cache's root: the hashes of files that were read before
 MAX_KNOWN = 500  # files; older ones are deleted
 OnBytes = Callable[[int, int], None]  # bytes hashed so far, bytes of the model
 
-_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _log = logging.getLogger(__name__)
 
 
@@ -33,23 +39,23 @@ class DescribedModel:
 
 
 def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambda *_: None) -> DescribedModel:
-    """Make the manifest of a checkpoint in safetensors files.
+    """Make the manifest of a checkpoint in safetensors or GGUF files.
 
     This reads the whole model once. The hashes are stored below `cache_root` and used again while the files
     do not change.
 
     Raises:
-        CheckpointError: when the weights are in other files than safetensors, or cannot be read.
+        CheckpointError: when the weights are in other files, or cannot be read.
     """
-    directory = checkpoint.directory
-    slices: dict[Path, list[WeightSlice]] = {}
+    slices: dict[Path, list[StoredSlice]] = {}
     for file in checkpoint.files:
-        if not isinstance(file, WeightFile):
+        if not isinstance(file, TensorFile):
             raise CheckpointError(
-                f"{directory}: only safetensors files can be given to other devices; convert the .bin files"
+                f"{checkpoint.place}: only safetensors and GGUF files can be given to other devices; convert "
+                "the .bin files"
             )
         slices[file.path] = list(file.values())
-    small = [directory / name for name in sorted(FILE_NAMES) if (directory / name).is_file()]
+    small = _small_files(checkpoint)
     ranges: dict[str, FileRange] = {}
     try:
         on_hashed = _counting(sum(path.stat().st_size for path in [*slices, *small]), on_bytes)
@@ -60,7 +66,7 @@ def describe(checkpoint: Checkpoint, cache_root: Path, on_bytes: OnBytes = lambd
             for entry in _describe_tensors(path, stored, cache_root, on_hashed, ranges)
         ]
     except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be read: {error}") from error
+        raise CheckpointError(f"{checkpoint.place}: cannot be read: {error}") from error
     manifest = Manifest(
         fingerprint=checkpoint.fingerprint,
         quant=checkpoint.quant,
@@ -82,7 +88,7 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, FileRange]:
             if path.is_file():
                 ranges[entry.sha256] = FileRange(path, 0, entry.bytes, FileState.of(path))
         for file in checkpoint.files:
-            if not isinstance(file, WeightFile):
+            if not isinstance(file, TensorFile):
                 continue
             state = FileState.of(file.path)
             for name, part in file.items():
@@ -90,8 +96,15 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, FileRange]:
                 if known is not None and known.bytes == part.nbytes:
                     ranges[known.sha256] = FileRange(file.path, part.offset, part.nbytes, state)
     except OSError as error:
-        raise CheckpointError(f"{checkpoint.directory}: cannot be read: {error}") from error
+        raise CheckpointError(f"{checkpoint.place}: cannot be read: {error}") from error
     return ranges
+
+
+def _small_files(checkpoint: Checkpoint) -> list[Path]:
+    """The files of the config and of the tokenizer, sorted by name."""
+    of_model, tokenizer = {CONFIG, GENERATION_CONFIG}, checkpoint.tokenizer_directory()
+    paths = [(checkpoint.directory if name in of_model else tokenizer) / name for name in sorted(FILE_NAMES)]
+    return [path for path in paths if path.is_file()]
 
 
 def _counting(total: int, on_bytes: OnBytes) -> Callable[[int], None]:
@@ -114,7 +127,7 @@ def _describe_file(path: Path, ranges: dict[str, FileRange]) -> FileEntry:
 
 def _describe_tensors(
     path: Path,
-    slices: list[WeightSlice],
+    slices: list[StoredSlice],
     cache_root: Path,
     on_hashed: Callable[[int], None],
     ranges: dict[str, FileRange],
@@ -131,7 +144,7 @@ def _describe_tensors(
                 known.hashes[part.name] = digest
             else:
                 on_hashed(size)
-            entries.append(TensorEntry(part.name, _DTYPE_NAMES[part.dtype], part.shape, size, digest))
+            entries.append(TensorEntry(part.name, part.type_name, part.shape, size, digest))
             ranges[digest] = FileRange(path, part.offset, size, state)
     known.store()
     return entries

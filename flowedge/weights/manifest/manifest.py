@@ -12,18 +12,19 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from flowedge.core.errors import ProtocolError
+from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES
 from flowedge.storage.digest import digest_of
 from flowedge.weights.manifest import document
 
 MAX_FILE_BYTES = 256 << 20
 MAX_DIMENSIONS = 8
 MAX_NAME = 512  # characters
-CONFIG = "config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 # A manifest may name these files only, so no other file names are ever created on a disk.
 FILE_NAMES = frozenset(
     {
         CONFIG,
-        "generation_config.json",
+        GENERATION_CONFIG,
         "tokenizer.json",
         "tokenizer.model",
         "tokenizer_config.json",
@@ -63,10 +64,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A stored tensor. `dtype` is a name of safetensors; `sha256` covers its bytes in row order."""
+    """A stored tensor. `dtype` is a type of safetensors or GGUF; `sha256` covers its bytes in row order."""
 
     name: _Name
-    dtype: Annotated[str, document.one_of(ITEM_BYTES)]
+    dtype: Annotated[str, document.one_of({*ITEM_BYTES, *BLOCK_TYPES})]
     shape: Annotated[tuple[_Size, ...], Field(max_length=MAX_DIMENSIONS)]
     bytes: _Size
     sha256: document.Digest
@@ -119,13 +120,23 @@ _MANIFEST = TypeAdapter(Manifest)
 def parse_manifest(data: bytes, expected_id: str) -> Manifest:
     manifest = document.parse(data, expected_id, "manifest", _MANIFEST)
     for tensor in manifest.tensors:
-        if tensor.bytes != math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]:
+        if tensor.bytes != _stored_bytes(tensor):
             raise ProtocolError(
                 f"tensor {tensor.name} of {tensor.dtype} {tensor.shape} cannot have {tensor.bytes} bytes"
             )
     _check_unique(manifest.files)
     _check_unique(manifest.tensors)
     return manifest
+
+
+def _stored_bytes(tensor: TensorEntry) -> int | None:
+    """The bytes of a tensor by its type and shape; None if its rows are not whole blocks."""
+    block = BLOCK_TYPES.get(tensor.dtype)
+    if block is None:
+        return math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+    if len(tensor.shape) < 2 or tensor.shape[-1] % block.weights:
+        return None
+    return math.prod(tensor.shape[:-1]) * block.row_bytes(tensor.shape[-1])
 
 
 def _check_unique(entries: Sequence[FileEntry | TensorEntry]) -> None:

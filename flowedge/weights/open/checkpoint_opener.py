@@ -9,11 +9,13 @@ import torch
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint, ExternalTensors
-from flowedge.models.checkpoint.weight_file import DTYPES, WeightSlice, read_into
+from flowedge.models.checkpoint.gguf.block_slice import BlockSlice
+from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES
+from flowedge.models.checkpoint.weight_file import DTYPES, StoredSlice, WeightSlice, read_into
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import locate
-from flowedge.weights.manifest.manifest import Manifest, QuantisedList
+from flowedge.weights.manifest.manifest import Manifest, QuantisedList, TensorEntry
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
 from flowedge.weights.open.quantised import quantised_keys, replace_tensors
 
@@ -101,11 +103,13 @@ def open_cached(store: ObjectStore, manifest: Manifest, directory: Path) -> Chec
         CheckpointError: when the config is not supported.
     """
     paths = {entry.name: store.path(entry.sha256) for entry in manifest.tensors}
-    weights = {
-        entry.name: WeightSlice(
-            ObjectFile(paths[entry.name]), entry.name, entry.shape, DTYPES[entry.dtype], 0
-        )
-        for entry in manifest.tensors
-    }
+    weights = {entry.name: _object_slice(entry, paths[entry.name]) for entry in manifest.tensors}
     digests = {entry.name: entry.sha256 for entry in manifest.tensors}
     return Checkpoint(directory, ExternalTensors(weights, paths, digests, manifest.fingerprint, manifest.id))
+
+
+def _object_slice(entry: TensorEntry, path: Path) -> StoredSlice:
+    block, file = BLOCK_TYPES.get(entry.dtype), ObjectFile(path)
+    if block is not None:
+        return BlockSlice(file, entry.name, entry.shape, block, 0)
+    return WeightSlice(file, entry.name, entry.shape, DTYPES[entry.dtype], 0)

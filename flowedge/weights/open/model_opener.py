@@ -85,7 +85,7 @@ class ModelOpener:
         if await asyncio.to_thread(is_on_disk, request.model, self._settings):
             checkpoint = await self._run_opener(request, lambda opener: opener.from_directory())
             if checkpoint is not None:
-                await self._report(f"reading {request.name} from {checkpoint.directory}")
+                await self._report(f"reading {request.name} from {checkpoint.place}")
                 await self._share(request, manifest, checkpoint)
                 return OpenedModel(checkpoint)
         try:

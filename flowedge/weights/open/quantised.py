@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.loading import encoding_key, linear_weights
-from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
+from flowedge.models.layers.loading import encoding_key, linear_weights, weight_content
+from flowedge.models.quant.block_repacking import can_repack
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from flowedge.storage.digest import hash_range
 from flowedge.storage.file_range import FileRange, FileState
 from flowedge.storage.objects import ObjectStore
@@ -31,20 +32,21 @@ def quantised_keys(
 ) -> dict[str, CacheKey]:
     """The cache keys of the quantised weights of these layers, by the stored names of the plain tensors.
 
-    Experts that are stored in one tensor are left out; a checkpoint that is stored quantised has no keys.
+    Experts that are stored in one tensor are left out, and weights that are only repacked. A checkpoint that
+    is stored quantised has no keys.
     """
     if checkpoint.quant != "none" or request.quant == "none":
         return {}
     keys: dict[str, CacheKey] = {}
     for index in range(request.start, request.stop):
         for name in linear_weights(checkpoint, index):
-            if not checkpoint.has(name):
+            if not checkpoint.has(name) or can_repack(checkpoint, name, request.quant):
                 continue
             stored = checkpoint.source(name)[1]
             if stored.expert is not None:
                 continue
             sha256 = manifest.tensors_by_name[stored.name].sha256
-            content = content_of(checkpoint.dtype(name), checkpoint.shape(name), sha256)
+            content = weight_content(checkpoint, name, sha256)
             keys[stored.name] = encoding_key(checkpoint, name, content, request.quant, request.dtype)
     return keys
 

@@ -19,6 +19,8 @@ from flowedge.profiling.documents.model import (
 from flowedge_testbed.emulation.drafting_sizes import DraftingSize
 from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 
+SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
 
 @dataclass(frozen=True)
 class Emulation:
@@ -117,8 +119,7 @@ class Emulation:
     @property
     def format_name(self) -> str:
         """The format of a layer's weights: fp16, bf16, fp32, or the quantisation."""
-        short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
-        return short[self.model.dtype] if self.quant == "none" else self.quant
+        return SHORT_DTYPES[self.model.dtype] if self.quant == "none" else self.quant
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.system.compute import FLOAT32
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.model_set import ModelSet
@@ -98,6 +99,8 @@ class PacedBackend:
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
             model=self._models.model,
             drafter=self._models.drafter_names,
+            dtype=FLOAT32,  # as the replay, whose tokens it gives
+            exact="off",
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted

@@ -23,8 +23,8 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.sampler import TokenSampler
 from flowedge.models.layers.taps import Taps
+from flowedge.models.sampling.token_sampler import TokenSampler
 
 FORMAT = 1
 PREFILL_ROWS = 128

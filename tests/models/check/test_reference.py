@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.models.check.judging import gap_behind
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.sampler import TokenSampler
+from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.system.memory import AvailableMemory
 from tests.models.conftest import VOCAB, Make
 from tests.models.pipeline import Pipeline

@@ -192,7 +192,7 @@ def test_an_index_names_files_of_its_directory_only(copy: Path, name: str) -> No
 
 
 def test_sources_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match="no such directory, and not a hub id"):
+    with pytest.raises(CheckpointError, match="no such directory or GGUF file, and not a hub id"):
         Checkpoint.open("/no/such/place")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CheckpointError, match=r"flowedge/no-such-model: .* local model directory"):

@@ -16,7 +16,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.sampler import TokenSampler
+from flowedge.models.sampling.token_sampler import TokenSampler
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
 

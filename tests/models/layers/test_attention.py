@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.layers.attention import NAME, attend, attend_packed
+from flowedge.models.layers.attention import MASKED, attend, attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
 
@@ -93,4 +93,4 @@ def test_keys_and_values_are_not_copied() -> None:
 
 
 def test_it_is_registered() -> None:
-    assert AttentionInterface()[NAME] is attend
+    assert AttentionInterface()[MASKED] is attend

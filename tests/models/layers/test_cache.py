@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.models.layers.cache import AttentionMask, SessionCache, tail_depths, visible_tail
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.mask import AttentionMask
+from flowedge.models.layers.tail import tail_depths, visible_tail
 
 CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
 
@@ -65,7 +67,7 @@ def test_bytes() -> None:
     assert SessionCache.bytes_per_row(CONFIG, 3, torch.float16) == 3 * 2 * 2 * 4 * 2
     assert cache.nbytes == 40 * SessionCache.bytes_per_row(CONFIG, 3, torch.float32)
     cache.begin(0, 1)
-    cache.write_masks(0, np.array([-1]), np.array([0]))
+    cache.prepare(0, np.array([-1]), np.array([0]))
     assert cache.nbytes > 40 * SessionCache.bytes_per_row(CONFIG, 3, torch.float32)
 
 
@@ -143,7 +145,7 @@ def test_a_window_hides_the_context_before_it_after_any_history() -> None:
 def test_layers_with_a_window_read_the_rows_that_it_reaches() -> None:
     cache = SessionCache(CONFIG, 2, 100, windows=[None, 4])
     cache.begin(70, 2)
-    full, windowed = cache.write_masks(70, np.array([-1, -1]), np.array([70, 70]))
+    full, windowed = cache.prepare(70, np.array([-1, -1]), np.array([70, 70]))
     keys = torch.ones(1, 2, 2, 4)
     assert full.shape[-1] == cache.update(keys, keys, 0)[0].shape[2] == 72
     assert windowed.shape[-1] == cache.update(keys, keys, 1)[0].shape[2] == 8

@@ -48,7 +48,8 @@ def cluster() -> Iterator[list[AgentProcess]]:
 
 
 def hosts_of(cluster: list[AgentProcess]) -> dict[str, Any]:
-    return {"draft_node": cluster[0].address, "stages": [stage.address for stage in cluster[1:]]}
+    addresses = [agent.address for agent in cluster]
+    return {"draft_node": addresses[0], "stages": addresses[1:], "dtype": "float32"}
 
 
 def roles_of(cluster: list[AgentProcess]) -> list[str]:
@@ -123,7 +124,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     hosts = hosts_of(cluster)
-    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",))
+    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",), dtype="float32")
     pipeline = assemble(spec, lambda *_: None)
     # With device profiles there is energy; a sweep of options is one pipeline.
     changes = {

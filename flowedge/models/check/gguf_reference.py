@@ -1,0 +1,82 @@
+"""transformers' own model with the weights of GGUF files, read independently of our reader.
+
+The files are read and dequantised by the gguf package, whose table of names maps the modules' parameters to
+tensors. The whole model is read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf import GGUFReader, ReaderTensor, dequantize, get_tensor_name_map
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+
+Values = npt.NDArray[np.float32]
+
+_INTERLEAVED = ("llama", "granite", "smollm3")  # architectures that store the rows of q and k in pairs
+
+
+def load_gguf_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
+    """The causal LM of a checkpoint in GGUF files, on the CPU.
+
+    Args:
+        dtype: the dtype of all weights.
+        attention: transformers' name of the attention function.
+
+    Raises:
+        CheckpointError: when the files lack the tensor of a parameter.
+    """
+    tensors: dict[str, ReaderTensor] = {
+        tensor.name: tensor for path in checkpoint.gguf for tensor in GGUFReader(path).tensors
+    }
+    causal_lm, config = checkpoint.family.causal_lm, checkpoint.config
+    with torch.device("meta"):
+        names = list(causal_lm(config).state_dict())
+    weights = dict(_weights(checkpoint, names, tensors, dtype))
+    return causal_lm.from_pretrained(
+        None, config=config, state_dict=weights, dtype=dtype, attn_implementation=attention
+    )
+
+
+def _weights(
+    checkpoint: Checkpoint, names: list[str], tensors: Mapping[str, ReaderTensor], dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    config = checkpoint.config
+    architecture = str(config.gguf_architecture)
+    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    stored_names = get_tensor_name_map(MODEL_ARCH(number), int(config.num_hidden_layers))
+
+    def read(path: str) -> Values:
+        stored = stored_names.get_name(path, try_suffixes=(".weight", ".bias"))
+        if stored is None or stored not in tensors:
+            raise CheckpointError(f"{checkpoint.place}: no tensor of {path} (in GGUF {stored})")
+        return dequantize(tensors[stored].data, tensors[stored].tensor_type)
+
+    for name in names:
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if name.endswith("experts.gate_up_proj"):
+            prefix = name.removesuffix("gate_up_proj")
+            parts = [read(f"{prefix}{part}_proj.weight") for part in ("gate", "up")]
+            values = np.concatenate(parts, axis=1)
+        else:
+            values = read(f"{name}.weight" if name.endswith("experts.down_proj") else name)
+        yield name, torch.from_numpy(_restored(values, name, architecture, config)).to(dtype)
+
+
+def _restored(values: Values, name: str, architecture: str, config: Any) -> Values:
+    """The values as transformers has them: halves of rotated rows apart, norms of Gemma around 0."""
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return values - 1
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    if architecture in _INTERLEAVED and (found := heads.get(name.split(".")[-2])):
+        per_head = values.reshape(found, values.shape[0] // found, *values.shape[1:])
+        return np.concatenate([per_head[:, 0::2], per_head[:, 1::2]], axis=1).reshape(values.shape)
+    return np.array(values)

@@ -1,0 +1,253 @@
+"""Attention that adds up each row's keys in the order of their positions, wherever they are cached.
+
+Scores, weights and sums are in float32. Three properties of the device's float32 products are used, which
+`attention_test` checks on the device:
+
+- an element of a product does not depend on its row and column, nor on the number of rows;
+- a product adds up at most TAIL_SLOTS terms from first to last, so that terms of zero change nothing: the
+  keys of other rows between the keys of a row have the weight zero;
+- a product of CHUNK terms adds up in an order that depends on CHUNK alone.
+
+Heads that share a key head are folded into rows. The parts of a row's keys are merged as in an online
+softmax: by the largest score, the sum of weights and the weighted sum of values so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch.nn.functional import pad
+
+from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan
+
+HIDDEN = -1e30  # added to the score of a key that is not read; its weight is then exactly 0
+_ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
+
+Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest score, weights, weighted values
+
+
+class CachedKeysValues(Protocol):
+    """Reads the keys, at index 0, and the values, at index 1, of a layer in float32."""
+
+    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        """The slots [start, stop), fewer where the cache ends: [2, kv_heads, slots, head_size]."""
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """The slots of an int64 index [n]: [2, kv_heads, n, head_size]."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tail:
+    """Consecutive tail groups of equal size: `slots` [groups * width], `mask` [groups, rows, width]."""
+
+    first: int
+    stop: int
+    groups: int
+    slots: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    start: int
+    slots: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Head:
+    rows: torch.Tensor | None
+    chunks: list[_Chunk]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedReading:
+    """A ReadingPlan on its device, which serves all layers of a forward with the same window.
+
+    Attributes:
+        least_queries: fewest queries of a product for which rows have the same bits.
+    """
+
+    rows: int
+    least_queries: int
+    tails: list[_Tail]
+    heads: list[_Head]
+
+    @classmethod
+    def of(cls, plan: ReadingPlan, device: torch.device, least_queries: int) -> OrderedReading:
+        heads = [
+            _Head(
+                None if head.rows is None else _index(head.rows, device),
+                [
+                    _Chunk(
+                        chunk.start,
+                        None if chunk.slots is None else _index(chunk.slots, device),
+                        None if chunk.hidden is None else _mask(chunk.hidden, device),
+                    )
+                    for chunk in head.chunks
+                ],
+            )
+            for head in plan.heads
+        ]
+        return cls(plan.rows, least_queries, list(_tails(plan, device)), heads)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        cached: CachedKeysValues,
+        layer: int,
+        kv_heads: int,
+        scaling: float,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """The attention's output [1, heads, rows, head_size] of queries of this shape, in their dtype."""
+        _, _, rows, size = query.shape
+        folded = (query.float() * scaling).view(kv_heads, -1, rows, size)
+        scorer = _Scorer(cached, layer, softcap, self.least_queries)
+        parts = [scorer.tail(folded[:, :, tail.first : tail.stop], tail) for tail in self.tails]
+        sums = parts[0] if len(parts) == 1 else _concatenated(parts)
+        for head in self.heads:
+            sums = _with_head(sums, head, scorer, folded)
+        _, weights, values = sums
+        return values.div_(weights).to(query.dtype).reshape(query.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scorer:
+    """The attention of one layer; queries are float32 [kv_heads, group, rows, head_size], already scaled."""
+
+    cached: CachedKeysValues
+    layer: int
+    softcap: float | None
+    least_queries: int
+
+    def tail(self, query: torch.Tensor, tail: _Tail) -> Sums:
+        """The sums over a row's tail, each [kv_heads, group, rows, 1 or head_size]."""
+        kv_heads, group, rows, size = query.shape
+        count, width = tail.groups, tail.mask.shape[2]
+        keys, values = self.cached.take(self.layer, tail.slots).reshape(2, kv_heads * count, width, size)
+        # [kv_heads * groups, queries, head_size]
+        queries = query.view(kv_heads, group, count, -1, size).transpose(1, 2)
+        queries = self._padded(queries.reshape(kv_heads * count, -1, size))
+        weights, largest = self._weights(queries, keys, tail.mask, group)
+        ones = torch.ones((1, width, _ONES), device=weights.device).expand(len(weights), -1, -1)
+        total = torch.bmm(weights, ones)[..., :1]
+        weighted = torch.bmm(weights, values)
+
+        def unfolded(tensor: torch.Tensor) -> torch.Tensor:
+            own = tensor[:, : group * rows // count].reshape(kv_heads, count, group, rows // count, -1)
+            return own.transpose(1, 2).reshape(kv_heads, group, rows, -1)
+
+        return unfolded(largest), unfolded(total), unfolded(weighted)
+
+    def head(self, query: torch.Tensor, chunks: Sequence[_Chunk]) -> Sums:
+        """The sums over the chunks of rows' heads, as of `tail`."""
+        kv_heads, group, rows, size = query.shape
+        queries = self._padded(query.reshape(kv_heads, -1, size))
+        sums: Sums | None = None
+        for chunk in chunks:
+            keys, values = self._chunk(chunk)
+            scores = self._scores(queries, keys, chunk.mask, group)
+            largest = scores.amax(-1, keepdim=True)
+            if sums is None:
+                weights = scores.sub_(largest).exp_()
+                sums = largest, weights.sum(-1, keepdim=True), torch.bmm(weights, values)
+                continue
+            before, total, weighted = sums
+            largest = torch.maximum(before, largest)
+            fading = before.sub_(largest).exp_()
+            weights = scores.sub_(largest).exp_()
+            total.mul_(fading).add_(weights.sum(-1, keepdim=True))
+            weighted.mul_(fading).add_(torch.bmm(weights, values))
+            sums = largest, total, weighted
+        assert sums is not None, "a head group has a chunk"
+        largest, total, weighted = (
+            part[:, : group * rows].reshape(kv_heads, group, rows, -1) for part in sums
+        )
+        return largest, total, weighted
+
+    def _chunk(self, chunk: _Chunk) -> torch.Tensor:
+        if chunk.slots is not None:
+            return self.cached.take(self.layer, chunk.slots)
+        read = self.cached.read(self.layer, chunk.start, chunk.start + CHUNK)
+        missing = CHUNK - read.shape[2]
+        return pad(read, (0, 0, 0, missing)) if missing else read
+
+    def _weights(
+        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, group: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self._scores(queries, keys, mask, group)
+        largest = scores.amax(-1, keepdim=True)
+        return scores.sub_(largest).exp_(), largest
+
+    def _scores(
+        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, group: int
+    ) -> torch.Tensor:
+        """The masked scores [batch, queries, keys]; the mask is [groups or none, rows, keys]."""
+        scores = torch.bmm(queries, keys.transpose(1, 2))
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if mask is not None:
+            rows, width = mask.shape[-2:]
+            groups = mask.shape[0] if mask.ndim == 3 else 1
+            own = scores[:, : group * rows].view(-1, groups, group, rows, width)
+            own.add_(mask.view(groups, 1, rows, width))
+        return scores
+
+    def _padded(self, queries: torch.Tensor) -> torch.Tensor:
+        missing = self.least_queries - queries.shape[1]
+        return pad(queries, (0, 0, 0, missing)) if missing > 0 else queries
+
+
+def _with_head(tails: Sums, head: _Head, scorer: _Scorer, query: torch.Tensor) -> Sums:
+    """Merge the sums over tails with the sums over the heads of some of the rows."""
+    if head.rows is None:
+        return _merged(scorer.head(query, head.chunks), tails)
+    some: Sums = tuple(part.index_select(2, head.rows) for part in tails)  # type: ignore[assignment]
+    merged = _merged(scorer.head(query.index_select(2, head.rows), head.chunks), some)
+    for part, new in zip(tails, merged, strict=True):
+        part.index_copy_(2, head.rows, new)
+    return tails
+
+
+def _merged(first: Sums, second: Sums) -> Sums:
+    largest = torch.maximum(first[0], second[0])
+    weights = [(part[0] - largest).exp_() for part in (first, second)]
+    total = (first[1] * weights[0]).add_(second[1] * weights[1])
+    return largest, total, (first[2] * weights[0]).add_(second[2] * weights[1])
+
+
+def _concatenated(parts: Sequence[Sums]) -> Sums:
+    largest, total, weighted = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
+    return largest, total, weighted
+
+
+def _tails(plan: ReadingPlan, device: torch.device) -> Iterator[_Tail]:
+    """The plan's tail groups; groups of one size are stacked where every group has one row."""
+    single = all(tail.stop - tail.first == 1 for tail in plan.tails)
+    runs = [plan.tails] if single else [[tail] for tail in plan.tails]
+    for run in runs:
+        width = max(len(tail.slots) for tail in run)
+        slots = torch.zeros((len(run), width), dtype=torch.int64)
+        hidden = torch.ones((len(run), run[0].stop - run[0].first, width), dtype=torch.bool)
+        for index, tail in enumerate(run):
+            slots[index, : len(tail.slots)] = torch.from_numpy(tail.slots)
+            hidden[index, :, : len(tail.slots)] = torch.from_numpy(tail.hidden)
+        yield _Tail(
+            run[0].first,
+            run[-1].stop,
+            len(run),
+            slots.flatten().to(device, non_blocking=True),
+            (hidden * torch.tensor(HIDDEN)).to(device, non_blocking=True),
+        )
+
+
+def _index(indices: Ints, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(indices).to(device, non_blocking=True)
+
+
+def _mask(hidden: Bools, device: torch.device) -> torch.Tensor:
+    return (torch.from_numpy(hidden) * torch.tensor(HIDDEN)).to(device, non_blocking=True)

@@ -1,0 +1,174 @@
+"""The cached keys that each row of a forward reads, and their order: index arithmetic without tensors.
+
+A row at position p reads its keys in two parts, divided at its border b(p) = BLOCK * max(0, p // BLOCK - 1).
+Keys before the border are its head. The head is read in chunks that begin at multiples of CHUNK positions.
+Keys from the border on are its tail, at most 2 * BLOCK keys. The border depends on the position alone. So the
+division of a row's keys is the same, whether an ancestor is committed or draft and wherever it is cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 64  # positions between two borders
+CHUNK = 128  # positions of a chunk of the head
+TAIL_SLOTS = 3 * BLOCK  # most slots of a tail group; two blocks of one row, and one of other rows
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class CachedPaths:
+    """Rows of a forward, with their positions and their ancestors in the cache.
+
+    Attributes:
+        context: slots below it are committed: the slot is the position, and every row sees it.
+        tail_positions: [tail], the position of the row in slot context + i.
+        seen: [rows, tail], whether a row sees slot context + i: its ancestors and itself.
+        positions: [rows], the rows' own positions.
+    """
+
+    context: int
+    tail_positions: Ints
+    seen: Bools
+    positions: Ints
+
+    def padded(self, rows: int) -> CachedPaths:
+        """Repeat the last row until there are `rows` rows."""
+        index = np.minimum(np.arange(rows), len(self.positions) - 1)
+        return CachedPaths(self.context, self.tail_positions, self.seen[index], self.positions[index])
+
+
+@dataclass(frozen=True, eq=False)
+class TailGroup:
+    """Rows [first, stop) of a forward, which read their tails from a common list of slots.
+
+    Attributes:
+        slots: [width], ascending, which for each row is the order of positions; the end is padding.
+        hidden: [stop - first, width], the slots that a row does not read.
+    """
+
+    first: int
+    stop: int
+    slots: Ints
+    hidden: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class HeadChunk:
+    """CHUNK positions of heads, from position `start` on.
+
+    Attributes:
+        slots: [CHUNK], the slots to read; None when they are [start, start + CHUNK).
+        hidden: [rows, CHUNK], the positions that a row does not read; None when each row reads all.
+    """
+
+    start: int
+    slots: Ints | None
+    hidden: Bools | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGroup:
+    """Rows of a forward whose heads are in the same slots, and the chunks that hold them.
+
+    Attributes:
+        rows: indices into the forward's rows; None for all rows.
+    """
+
+    rows: Ints | None
+    chunks: list[HeadChunk]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingPlan:
+    """What a layer's attention reads in a forward of `rows` rows."""
+
+    rows: int
+    tails: list[TailGroup]
+    heads: list[HeadGroup]
+
+
+def plan_reading(paths: CachedPaths, window: int | None = None, group_rows: int | None = None) -> ReadingPlan:
+    """Plan a forward for layers whose rows see `window` positions; None for all positions.
+
+    Args:
+        group_rows: most rows of a tail group; None for as many as TAIL_SLOTS allows.
+    """
+    borders = BLOCK * np.maximum(0, paths.positions // BLOCK - 1)
+    rows = len(paths.positions)
+    lows = np.zeros(rows, np.int64) if window is None else np.maximum(0, paths.positions - (window - 1))
+    starts = np.maximum(borders, lows)
+    return ReadingPlan(
+        rows,
+        [_tail(paths, starts, *span) for span in _tail_spans(paths, starts, group_rows or rows)],
+        list(_heads(paths, lows, borders)),
+    )
+
+
+def _tail_spans(paths: CachedPaths, starts: Ints, group_rows: int) -> Iterator[tuple[int, int]]:
+    """Divide the rows into runs whose tails are in TAIL_SLOTS slots together."""
+    first, rows = 0, len(starts)
+    own = paths.seen & (paths.tail_positions >= starts[:, None])
+    while first < rows:
+        stop = min(rows, first + group_rows)
+        # Row i of these sums counts the slots that rows [first, first + i] read.
+        committed = paths.context - np.minimum.accumulate(starts[first:stop].clip(max=paths.context))
+        draft = np.logical_or.accumulate(own[first:stop], axis=0).sum(axis=1)
+        fitting = int(np.searchsorted(committed + draft, TAIL_SLOTS, side="right"))
+        stop = first + fitting
+        yield first, stop
+        first = stop
+
+
+def _tail(paths: CachedPaths, starts: Ints, first: int, stop: int) -> TailGroup:
+    starts = starts[first:stop, None]
+    own = paths.seen[first:stop] & (paths.tail_positions >= starts)
+    committed = np.arange(min(int(starts.min()), paths.context), paths.context)
+    draft = np.flatnonzero(own.any(axis=0))
+    read = np.concatenate((committed >= starts, own[:, draft]), axis=1)
+    width = -(-read.shape[1] // BLOCK) * BLOCK
+    slots = np.zeros(width, dtype=np.int64)
+    slots[: read.shape[1]] = np.concatenate((committed, paths.context + draft))
+    hidden = np.ones((stop - first, width), dtype=np.bool_)
+    hidden[:, : read.shape[1]] = ~read
+    return TailGroup(first, stop, slots, hidden)
+
+
+def _heads(paths: CachedPaths, lows: Ints, borders: Ints) -> Iterator[HeadGroup]:
+    """Group the rows by the slots of their heads, which are the positions for all rows of a shallow tree."""
+    beyond = np.flatnonzero((borders > paths.context) & (lows < borders))
+    elsewhere: dict[bytes, list[int]] = {}
+    for row in beyond:
+        draft = np.flatnonzero(paths.seen[row] & (paths.tail_positions < borders[row]))
+        if (draft != np.arange(len(draft))).any():
+            elsewhere.setdefault(draft.tobytes(), []).append(int(row))
+    in_place = np.setdiff1d(np.arange(len(borders)), [row for rows in elsewhere.values() for row in rows])
+    in_place = in_place[lows[in_place] < borders[in_place]]
+    if len(in_place):
+        group = None if len(in_place) == len(borders) else in_place
+        yield HeadGroup(group, _chunks(lows[in_place], borders[in_place], None))
+    for draft_bytes, rows in elsewhere.items():
+        draft = np.frombuffer(draft_bytes, dtype=np.int64)
+        slots = np.concatenate((np.arange(paths.context), paths.context + draft))
+        yield HeadGroup(np.array(rows), _chunks(lows[rows], borders[rows], slots))
+
+
+def _chunks(lows: Ints, borders: Ints, slots: Ints | None) -> list[HeadChunk]:
+    """The chunks between the first and the last position that any row reads; `slots` by position."""
+    chunks = []
+    for start in range(int(lows.min()) // CHUNK * CHUNK, int(borders.max()), CHUNK):
+        positions = np.arange(start, start + CHUNK)
+        hidden = (positions < lows[:, None]) | (positions >= borders[:, None])
+        own = None
+        if slots is not None:
+            own = slots[np.minimum(positions, len(slots) - 1)]
+            if np.array_equal(own, positions):
+                own = None
+        chunks.append(HeadChunk(start, own, hidden if hidden.any() else None))
+    return chunks

@@ -1,0 +1,165 @@
+"""The keys and values of a session's rows, in the dtype of the block or in 8 bits."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+
+from flowedge.core.errors import BadRequestError
+
+KvFormat = Literal["native", "int8"]
+_LARGEST = 127  # of an int8 value; -128 is not used, so that a value's negative is a value
+_WORTH_IT = 0.6  # a cache in 8 bits with more than this share of the bytes is refused
+
+
+def kv_format(name: str) -> KvFormat:
+    """Return the format of a KV cache by its name; "" stands for native.
+
+    Raises:
+        BadRequestError: when there is no format of this name.
+    """
+    for known in get_args(KvFormat):
+        if known == (name or "native"):
+            found: KvFormat = known
+            return found
+    raise BadRequestError(f"KV cache format {name!r} is not one of {', '.join(get_args(KvFormat))}")
+
+
+def head_size(config: Any) -> int:
+    """The width of one attention head of a transformers config."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def kv_row_bytes(config: Any, dtype: torch.dtype, kv: KvFormat = "native") -> int:
+    """The bytes of the keys and values of one row in one layer."""
+    vectors, size = 2 * int(config.num_key_value_heads), head_size(config)
+    if kv == "int8":
+        return vectors * (size + torch.float32.itemsize)
+    return vectors * size * dtype.itemsize
+
+
+def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
+    """Check that a KV cache of a format exists and saves memory.
+
+    Args:
+        exact: whether the block is asked to be exact.
+
+    Raises:
+        BadRequestError: when the format is unknown, the block is not exact, or too little memory is saved.
+    """
+    if kv_format(kv) != "int8":
+        return
+    if not exact:
+        raise BadRequestError(
+            "a KV cache in int8 is read by exact attention alone; ask for exact decoding too"
+        )
+    share = kv_row_bytes(config, dtype, "int8") / kv_row_bytes(config, dtype)
+    if share > _WORTH_IT:
+        raise BadRequestError(
+            f"a KV cache in int8 would take {share:.0%} of the memory of one in "
+            f"{str(dtype).removeprefix('torch.')}, because each head of {head_size(config)} values has a "
+            "scale; leave out the KV cache format"
+        )
+
+
+class KeyValueStore(Protocol):
+    """Keys, at index 0, and values, at index 1, of all rows and layers of a session.
+
+    Attributes:
+        kv: [layers, 2, kv_heads, capacity, head_size], in the format that is stored.
+    """
+
+    kv: torch.Tensor
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store keys and values [kv_heads, rows, head_size] from slot `start` on."""
+
+    def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [1, kv_heads, slots, head_size] in the block's dtype, without a copy."""
+
+    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        """Keys and values [2, kv_heads, slots, head_size] of slots in float32."""
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """Keys and values [2, kv_heads, n, head_size] of an index of slots [n] in float32."""
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        """Copy the slots of an index to the slots from `start` on, in all layers."""
+
+
+class NativeStore:
+    """Keys and values in the dtype of the block."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
+        self.kv = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes
+
+    def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        stop = start + keys.shape[1]
+        self.kv[layer, 0, :, start:stop] = keys
+        self.kv[layer, 1, :, start:stop] = values
+
+    def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.kv[layer, :, None, :, start:stop]
+        return keys, values
+
+    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        return self.kv[layer, :, :, start:stop].float()
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self.kv[layer].index_select(2, slots).float()
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        # index_select copies the rows that move, so that overlapping moves are right.
+        self.kv[:, :, :, start : start + len(slots)] = self.kv.index_select(3, slots)
+
+
+class Int8Store:
+    """Keys and values in int8, with a float32 scale for each head of each row, so that rows are independent.
+
+    Attributes:
+        scale: [layers, 2, kv_heads, capacity, 1].
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str) -> None:
+        self.kv = torch.zeros(shape, dtype=torch.int8, device=device)
+        self.scale = torch.zeros((*shape[:-1], 1), dtype=torch.float32, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes + self.scale.nbytes
+
+    def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        rows = torch.stack((keys, values)).float()
+        scale = rows.abs().amax(-1, keepdim=True) / _LARGEST
+        scale.clamp_(min=torch.finfo(torch.float32).tiny)
+        stop = start + keys.shape[1]
+        self.kv[layer, :, :, start:stop] = rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST)
+        self.scale[layer, :, :, start:stop] = scale
+
+    def view(self, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise TypeError("a KV cache in int8 has no rows in the block's dtype to view")
+
+    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        return self.kv[layer, :, :, start:stop] * self.scale[layer, :, :, start:stop]
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self.kv[layer].index_select(2, slots) * self.scale[layer].index_select(2, slots)
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        for stored in (self.kv, self.scale):
+            stored[:, :, :, start : start + len(slots)] = stored.index_select(3, slots)
+
+
+def new_store(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, kv: KvFormat
+) -> KeyValueStore:
+    """Allocate zeros of `shape`, which is that of KeyValueStore.kv."""
+    return Int8Store(shape, device) if kv == "int8" else NativeStore(shape, dtype, device)

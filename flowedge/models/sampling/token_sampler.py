@@ -1,0 +1,82 @@
+"""Draws of tokens from logits by the same rule as the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from flowedge.core.arrays import IntArray
+from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
+from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.sampling.draw_candidates import LARGEST_TEMPERATURE, UNDECIDED, find_candidates
+
+# The warpers' argument for the tokens so far, which these three warpers ignore.
+_NO_TOKENS = torch.zeros((1, 0), dtype=torch.int64)
+
+
+class TokenSampler:
+    """The Gumbel-max rule with position-keyed noise, after transformers' own warpers.
+
+    Logits are warped in float64 like the reference's: by temperature, then top-k, then top-p.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        self._params = params
+        self._warpers: list[Any] = []
+        if params.greedy:
+            return
+        self._warpers.append(TemperatureLogitsWarper(float(params.temperature)))
+        if params.top_k:
+            self._warpers.append(TopKLogitsWarper(min(params.top_k, vocab_size)))
+        if params.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(params.top_p))
+
+    @torch.inference_mode()
+    def draw(self, logits: torch.Tensor, position: int) -> int:
+        """Draw the token at an absolute position from the logits [vocab] of the row before it.
+
+        Of equal scores, the lowest token id wins.
+        """
+        (row,) = to_host(logits if logits.dtype == torch.float64 else logits.float())
+        if self._params.greedy:
+            return int(np.argmax(row))
+        scores = torch.from_numpy(row.astype(np.float64))[None]
+        for warper in self._warpers:
+            scores = warper(_NO_TOKENS, scores)
+        values = scores[0].numpy()
+        tokens = np.flatnonzero(np.isfinite(values))
+        noise = gumbel_noise_of(self._params.seed, position, tokens)
+        return int(tokens[np.argmax(values[tokens] + noise)])
+
+    def streams(self, positions: IntArray) -> IntArray:
+        """What `draws` needs on the device of the logits: int64 [n] for n positions of drawn tokens."""
+        return noise_streams(self._params.seed, positions).view(np.int64)
+
+    @torch.inference_mode()
+    def draws(
+        self, logits: torch.Tensor, positions: IntArray, streams: torch.Tensor | None = None
+    ) -> Callable[[int], int]:
+        """Return a function that draws the token after a row, equal to `draw` of the row.
+
+        On a GPU all rows are drawn at once, with one small copy to the host. On a CPU a row is drawn when its
+        token is asked for.
+
+        Args:
+            logits: float32 [n, vocab]; positions: int64 [n], of the drawn tokens.
+            streams: the result of `streams` on the logits' device, if it is there already.
+        """
+        if logits.device.type == "cpu" or self._params.temperature > LARGEST_TEMPERATURE:
+            return lambda row: self.draw(logits[row], int(positions[row]))
+        if streams is None:
+            (streams,) = to_device(logits.device, self.streams(positions))
+        candidates = find_candidates(logits, streams, self._params)
+
+        def drawn(row: int) -> int:
+            token = candidates.draw(row, self._params, int(positions[row]))
+            return self.draw(logits[row], int(positions[row])) if token == UNDECIDED else token
+
+        return drawn

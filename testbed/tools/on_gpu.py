@@ -1,0 +1,145 @@
+"""Run everything that has to be seen on a GPU once, and write what it said to a folder.
+
+Each step is a process with a time limit; a step that fails does not keep the others from running. The last
+lines say which steps passed. Run: python -m testbed.tools.on_gpu --out DIR [--device cuda:0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowedge.strategies.base import HierarchicalStrategy
+from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge_testbed.report.markdown import table
+
+PROMPT = "Write a JavaScript function that reverses a string, and explain each step."
+NEW_TOKENS = 96
+LAYOUTS = (("bfloat16", "none"), ("bfloat16", "int4"), ("bfloat16", "nf4"), ("bfloat16", "int8"))
+TEMPERATURES = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of this Python, its time limit in seconds and variables for its environment."""
+
+    name: str
+    arguments: Sequence[str]
+    limit_s: float = 300.0
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, out: Path) -> tuple[bool, float]:
+        """Run the command, and write its output to a file; return whether it succeeded and its seconds."""
+        started = time.monotonic()
+        with (out / f"{self.name}.log").open("wb") as log:
+            try:
+                code = subprocess.run(
+                    [sys.executable, "-m", *self.arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **self.environment},
+                    timeout=self.limit_s,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+                log.write(f"it did not end within {self.limit_s:g} s\n".encode())
+        return code == 0, time.monotonic() - started
+
+
+def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[Step]:
+    """Yield all steps; those that need the random model come after the one that writes it."""
+    agents = {"FLOWEDGE_AGENT__DEVICE": device}
+    kind = device.partition(":")[0]
+    yield Step("trial", ["flowedge.models.compute_trial", device])
+    yield Step(
+        "kernels",
+        [
+            "testbed.tools.bench_quant",
+            "--device",
+            device,
+            "--dtype",
+            "float16",
+            "bfloat16",
+            "--repeats",
+            "20",
+        ],
+    )
+    yield Step("profile", ["flowedge.cli.main", "profile", "--device", device, "--out", "profile", "--force"])
+    for dtype, quant in LAYOUTS:
+        for strategy in STRATEGIES:
+            if isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
+                continue
+            for temperature in TEMPERATURES:
+                yield Step(
+                    f"check-{dtype}-{quant}-{strategy}-T{temperature:g}",
+                    _generate("bundled", dtype, quant, strategy, temperature, "--check"),
+                    environment=agents,
+                )
+    for precision in ("bf16", "int8", "int4", "nf4"):
+        yield Step(
+            f"exact-{precision}",
+            [
+                *("testbed.tools.exact_runs", "--precision", precision, "--tokens", str(tokens)),
+                *("--device", kind),
+            ],
+            limit_s=1800,
+        )
+    yield Step("random-model", ["testbed.tools.random_model", str(model), *sizes], limit_s=900)
+    for quant in ("none", "int4", "nf4"):
+        yield Step(
+            f"random-model-{quant}",
+            _generate(str(model), "bfloat16", quant, "auto", 0.0, "--drafter", "ngram"),
+            limit_s=900,
+            environment=agents,
+        )
+
+
+def _generate(
+    model: str, dtype: str, quant: str, strategy: str, temperature: float, *more: str
+) -> Sequence[str]:
+    return [
+        *("flowedge.cli.main", "generate", "--stages", "4", "--model", model, "--dtype", dtype),
+        *("--quant", quant, "--strategy", strategy, "--temperature", f"{temperature:g}", "--seed", "7"),
+        *("--max-new-tokens", str(NEW_TOKENS), "--prompt", PROMPT, *more),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m testbed.tools.on_gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--only", nargs="*", default=[], help="run the steps whose names begin so")
+    parser.add_argument("--tokens", type=int, default=20_000, help="tokens of each exact run")
+    parser.add_argument(
+        "--sizes",
+        nargs=argparse.REMAINDER,
+        default=[],
+        help="arguments of random_model; a 7B shape by default",
+    )
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="flowedge-") as directory:
+        for step in steps(options.device, Path(directory) / "model", options.sizes, options.tokens):
+            if options.only and not step.name.startswith(tuple(options.only)):
+                continue
+            passed, seconds = step.run(options.out)
+            lines.append([step.name, "passed" if passed else "FAILED", f"{seconds:.0f}"])
+            print(" ".join(lines[-1]), flush=True)
+    summary = table(["step", "result", "seconds"], lines)
+    (options.out / "summary.md").write_text(f"{summary}\n", encoding="utf-8")
+    if any(line[1] == "FAILED" for line in lines):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

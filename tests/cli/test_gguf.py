@@ -1,0 +1,108 @@
+"""GGUF files through the command line and real processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from flowedge.cli.main import run
+from flowedge.client import Client
+from tests.support.gguf_files import BUNDLED, write_gguf
+from tests.support.processes import AgentProcess
+
+PROMPT = ["--prompt", "Tell me about a farmer with 12 hens.", "--max-new-tokens", "24"]
+PASSED = "check: the output is identical to the plain model's"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", BUNDLED, "Q4_0")
+
+
+def generate(agents: list[AgentProcess], model: Path, *options: str) -> int:
+    peers = ",".join(agent.address for agent in agents)
+    return run(
+        ["generate", "--model", str(model), "--drafter", "bundled", "--peers", peers, *PROMPT, *options]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["none", "int4"])
+def test_generate_with_the_check(
+    idle_agents: list[AgentProcess], path: Path, capsys: pytest.CaptureFixture[str], quant: str
+) -> None:
+    options = ["--quant", quant, "--temperature", "0.8", "--seed", "3", "--check"]
+    assert generate(idle_agents[:3], path, *options) == 0
+    printed = capsys.readouterr().out
+    assert PASSED in printed or "within the tolerance" in printed
+
+
+@pytest.mark.slow
+def test_another_tokenizer_is_part_of_the_pipeline(
+    idle_agents: list[AgentProcess], path: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(tmp_path)
+    expected = {"": 1, str(tmp_path): 0}
+    for name, special in expected.items():
+        assert generate(idle_agents[:2], path, *(["--tokenizer", name] if name else [])) == 0
+        with Client(idle_agents[0].address) as client:
+            assert client.describe().tokenizer == name
+            answer = client.generate("Hello", max_new_tokens=2).result()
+        assert sum(token in (2, 3) for token in answer.prompt_ids) == 2 * special
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("/no/such/place", "tokenizer /no/such/place: no such directory"),
+        ("EMPTY", "there is no tokenizer.json"),
+    ],
+)
+def test_a_tokenizer_that_is_nowhere(
+    idle_agents: list[AgentProcess],
+    path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    message: str,
+) -> None:
+    given = str(tmp_path) if option == "EMPTY" else option
+    assert generate(idle_agents[:2], path, "--tokenizer", given) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_sizes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert run(["inspect", "bundled", "--json"]) == 0
+    original = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == original["parameters"]
+    assert found["layer_bytes"]["none"] == original["layer_bytes"]["none"]
+    assert found["layer_bytes"]["int4"][0] > original["layer_bytes"]["int4"][0]  # groups of 32, not of 64
+    shutil.copy(path, tmp_path / "one.gguf")
+    assert run(["inspect", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layer_bytes"] == found["layer_bytes"]
+
+
+def test_pulled_into_the_cache(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOWEDGE_CACHE_DIR", str(tmp_path))
+    assert run(["models", "pull", str(path)]) == 0
+    capsys.readouterr()
+    assert run(["models", "--local", "--json"]) == 0
+    [model] = json.loads(capsys.readouterr().out)
+    assert model["name"] == "model.gguf" and model["here_bytes"] == model["total_bytes"]
+    assert abs(model["total_bytes"] - path.stat().st_size) < 0.3 * path.stat().st_size
+
+
+def test_what_cannot_be_loaded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    assert run(["inspect", str(tmp_path / "x.gguf")]) == 1
+    assert "x.gguf: is not a valid GGUF file: its header ends too early" in capsys.readouterr().err

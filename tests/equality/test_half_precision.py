@@ -1,0 +1,89 @@
+"""bfloat16 in real processes: every strategy draws the tokens of plain decoding, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.client.request import GenerateOptions
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.strategies.base import HierarchicalStrategy
+from flowedge.strategies.registry import STRATEGIES, make_strategy
+from tests.support.processes import AgentProcess, agents
+from tests.support.scheduling import shared
+
+pytestmark = pytest.mark.slow
+PROMPT = "A farmer has 12 hens. Each lays 5 eggs a week. How many eggs are that in four weeks? Explain."
+PLAIN = "autoregressive"
+DRAFTING = [
+    name
+    for name in STRATEGIES
+    if name != PLAIN and not isinstance(make_strategy(name, {}), HierarchicalStrategy)
+]
+OPTIONS = {
+    "T0": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3),
+    "T1": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3, temperature=1.0, top_p=0.95),
+}
+Answers = dict[str, list[int]]
+
+
+@pytest.fixture(scope="module", params=shared("half_precision"))
+def five() -> Iterator[list[AgentProcess]]:
+    """A draft node and four stages, which have no role yet."""
+    with agents([f"half-{place}" for place in range(5)]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=[("none", "native"), ("int4", "int8")], ids=["bf16", "int4-kv8"])
+def draft_node(five: list[AgentProcess], request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of the draft node of an exact pipeline in bfloat16, in a quantisation and a KV format."""
+    quant, kv = request.param
+    addresses = [agent.address for agent in five]
+    spec = PipelineSpec(
+        addresses[0],
+        tuple(addresses[1:]),
+        "bundled",
+        ("bundled",),
+        quant,
+        dtype="bfloat16",
+        kv=kv,
+        exact="on",
+    )
+    pipeline = assemble(spec, lambda *_: None)
+    with Client(addresses[0]) as client:
+        device = client.describe()
+    assert (device.dtype, device.kv, device.exact) == ("bfloat16", kv, True)
+    yield addresses[0]
+    release(addresses, pipeline)
+
+
+def answer(address: str, options: GenerateOptions) -> tuple[tuple[int, ...], list[int]]:
+    """Return the token ids of the prompt and of the answer."""
+    with Client(address) as client:
+        generation = client.generate(PROMPT, options=options).result()
+    return generation.prompt_ids, generation.token_ids
+
+
+@pytest.mark.parametrize("sampling", list(OPTIONS))
+def test_every_strategy_draws_the_tokens_of_plain_decoding(draft_node: str, sampling: str) -> None:
+    options = OPTIONS[sampling]
+    _, plain = answer(draft_node, options)
+    found = {name: answer(draft_node, replace(options, strategy=name))[1] for name in DRAFTING}
+    assert found == dict.fromkeys(DRAFTING, plain)
+
+
+@pytest.mark.parametrize("draft_node", [("none", "native")], indirect=True, ids=["bf16"])
+def test_the_tokens_are_those_of_transformers_within_its_own_rounding(draft_node: str) -> None:
+    options = OPTIONS["T1"]
+    prompt, tokens = answer(draft_node, options)
+    reference = ReferenceModel.load("bundled", dtype=torch.bfloat16)
+    tolerance = reference.measure_tolerance([*prompt, *tokens]).value
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p, 3)
+    judged = reference.judge(prompt, tokens, sampling, tolerance)
+    assert judged.passed, judged

@@ -1,0 +1,83 @@
+"""A GGUF file of every architecture is the model that it was made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from tests.models.pipeline import Pipeline
+from tests.models.tiny_families import TINY, make_tiny
+from tests.support.gguf_files import write_gguf
+
+TOKENS = list(range(1, 40))
+# What a file does not store follows the published models of the family.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "qwen3_moe": {"mlp_only_layers": []},
+}
+NOT_STORED = ("llama-dynamic", "qwen2-windows")
+CONFIG_NAMES = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "vocab_size",
+    "tie_word_embeddings",
+    "sliding_window",
+    "max_position_embeddings",
+)
+
+
+def tiny(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The checkpoint `name` of TINY as published models are."""
+    model_type, changes = TINY[name]
+    monkeypatch.setitem(TINY, name, (model_type, changes | PUBLISHED.get(name, {})))
+    return make_tiny(directory, name)
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name not in NOT_STORED])
+def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    directory = tiny(tmp_path / "hf", name, monkeypatch)
+    path = write_gguf(tmp_path / f"{name}.gguf", directory, tokenizer=False)
+    ours, original = Checkpoint.open(str(path)), Checkpoint(directory)
+    assert ours.names == original.names
+    for tensor in original.names:
+        assert torch.allclose(ours.tensor(tensor), original.tensor(tensor), atol=1e-6)
+    for field in CONFIG_NAMES:
+        assert getattr(ours.config, field, None) == getattr(original.config, field, None), field
+    with torch.inference_mode():
+        expected = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()(
+            torch.tensor([TOKENS])
+        )
+        reference = ReferenceModel.load(ours).model(torch.tensor([TOKENS]))
+    assert torch.allclose(reference.logits, expected.logits, atol=2e-5)
+    assert torch.allclose(Pipeline(ours, 2).commit(TOKENS), expected.logits[0], atol=2e-5)
+
+
+def test_published_llama3_scaling_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_type, changes = TINY["llama-llama3"]
+    rope = changes["rope_parameters"] | {"factor": 8.0, "original_max_position_embeddings": 8192}
+    published = {"rope_parameters": rope | {"rope_theta": 500000.0}, "head_dim": 64}
+    monkeypatch.setitem(TINY, "llama-llama3", (model_type, published))
+    directory = make_tiny(tmp_path / "hf", "llama-llama3")
+    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=False)
+    assert Checkpoint.open(str(path)).config.rope_parameters == Checkpoint(directory).config.rope_parameters
+
+
+def test_windows_without_their_layers_are_refused(tmp_path: Path) -> None:
+    directory = make_tiny(tmp_path / "hf", "qwen2-windows")
+    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=False)
+    with pytest.raises(CheckpointError, match="sliding_window is 8, and the file does not say which layers"):
+        Checkpoint.open(str(path))

@@ -1,0 +1,206 @@
+"""GGUF files of Hugging Face checkpoints, written by the gguf package in the way of llama.cpp's converter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf import GGUFWriter, TensorNameMap, TokenType, get_tensor_name_map
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType
+from gguf.quants import quantize
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from tests.support.k_quants import K_QUANTS
+
+Array = npt.NDArray[Any]
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", *K_QUANTS)
+BUNDLED = Path(__file__).parents[2] / "flowedge" / "bundled" / "model"
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "granite": "granite",
+    "smollm3": "smollm3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "phi3": "phi3",
+}
+PERMUTED = ("llama", "granite", "smollm3")
+
+
+def write_gguf(
+    path: Path, model: Path = BUNDLED, kind: str = "F32", *, tokenizer: bool = True, **writer: Any
+) -> Path:
+    """Writes the checkpoint in `model`, its matrices as `kind` where their rows are whole blocks.
+
+    `writer` are arguments of GGUFWriter, which split the model into several files for instance.
+    """
+    config = AutoConfig.from_pretrained(model)
+    architecture = ARCHITECTURES[config.model_type]
+    file = GGUFWriter(path, architecture, **writer)
+    add_metadata(file, config, architecture)
+    if tokenizer:
+        add_tokenizer(file, model)
+    names = get_tensor_name_map(_number(architecture), config.num_hidden_layers)
+    for name, values in tensors_of(model, config, architecture).items():
+        add_tensor(file, _gguf_name(names, name), values, kind)
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    return path
+
+
+def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    file.add_context_length(config.max_position_embeddings)
+    file.add_embedding_length(config.hidden_size)
+    file.add_block_count(config.num_hidden_layers)
+    file.add_feed_forward_length(config.intermediate_size)
+    file.add_head_count(heads)
+    file.add_head_count_kv(config.num_key_value_heads)
+    file.add_layer_norm_rms_eps(config.rms_norm_eps)
+    file.add_vocab_size(config.vocab_size)
+    if architecture in ("qwen3", "qwen3moe", "gemma2", "gemma3"):
+        file.add_key_length(head_size)
+        file.add_value_length(head_size)
+    if window := getattr(config, "sliding_window", None):
+        file.add_sliding_window(window)
+    if getattr(config, "num_local_experts", None):
+        file.add_expert_count(config.num_local_experts)
+        file.add_expert_used_count(config.num_experts_per_tok)
+    if architecture == "qwen3moe":
+        file.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "granite":
+        file.add_attention_scale(config.attention_multiplier)
+        file.add_embedding_scale(config.embedding_multiplier)
+        file.add_residual_scale(config.residual_multiplier)
+        file.add_logit_scale(config.logits_scaling)
+    if architecture == "gemma2":
+        file.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    if getattr(config, "final_logit_softcapping", None):
+        file.add_final_logit_softcapping(config.final_logit_softcapping)
+    rope = config.rope_parameters
+    if architecture == "gemma3":
+        file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    add_rope(file, rope, config, head_size)
+
+
+def add_rope(file: GGUFWriter, rope: dict[str, Any], config: Any, head_size: int) -> None:
+    file.add_rope_freq_base(rope["rope_theta"])
+    file.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1.0)))
+    kind = rope["rope_type"]
+    if kind in ("linear", "yarn"):
+        file.add_string(f"{file.arch}.rope.scaling.type", kind)
+        file.add_rope_scaling_factor(rope["factor"])
+    if kind in ("yarn", "longrope"):
+        file.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if kind == "longrope":
+        for length in ("short", "long"):
+            file.add_tensor(
+                f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32)
+            )
+    if kind == "llama3":
+        file.add_tensor("rope_freqs.weight", llama3_factors(rope, head_size))
+    assert kind in ("default", "linear", "yarn", "longrope", "llama3"), config.model_type
+
+
+def llama3_factors(rope: dict[str, Any], head_size: int) -> Array:
+    """The divisors of the frequencies, from transformers' own frequencies."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    settings = {"hidden_size": head_size, "num_attention_heads": 1, "max_position_embeddings": 131072}
+    plain = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    found = [
+        LlamaRotaryEmbedding(LlamaConfig(**settings, rope_parameters=each)).inv_freq for each in (plain, rope)
+    ]
+    factors: Array = (found[0] / found[1]).numpy().astype(np.float32)
+    return factors
+
+
+def add_tokenizer(file: GGUFWriter, model: Path, pre: str = "smollm") -> None:
+    """Adds a byte-level tokenizer with its merges, special tokens and chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    state = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {entry["content"] for entry in state["added_tokens"]}
+    tokens = [tokenizer.convert_ids_to_tokens(index) for index in range(len(tokenizer))]
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre(pre)
+    file.add_token_list(tokens)
+    file.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
+    file.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
+    file.add_bos_token_id(tokenizer.bos_token_id)
+    file.add_eos_token_id(tokenizer.eos_token_id)
+    file.add_pad_token_id(tokenizer.pad_token_id)
+    file.add_add_bos_token(False)
+    file.add_chat_template(tokenizer.chat_template)
+
+
+def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
+    """The values to store in float32, by the names in transformers."""
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    found: dict[str, Array] = {}
+    for name, tensor in loaded.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = tensor.numpy()
+        if architecture in PERMUTED and "q_proj" in name:
+            values = permuted(values, config.num_attention_heads)
+        if architecture in PERMUTED and "k_proj" in name:
+            values = permuted(values, config.num_key_value_heads)
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            values = values + 1
+        if name.endswith("experts.gate_up_proj"):
+            gate, up = np.split(values, 2, axis=1)
+            found[name.replace("gate_up_proj", "gate_proj.weight")] = gate
+            found[name.replace("gate_up_proj", "up_proj.weight")] = up
+        elif name.endswith("experts.down_proj"):
+            found[f"{name}.weight"] = values
+        else:
+            found[name] = values
+    return found
+
+
+def permuted(values: Array, heads: int) -> Array:
+    """The rows of q or k in the order of llama.cpp, which pairs neighbours."""
+    halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def add_tensor(file: GGUFWriter, name: str, values: Array, kind: str) -> None:
+    if values.ndim == 1 or "ffn_gate_inp" in name:
+        kind = "F32"
+    stored = encoded(np.ascontiguousarray(values), kind)
+    if stored is None:
+        kind, stored = "F32", values
+    file.add_tensor(name, np.ascontiguousarray(stored), raw_dtype=GGMLQuantizationType[kind])
+
+
+def encoded(values: Array, kind: str) -> Array | None:
+    """The stored form; None if the rows are not whole blocks."""
+    block = 256 if kind in K_QUANTS else 32 if kind.startswith("Q") else 1
+    if values.shape[-1] % block:
+        return None
+    if kind in K_QUANTS:
+        return K_QUANTS[kind](values)
+    return quantize(values, GGMLQuantizationType[kind])
+
+
+def _gguf_name(names: TensorNameMap, name: str) -> str:
+    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    assert found is not None, name
+    return found
+
+
+def _number(architecture: str) -> MODEL_ARCH:
+    return next(number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
