@@ -70,7 +70,8 @@ class W8A16:
                 f"a w8a16 weight of {[out, width]} has scales {list(scale.shape)} of {scale.dtype}"
             )
         kernel = self._kernel or kernel_of(Hardware.of(device), groups)
-        return W8A16Linear(like, kernel, weight.to(device), scale.to(device)).eval()
+        kind = W8A16Linear if groups == 1 else GroupedW8A16Linear
+        return kind(like, kernel, weight.to(device), scale.to(device)).eval()
 
     def weight_bytes(
         self,
@@ -85,7 +86,7 @@ class W8A16:
 
 
 class W8A16Linear(nn.Module):
-    """A linear layer over int8 weights."""
+    """A linear layer over int8 weights with one scale a row."""
 
     def __init__(
         self, like: nn.Linear, kernel: Int8Kernel, weight: torch.Tensor, scale: torch.Tensor
@@ -106,6 +107,10 @@ class W8A16Linear(nn.Module):
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
+
+
+class GroupedW8A16Linear(W8A16Linear):
+    """A linear layer with several scales a row: a type of its own, since its product is another one."""
 
 
 def multiply_packed(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from flowedge.models.quant import w8a16
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
-from flowedge.models.quant.w8a16 import NEON, UNPACKED, W8A16, X86, Int8Kernel, kernel_of
+from flowedge.models.quant.w8a16 import NEON, UNPACKED, W8A16, X86, Int8Kernel, W8A16Linear, kernel_of
 
 OUT, IN = 150, 320
 
@@ -36,6 +36,7 @@ def test_every_kernel_multiplies_with_the_stored_weights(
     monkeypatch.setattr(w8a16, "_UNPACKED_WEIGHTS", 4000)
     tensors, like = random_weight(groups), nn.Linear(IN, OUT)
     layer = W8A16(kernel).build(tensors, like, torch.float32, torch.device("cpu"))
+    assert (type(layer) is W8A16Linear) == (groups == 1), "exact rows are tested once for each type"
     announced = W8A16().weight_bytes(OUT, IN, IN // groups, torch.float16)
     assert module_bytes(layer) == announced + like.bias.nbytes
     rows = torch.randn(128, IN)
