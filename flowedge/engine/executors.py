@@ -67,7 +67,8 @@ class BlockExecutor:
 
     @property
     def cache_row_bytes(self) -> int:
-        return SessionCache.bytes_per_row(self.block.config, self.block.num_layers, self.block.dtype)
+        block = self.block
+        return SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype, block.kv)
 
     @property
     def cache_bytes(self) -> int:
