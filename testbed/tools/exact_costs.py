@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.exactness import try_exactness
-from flowedge.models.layers.kv_store import KvFormat
 from flowedge.models.layers.tensors import DTYPES
 from flowedge.profiling.device.generic_layers import generic_block
 from flowedge.profiling.documents.model import LayerSizes

@@ -24,9 +24,9 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.kv_store import KvFormat
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline

@@ -11,9 +11,9 @@ import torch
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.kv.store import Int8Store, NativeStore, check_kv, kv_row_bytes
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.kv_store import Int8Store, NativeStore, check_kv, kv_row_bytes
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 
