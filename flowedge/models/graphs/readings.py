@@ -89,7 +89,7 @@ class MaskedStaticReading:
                 visible = visible & (self._columns > positions[:, None] - window)
             visible = visible | (own.index_select(1, index) & in_tail)
             mask = torch.zeros(visible.shape, dtype=self._dtype, device=visible.device)
-            written[window] = mask.masked_fill_(~visible, fill)[None, None]
+            written[window] = mask.masked_fill_(visible.logical_not(), fill)[None, None]
         return [written[window] for window in self._windows]
 
     def keys_values(
