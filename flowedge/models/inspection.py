@@ -10,7 +10,7 @@ import torch
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
-from flowedge.models.layers.kv_store import kv_row_bytes
+from flowedge.models.kv.store import kv_row_bytes
 from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
 from flowedge.models.layers.tensors import DTYPES
 from flowedge.models.quant.quantize import QUANTISATIONS
@@ -24,6 +24,7 @@ class ModelSizes:
         parameters: the number of parameters of the decoder and its LM head; None for a quantised checkpoint,
             whose headers do not tell.
         stored_quant: the quantisation that the checkpoint itself is stored in.
+        stored_by: the method that stored its weights as integers, such as GPTQ; "" for others.
         layer_bytes: the bytes of each layer, by quantisation.
         embedding_bytes, norm_bytes: bytes in `dtype`.
         head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
@@ -39,6 +40,7 @@ class ModelSizes:
     dtype: str
     parameters: int | None
     stored_quant: str
+    stored_by: str
     layer_bytes: dict[str, list[int]]
     embedding_bytes: int
     norm_bytes: int
@@ -71,6 +73,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         dtype=dtype_name,
         parameters=None if checkpoint.quant != "none" else _count(checkpoint),
         stored_quant=checkpoint.quant,
+        stored_by=checkpoint.integer_format.method if checkpoint.integer_format else "",
         layer_bytes={quant: _layer_bytes(checkpoint, quant, dtype) for quant in resolved},
         embedding_bytes=table,
         norm_bytes=int(config.hidden_size * dtype.itemsize),

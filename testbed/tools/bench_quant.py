@@ -12,11 +12,19 @@ import torch
 from torch import nn
 
 from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.quant import int4_kernels, w8a16
+from flowedge.models.quant.backend import Backend, WeightRows
+from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quantize import QUANTISATIONS, check_available, module_bytes, quantize_linear
 from flowedge_testbed.report.markdown import table
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 REPEATS = 3
+# Products that need no kernel, by the option's word.
+UNPACKED: dict[str, Backend] = {
+    "int4-unpacked": Int4(int4_kernels.UNPACKED),
+    "w8a16-unpacked": w8a16.W8A16(w8a16.UNPACKED),
+}
 BETWEEN = 1 << 28  # bytes that are written between products, so that weights come from memory each time
 
 
@@ -52,7 +60,11 @@ def measure(
         linear = nn.Linear(
             in_features, out_features, bias=False, device=device, dtype=DTYPES[dtype_name]
         ).requires_grad_(False)
-        layer = quantize_linear(linear, quant)
+        if (backend := UNPACKED.get(quant)) is None:
+            layer = quantize_linear(linear, quant)
+        else:
+            encoded = backend.encode(WeightRows.of(linear.weight))
+            layer = backend.build(encoded, linear, DTYPES[dtype_name], device)
         del linear
         times = [
             product_ms(
@@ -72,7 +84,8 @@ def main() -> None:
     """Print a table in Markdown, with the machine that it was measured on."""
     parser = argparse.ArgumentParser(prog="python -m testbed.tools.bench_quant", description=__doc__)
     parser.add_argument("--shape", default="11008x4096", help="weights: out_features x in_features")
-    parser.add_argument("--quant", nargs="+", choices=QUANTISATIONS, default=["none", "int8", "nf4", "int4"])
+    choices = (*QUANTISATIONS, *UNPACKED)
+    parser.add_argument("--quant", nargs="+", choices=choices, default=["none", "int8", "nf4", "int4"])
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -81,7 +94,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     out_features, in_features = (int(part) for part in options.shape.split("x"))
-    for quant in options.quant:
+    for quant in set(options.quant) - set(UNPACKED):
         check_available(quant, device)
     cases = [(quant, dtype) for quant in options.quant for dtype in options.dtype]
     lines = measure(out_features, in_features, cases, device, options.repeats)

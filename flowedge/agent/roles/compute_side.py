@@ -18,6 +18,7 @@ from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
@@ -31,7 +32,7 @@ from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
 from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
-from flowedge.system.memory import read_memory_of
+from flowedge.system.memory import gib, read_memory_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
@@ -90,9 +91,18 @@ class ComputeSide:
         return OpenedModel(checkpoint)
 
     def load_stage(self, content: StageContent, opened: OpenedModel) -> BlockExecutor:
-        """Load an admitted content. Raises what StageContent.load raises."""
+        """Load an admitted content.
+
+        Raises CapacityError when memory runs out nevertheless, and what StageContent.load raises.
+        """
         compute = self._compute.choose(content.held_quant(opened.checkpoint))
-        return content.load(opened.checkpoint, self._quant_cache(opened), compute.device)
+        cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint)
+        return within_memory(
+            f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
+            compute.device,
+            lambda: content.load(opened.checkpoint, cache, compute.device),
+            lambda: None,
+        )
 
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
         """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
@@ -181,8 +191,9 @@ class ComputeSide:
         drafters = drafters_of(request)
         weights, row_bytes = required_memory(checkpoint, drafters, dtype)
         device = self._compute.best.device
+        title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
         admit(
-            f"the LM head of {request.model} with the drafter {drafter_label(drafters)}",
+            title,
             self._device,
             weights=weights,
             row_bytes=row_bytes,
@@ -190,7 +201,12 @@ class ComputeSide:
             settings=self._config.memory,
             memory=read_memory_of(device, self._config.memory),
         )
-        models = DraftModels.load(checkpoint, drafters, dtype, device)
+        models = within_memory(
+            f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
+            device,
+            lambda: DraftModels.load(checkpoint, drafters, dtype, device),
+            lambda: None,
+        )
         if wants_exact(request):
             models.make_exact(required=request.exact == ON)
         return models

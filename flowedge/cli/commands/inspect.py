@@ -96,7 +96,8 @@ def _print(
     model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
 ) -> None:
     console = output_console(_PIPED_WIDTH)
-    stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}"
+    by = f" by {sizes.stored_by}" if sizes.stored_by else ""
+    stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}{by}"
     count = sizes.parameters
     parameters = "" if count is None else f", {count / 1e6:,.1f} million parameters"
     console.print(f"[bold]{escape(model)}[/bold]: {sizes.model_type}{parameters}{stored}")

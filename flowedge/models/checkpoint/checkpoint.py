@@ -281,7 +281,7 @@ class Checkpoint:
         except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
             raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
         if self.integer_format is not None:
-            del config.quantization_config  # transformers' own layers for it are not used
+            config.__dict__.pop("quantization_config", None)  # transformers' own layers are not used
         elif self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = self._raw_config["quantization_config"]

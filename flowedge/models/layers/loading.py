@@ -126,8 +126,9 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
         return quant
     if quant in ("none", checkpoint.quant):
         return checkpoint.quant
+    by = f" (by {checkpoint.integer_format.method})" if checkpoint.integer_format else ""
     raise BadRequestError(
-        f"{checkpoint.place} is quantised in {checkpoint.quant} already, so it cannot be loaded in "
+        f"{checkpoint.place} is quantised in {checkpoint.quant} already{by}, so it cannot be loaded in "
         f"{quant}; omit the quantisation, or give the original checkpoint"
     )
 

@@ -8,7 +8,8 @@ from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.int4_kernels import Hardware, Int4Kernel, kernel_of
+from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.int4_kernels import Int4Kernel, kernel_of
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
@@ -33,6 +34,10 @@ class Int4:
 
     name = "int4"
     format = "flowedge int4 1"
+
+    def __init__(self, kernel: Int4Kernel | None = None) -> None:
+        """`kernel` replaces the kernel that the table gives for a device."""
+        self._kernel = kernel
 
     def unavailable(self, device: torch.device) -> str | None:
         return None if device.type in ("cpu", "cuda") else "int4 runs on the CPU and on CUDA only"
@@ -67,7 +72,7 @@ class Int4:
         """
         group = _check(tensors, like)
         pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
-        kernel = kernel_of(Hardware.of(device))
+        kernel = self._kernel or kernel_of(Hardware.of(device))
         packed = kernel.pack(tensors["weight"], device)
         return Int4Linear(like, kernel, packed, pairs.transpose(0, 1).contiguous().to(device), group).eval()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,40 +9,16 @@ from functools import partial
 import torch
 from torch.nn.functional import linear
 
+from flowedge.models.quant.hardware import Hardware
+
 _PACK_LEVELS = 1 << 20  # levels that are expanded to int32 at a time while a weight is packed
 _PACK_ROWS = 64  # rows that torch's CPU kernels pack as a unit, or a multiple of that unit
 _UNPACKED_WEIGHTS = 1 << 18  # weights in float32 at a time, in a product without a kernel
-_TENSOR_CORES = (8, 0)  # the CUDA kernel has bfloat16 tensor-core instructions
-_ARM64 = ("aarch64", "arm64")
 
 Pack = Callable[[torch.Tensor, torch.device], torch.Tensor]
 """Levels in nibbles, uint8 [out, width / 2] on the CPU -> the kernel's layout on a device."""
 Product = Callable[[torch.Tensor, torch.Tensor, int, torch.Tensor], torch.Tensor]
 """(rows [n, width], packed weight, group size, scales and zeros [width / group, out, 2]) -> [n, out]."""
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """What the choice of a kernel depends on.
-
-    Attributes:
-        machine: the processor's architecture, as `platform.machine` names it.
-        cpu_capability: the vector instructions that torch uses, as torch names them.
-        cuda_capability: the GPU's compute capability; None for the CPU.
-    """
-
-    machine: str
-    cpu_capability: str
-    cuda_capability: tuple[int, int] | None = None
-
-    @classmethod
-    def of(cls, device: torch.device) -> Hardware:
-        """The hardware of `device`. A process without a GPU that has "cuda" tensors gets the usual kernel."""
-        capability = None
-        if device.type == "cuda":
-            found = torch.cuda.is_available()
-            capability = torch.cuda.get_device_capability(device) if found else _TENSOR_CORES
-        return cls(platform.machine(), torch.backends.cpu.get_cpu_capability(), capability)
 
 
 @dataclass(frozen=True)
@@ -63,18 +38,6 @@ class Int4Kernel:
 def kernel_of(hardware: Hardware) -> Int4Kernel:
     """The first kernel of the table that runs on `hardware`."""
     return next(kernel for runs_on, kernel in KERNELS if runs_on(hardware))
-
-
-def _has_tensor_cores(hardware: Hardware) -> bool:
-    return hardware.cuda_capability is not None and hardware.cuda_capability >= _TENSOR_CORES
-
-
-def _is_x86_with_vectors(hardware: Hardware) -> bool:
-    return hardware.cuda_capability is None and hardware.cpu_capability in ("AVX2", "AVX512")
-
-
-def _is_arm64_cpu(hardware: Hardware) -> bool:
-    return hardware.cuda_capability is None and hardware.machine.lower() in _ARM64
 
 
 def _pack_in_parts(weight: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -140,8 +103,8 @@ UNPACKED = Int4Kernel("unpacked in parts", torch.float32, _keep_nibbles, _multip
 
 # In order of preference. torch's CPU product on x86 is 30 times slower with other dtypes than bfloat16.
 KERNELS: tuple[tuple[Callable[[Hardware], bool], Int4Kernel], ...] = (
-    (_has_tensor_cores, CUDA),
-    (_is_x86_with_vectors, X86),
-    (_is_arm64_cpu, NEON),
+    (lambda hardware: hardware.has_tensor_cores, CUDA),
+    (lambda hardware: hardware.is_x86_with_vectors, X86),
+    (lambda hardware: hardware.is_arm64_cpu, NEON),
     (lambda _hardware: True, UNPACKED),
 )

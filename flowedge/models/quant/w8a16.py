@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.nn.functional import linear
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.int4_kernels import Hardware
+from flowedge.models.quant.hardware import Hardware
 
 _LARGEST = 127
 _UNPACKED_WEIGHTS = 1 << 18  # weights in float32 at a time, in a product without a kernel
@@ -19,11 +20,27 @@ Int8Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(rows [n, in], weight int8 [out, in], scales [out, groups]) -> float32 [n, out]."""
 
 
+@dataclass(frozen=True)
+class Int8Kernel:
+    """A product with int8 weights.
+
+    Attributes:
+        dtype: the dtype of rows in the product.
+    """
+
+    dtype: torch.dtype
+    product: Int8Product
+
+
 class W8A16:
     """Eight bits a weight, with a scale for each row or each group of a row, and rows in floating point."""
 
     name = "w8a16"
     format = "flowedge w8a16 1"
+
+    def __init__(self, kernel: Int8Kernel | None = None) -> None:
+        """`kernel` replaces the kernel that the table gives for a device."""
+        self._kernel = kernel
 
     def unavailable(self, device: torch.device) -> str | None:
         return None if device.type in ("cpu", "cuda") else "w8a16 runs on the CPU and on CUDA only"
@@ -52,7 +69,9 @@ class W8A16:
             raise CheckpointError(
                 f"a w8a16 weight of {[out, width]} has scales {list(scale.shape)} of {scale.dtype}"
             )
-        return W8A16Linear(like, weight.to(device), scale.to(device), Hardware.of(device)).eval()
+        kernel = self._kernel or kernel_of(Hardware.of(device), groups)
+        kind = W8A16Linear if groups == 1 else GroupedW8A16Linear
+        return kind(like, kernel, weight.to(device), scale.to(device)).eval()
 
     def weight_bytes(
         self,
@@ -67,34 +86,31 @@ class W8A16:
 
 
 class W8A16Linear(nn.Module):
-    """A linear layer over int8 weights."""
+    """A linear layer over int8 weights with one scale a row."""
 
     def __init__(
-        self, like: nn.Linear, weight: torch.Tensor, scale: torch.Tensor, hardware: Hardware
+        self, like: nn.Linear, kernel: Int8Kernel, weight: torch.Tensor, scale: torch.Tensor
     ) -> None:
+        """`weight` is int8 [out, in]; `scale` is [out, groups]."""
         super().__init__()
         self.in_features = like.in_features
         self.out_features = like.out_features
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
         self.bias = like.bias
-        self._dtype, self._product = product_of(hardware, scale.shape[1])
+        self._kernel = kernel
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] in the dtype of the inputs [..., in_features]."""
-        rows = inputs.reshape(-1, self.in_features).to(self._dtype).contiguous()
-        output = self._product(rows, self.weight, self.scale).to(inputs.dtype)
+        rows = inputs.reshape(-1, self.in_features).to(self._kernel.dtype).contiguous()
+        output = self._kernel.product(rows, self.weight, self.scale).to(inputs.dtype)
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
 
 
-def product_of(hardware: Hardware, groups: int) -> tuple[torch.dtype, Int8Product]:
-    """The dtype of rows and the product for weights with `groups` scales a row."""
-    vectors = hardware.cuda_capability is None and hardware.cpu_capability in ("AVX2", "AVX512")
-    return (
-        (torch.bfloat16, multiply_packed) if vectors and groups == 1 else (torch.float32, multiply_unpacked)
-    )
+class GroupedW8A16Linear(W8A16Linear):
+    """A linear layer with several scales a row: a type of its own, since its product is another one."""
 
 
 def multiply_packed(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -118,3 +134,22 @@ def multiply_unpacked(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Te
         part.view(len(part), own.shape[1], -1).mul_(own.unsqueeze(2))
         result[:, start : start + step] = linear(rows, part)
     return result
+
+
+X86 = Int8Kernel(torch.bfloat16, multiply_packed)
+# torch's NEON product takes float32 as fast as bfloat16.
+NEON = Int8Kernel(torch.float32, multiply_packed)
+UNPACKED = Int8Kernel(torch.float32, multiply_unpacked)
+
+# In order of preference; the last kernel alone takes weights with several scales a row.
+KERNELS: tuple[tuple[Callable[[Hardware], bool], Int8Kernel], ...] = (
+    (lambda hardware: hardware.is_x86_with_vectors, X86),
+    (lambda hardware: hardware.is_arm64_cpu, NEON),
+    (lambda _hardware: True, UNPACKED),
+)
+
+
+def kernel_of(hardware: Hardware, groups: int) -> Int8Kernel:
+    """The first kernel of the table that runs on `hardware`, for weights with `groups` scales a row."""
+    table = KERNELS if groups == 1 else KERNELS[-1:]
+    return next(kernel for runs_on, kernel in table if runs_on(hardware))

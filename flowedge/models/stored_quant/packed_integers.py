@@ -16,11 +16,16 @@ def unpack(packed: torch.Tensor, bits: int, nibbles: Sequence[int] | None = None
     """Unpack the last axis of int32 [..., n] to uint8 [..., n * 32 / bits].
 
     Args:
+        bits: 4 or 8.
         nibbles: the place in the word of each of its values; by default the lowest bits hold the first.
     """
-    places = torch.tensor(nibbles or range(WORD_BITS // bits), dtype=torch.int32)
-    values = (packed.unsqueeze(-1) >> places * bits) & (1 << bits) - 1
-    return values.to(torch.uint8).flatten(-2)
+    values = packed.contiguous().view(torch.uint8)  # the lowest byte of a word first
+    if bits == 4:
+        values = torch.stack((values & 15, values >> 4), dim=-1).flatten(-2)
+    if nibbles is None:
+        return values
+    by_word = values.reshape(*packed.shape, len(nibbles))
+    return by_word[..., list(nibbles)].flatten(-2)
 
 
 def check_header(

@@ -26,6 +26,9 @@ WEIGHT_BYTES: dict[str, float] = {
     "w8a16": 1.0,  # and one scale for each row, too little to count
 }
 
+# Products read these weights as they are stored; others are unpacked or rounded first.
+READ_AS_STORED: frozenset[str] = frozenset({"none", "int4", "w8a16"})
+
 
 def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
     """Return the bytes of one weight of a layer; an unquantised weight takes `stored_bytes`."""

@@ -9,7 +9,13 @@ from flowedge.core.errors import BadRequestError
 from flowedge.models.layers.taps import Taps, eagle3_taps, row_width
 from flowedge.profiling.documents.device import DeviceProfile, Watts
 from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import DrafterSize, Eagle3Size, ModelProfile, Quantisation
+from flowedge.profiling.documents.model import (
+    READ_AS_STORED,
+    DrafterSize,
+    Eagle3Size,
+    ModelProfile,
+    Quantisation,
+)
 from flowedge_testbed.emulation.drafting_sizes import DraftingSize
 from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 
@@ -51,7 +57,7 @@ class Emulation:
         if len(self.links) != len(self.stages) + 1:
             raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
         for device in (self.draft_node, *self.stages):
-            if self.quant not in ("none", "int4") and device.dequantise_gweights_s is None:
+            if self.quant not in READ_AS_STORED and device.dequantise_gweights_s is None:
                 raise BadRequestError(
                     f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
                 )

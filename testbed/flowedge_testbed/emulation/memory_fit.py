@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.model import LayerSize, weight_bytes
+from flowedge.profiling.documents.model import READ_AS_STORED, LayerSize, weight_bytes
 from flowedge.system.memory import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
 from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
@@ -25,7 +25,7 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
         f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
         "activations": _activations(emulation, emulation.row_width(stage)),
     }
-    if emulation.quant not in ("none", "int4"):
+    if emulation.quant not in READ_AS_STORED:
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
     if stage == 0:
         parts["embedding"] = float(model.vocab * model.hidden * stored)

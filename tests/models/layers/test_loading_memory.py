@@ -56,7 +56,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         layer = name.split(".")[2] if ".layers." in name else "0"
         shards.setdefault(f"model-{layer}.safetensors", {})[name] = tuple(parameter.shape)
     for file, shapes in shards.items():
-        write_sparse(directory / file, shapes)
+        write_sparse(directory / file, {name: ("BF16", shape) for name, shape in shapes.items()})
     weight_map = {name: file for file, shapes in shards.items() for name in shapes}
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     yield directory
@@ -64,11 +64,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         path.unlink()
 
 
-def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+def write_sparse(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Write tensors of zeros, given by their types and shapes."""
     header, offset = {}, 0
-    for name, shape in shapes.items():
-        end = offset + 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+    for name, (kind, shape) in tensors.items():
+        end = offset + (4 if kind == "I32" else 2) * math.prod(shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     encoded = json.dumps(header).encode()
     with path.open("wb") as file:
@@ -82,5 +83,36 @@ def test_a_quarter_of_a_checkpoint_of_2_gb(large: Path, quant: str, dtype: str) 
     assert sum(file.stat().st_size for file in large.iterdir()) > 2 * 10**9
     with fork_server().Pool(1) as pool:  # a process of its own has a peak of its own
         before, peak, block = pool.apply(load, (large, quant, getattr(torch, dtype)))
+    assert block > 100 * 2**20
+    assert peak - before <= block + ALLOWANCE
+
+
+@pytest.fixture(scope="module")
+def large_gptq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four bits a weight in GPTQ's layout, of zeros as well."""
+    directory = tmp_path_factory.mktemp("gptq")
+    CONFIG.save_pretrained(directory)
+    config = json.loads((directory / "config.json").read_text())
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    with torch.device("meta"):
+        model = LlamaForCausalLM(CONFIG)
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, parameter in model.named_parameters():
+        if ".layers." not in name or parameter.ndim == 1:
+            tensors[name] = ("BF16", tuple(parameter.shape))
+            continue
+        layer, (out_features, in_features) = name.removesuffix("weight"), parameter.shape
+        tensors[f"{layer}qweight"] = ("I32", (in_features // 8, out_features))
+        tensors[f"{layer}qzeros"] = ("I32", (in_features // 128, out_features // 8))
+        tensors[f"{layer}scales"] = ("F16", (in_features // 128, out_features))
+    write_sparse(directory / "model.safetensors", tensors)
+    return directory
+
+
+@pytest.mark.slow
+def test_weights_that_are_stored_as_integers(large_gptq: Path) -> None:
+    with fork_server().Pool(1) as pool:
+        before, peak, block = pool.apply(load, (large_gptq, "none", torch.bfloat16))
     assert block > 100 * 2**20
     assert peak - before <= block + ALLOWANCE

@@ -10,10 +10,10 @@ from torch import nn
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.quant import int4
 from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4 import GROUPS, Int4, Int4Linear, padded_shape
-from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Hardware, Int4Kernel, kernel_of
+from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Int4Kernel, kernel_of
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
 from tests.models.pipeline import Pipeline
 
@@ -79,11 +79,8 @@ def dequantised(tensors: Tensors, out_features: int, in_features: int) -> torch.
     return (levels * scale + zero)[:out_features, :in_features]
 
 
-def build(
-    kernel: Int4Kernel, tensors: Tensors, like: nn.Linear, monkeypatch: pytest.MonkeyPatch
-) -> Int4Linear:
-    monkeypatch.setattr(int4, "kernel_of", lambda _hardware: kernel)
-    layer = Int4().build(tensors, like, torch.float32, torch.device("cpu"))
+def build(kernel: Int4Kernel, tensors: Tensors, like: nn.Linear) -> Int4Linear:
+    layer = Int4(kernel).build(tensors, like, torch.float32, torch.device("cpu"))
     assert isinstance(layer, Int4Linear)
     return layer
 
@@ -98,7 +95,7 @@ def test_every_kernel_multiplies_with_the_same_weights(
     out_features, in_features = 150, 512
     tensors = random_weight(out_features, in_features, group)
     like = nn.Linear(in_features, out_features)
-    layer = build(kernel, tensors, like, monkeypatch)
+    layer = build(kernel, tensors, like)
     assert module_bytes(layer) == Int4().weight_bytes(out_features, in_features, group) + like.bias.nbytes
     rows = torch.randn(128, in_features)
     with torch.inference_mode():
@@ -112,8 +109,8 @@ def test_every_kernel_multiplies_with_the_same_weights(
 
 
 @pytest.mark.parametrize("kernel", ON_THIS_CPU, ids=lambda kernel: kernel.name)
-def test_no_row_changes_its_neighbours(kernel: Int4Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = build(kernel, random_weight(64, 256, 64), nn.Linear(256, 64), monkeypatch)
+def test_no_row_changes_its_neighbours(kernel: Int4Kernel) -> None:
+    layer = build(kernel, random_weight(64, 256, 64), nn.Linear(256, 64))
     rows = torch.randn(16, 256)
     other = rows.clone()
     other[3] = torch.inf

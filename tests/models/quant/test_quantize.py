@@ -23,10 +23,18 @@ from tests.models.pipeline import Pipeline
 TEXT = torch.randint(0, 97, (48,), generator=torch.Generator().manual_seed(2)).tolist()
 # 1-row against 16-row forwards: 4-bit multiplies in float32; int8 rounds activations, and a row that
 # rounding moves across a step in one layer is a step off in the next, and so does int4, to bfloat16.
-ROW_TOLERANCE = {"none": 1e-4, "nf4": 1e-4, "fp4": 1e-4, "nf4-dq": 1e-4, "int8": 0.3, "int4": 0.1}
+ROW_TOLERANCE = {
+    "none": 1e-4,
+    "nf4": 1e-4,
+    "fp4": 1e-4,
+    "nf4-dq": 1e-4,
+    "int8": 0.3,
+    "int4": 0.1,
+    "w8a16": 0.1,
+}
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
 def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str) -> None:
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     exact = model(torch.tensor([TEXT])).logits[0].detach()
@@ -39,7 +47,7 @@ def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str
         torch.testing.assert_close(got, expected, atol=ROW_TOLERANCE[quant], rtol=1e-3)
 
 
-@pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "nf4-dq", "int8", "int4"])
+@pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
 def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(directory))
     together, alone = (Pipeline(checkpoint, 1, quant=quant) for _ in range(2))
@@ -48,10 +56,10 @@ def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     assert (several - single).abs().max() <= ROW_TOLERANCE[quant]
 
 
-EXACT = ("int8", "int4")  # whose rows are the same bit for bit
+EXACT = ("int8", "int4", "w8a16")  # whose rows are the same bit for bit
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
 def test_rows_of_one_linear_layer_are_independent(quant: str) -> None:
     torch.manual_seed(0)
     layer = quantize_linear(nn.Linear(128, 96), quant)
@@ -85,7 +93,7 @@ def test_the_int8_outlier_threshold_is_off() -> None:
     assert quantize_linear(nn.Linear(8, 8), "int8").state.threshold == 0.0
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "int8", "int4"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "int8", "int4", "w8a16"])
 def test_bytes_are_those_announced_before_and_after_a_forward(make_checkpoint: Make, quant: str) -> None:
     checkpoint = Checkpoint.open(str(make_checkpoint(attention_bias=True, mlp_bias=True)))
     pipeline = Pipeline(checkpoint, 2, quant=quant)
@@ -138,6 +146,6 @@ def test_weights_are_quantised_in_parts_as_bitsandbytes_does_at_once(
 
 
 def test_a_device_that_has_no_kernel_is_refused() -> None:
-    for quant in ("nf4", "int4"):
+    for quant in ("nf4", "int4", "w8a16"):
         with pytest.raises(BadRequestError, match=f"{quant} is not available on meta: .*CPU and on CUDA"):
             quantize_linear(nn.Linear(8, 8, device="meta"), quant)

@@ -18,7 +18,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant import repacking
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
-from tests.models.tiny_families import make_tiny
+from tests.models.tiny_families import make_multimodal, make_tiny
 from tests.support.integer_checkpoints import LAYOUTS, Layout, gptq, write_integer_checkpoint
 
 TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
@@ -68,9 +68,12 @@ def test_bytes_are_those_announced(plain: Path, tmp_path: Path, name: str) -> No
     assert sum(sizes.layer_bytes[sizes.stored_quant]) + sizes.embedding_bytes + sizes.norm_bytes == announced
 
 
-@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "phi3", "qwen2", "gemma2"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "phi3", "gemma2", "gemma3"])
 def test_other_families(tmp_path: Path, family: str) -> None:
-    make_tiny(tmp_path / "plain", family)
+    if family == "gemma3":
+        make_multimodal(tmp_path / "plain")
+    else:
+        make_tiny(tmp_path / "plain", family)
     layout = LAYOUTS["gptq-column"]
     write_integer_checkpoint(tmp_path / "plain", tmp_path / "stored", layout)
     checkpoint = Checkpoint.open(str(tmp_path / "stored"))
@@ -83,7 +86,7 @@ def test_other_families(tmp_path: Path, family: str) -> None:
 
 def test_another_quantisation_is_refused(plain: Path, tmp_path: Path) -> None:
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
-    with pytest.raises(BadRequestError, match="quantised in int4 already, so it cannot be loaded in nf4"):
+    with pytest.raises(BadRequestError, match=r"in int4 already \(by GPTQ\), so it cannot be loaded in nf4"):
         LayerBlock.load(Checkpoint.open(str(tmp_path / "stored")), 0, 1, quant="nf4")
 
 

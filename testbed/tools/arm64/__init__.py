@@ -1,0 +1,1 @@
+"""Products of quantised weights on an emulated ARM64 processor."""
