@@ -11,6 +11,7 @@ import typer
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
+from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
 
 BUNDLED = choice.BUNDLED
@@ -80,4 +81,5 @@ def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tu
 def local_path(source: str) -> str:
     """Return a model's name, with a path of this machine made absolute."""
     path = Path(source).expanduser()
-    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and path.exists() else source
+    is_local = path.is_dir() or (path.suffix == SUFFIX and path.is_file())
+    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and is_local else source

@@ -12,7 +12,7 @@ from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_
 from flowedge.drafting.model_drafter import Predictor
 from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.ranking import ranked
-from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.taps import Taps
 
 

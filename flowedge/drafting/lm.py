@@ -16,6 +16,7 @@ from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSessio
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
+from flowedge.models.layers.tensors import to_tensor
 
 SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the cache
 
@@ -153,7 +154,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             larger.kv[:, :, :, : state.cache.capacity] = state.cache.kv
             state.cache = larger
         hidden = self._block.forward(
-            torch.from_numpy(self._model.known(np.array(tokens))),
+            to_tensor(self._model.known(np.array(tokens))),
             positions,
             state.cache,
             stop - len(tokens),

@@ -17,7 +17,7 @@ import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.copies import to_device, to_host
 from flowedge.models.sampling.device_noise import near_noise
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree

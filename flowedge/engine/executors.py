@@ -20,10 +20,11 @@ from flowedge.engine.jobs import (
     StageJob,
     Verify,
 )
+from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
+from flowedge.models.copies import to_device
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.copies import to_device
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, row_width, taps_within
@@ -68,7 +69,8 @@ class BlockExecutor:
 
     @property
     def cache_row_bytes(self) -> int:
-        return SessionCache.bytes_per_row(self.block.config, self.block.num_layers, self.block.dtype)
+        block = self.block
+        return SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype, block.kv)
 
     @property
     def cache_bytes(self) -> int:
@@ -83,12 +85,29 @@ class BlockExecutor:
         del self.block
 
     def run(self, job: StageJob) -> Payload | None:
-        """Run one job. Returns None for a Forward that was aborted. Raises FlowEdgeError."""
+        """Run one job. Returns None for a Forward that was aborted.
+
+        Raises:
+            CapacityError: when memory runs out; the session's cache is free then.
+            FlowEdgeError: when the job contradicts the session.
+        """
+        claim = f"the next rows of session {job.session} do not fit"
+        return within_memory(
+            claim,
+            self.block.device,
+            lambda: self._run(job),
+            lambda: self._drop(job.session),
+        )
+
+    def _drop(self, session: str) -> None:
+        self._caches.pop(session, None)
+
+    def _run(self, job: StageJob) -> Payload | None:
         match job:
             case OpenCache():
                 self._caches[job.session] = self.block.new_cache(job.capacity)
             case DropCache():
-                self._caches.pop(job.session, None)
+                self._drop(job.session)
             case Forward():
                 return self._forward(job)
         return None
@@ -135,7 +154,25 @@ class HeadExecutor:
         del self.head
 
     def run(self, job: DraftJob) -> DraftResult:
-        """Run one job. Raises FlowEdgeError."""
+        """Run one job.
+
+        Raises:
+            CapacityError: when memory runs out; the drafter's state of the session is free then.
+            FlowEdgeError: when the job contradicts the session.
+        """
+        claim = f"drafting and verifying for session {job.session} do not fit"
+        return within_memory(
+            claim,
+            self.head.device,
+            lambda: self._run(job),
+            lambda: self._drop(job.session),
+        )
+
+    def _drop(self, session: str) -> None:
+        if self.drafter is not None:
+            self.drafter.close(session)
+
+    def _run(self, job: DraftJob) -> DraftResult:
         match job:
             case Verify():
                 return self._verify(job)
@@ -143,8 +180,7 @@ class HeadExecutor:
                 if self.drafter is not None:
                     self.drafter.open(job.session, job.capacity, job.first_token, job.noise)
             case DropCache():
-                if self.drafter is not None:
-                    self.drafter.close(job.session)
+                self._drop(job.session)
             case ExtendDraft():
                 self._drafter().extend(job.session, job.features, job.next_tokens)
             case GrowDraft():

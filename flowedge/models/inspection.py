@@ -10,7 +10,7 @@ import torch
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
-from flowedge.models.layers.cache import SessionCache
+from flowedge.models.kv.store import kv_row_bytes
 from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
 from flowedge.models.layers.tensors import DTYPES
 from flowedge.models.quant.quantize import QUANTISATIONS
@@ -28,7 +28,7 @@ class ModelSizes:
         layer_bytes: the bytes of each layer, by quantisation.
         embedding_bytes, norm_bytes: bytes in `dtype`.
         head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
-        kv_bytes: the bytes of one token's keys and values in one layer, by dtype.
+        kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
     """
 
     model_type: str
@@ -78,7 +78,10 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         embedding_bytes=table,
         norm_bytes=int(config.hidden_size * dtype.itemsize),
         head_bytes=table,
-        kv_bytes={name: SessionCache.bytes_per_row(config, 1, kv) for name, kv in DTYPES.items()},
+        kv_bytes={
+            **{name: kv_row_bytes(config, kv) for name, kv in DTYPES.items()},
+            "int8": kv_row_bytes(config, dtype, "int8"),
+        },
     )
 
 

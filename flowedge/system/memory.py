@@ -71,20 +71,71 @@ def read_available_memory(settings: MemorySettings | None = None, root: Path = P
 
 def read_memory_of(device: str, settings: MemorySettings | None = None) -> AvailableMemory:
     """Return the memory that torch's device of this name takes weights and caches from."""
-    return read_available_cuda_memory() if device.startswith("cuda") else read_available_memory(settings)
+    if device.startswith("cuda"):
+        return read_available_cuda_memory(device, settings)
+    return read_available_memory(settings)
 
 
-def read_available_cuda_memory() -> AvailableMemory:
-    """Return the memory of the current CUDA device; CUDA has to be available.
+@dataclass(frozen=True)
+class CudaMemory:
+    """The figures of a CUDA device, in bytes.
 
-    An integrated GPU counts cached files as used, so the device's own figures are taken there.
+    Attributes:
+        total, free: the driver's figures of the whole device.
+        reserved: bytes that torch has taken from the driver for this process.
+        allocated: bytes of `reserved` that tensors have; torch gives the rest to the next tensors.
+        integrated: whether the GPU shares the memory of the host.
     """
+
+    total: int
+    free: int
+    reserved: int
+    allocated: int
+    integrated: bool
+
+    @property
+    def idle(self) -> int:
+        """The bytes of torch's reserve that no tensor has."""
+        return self.reserved - self.allocated
+
+
+def available_cuda_memory(
+    cuda: CudaMemory, host: AvailableMemory, settings: MemorySettings | None
+) -> AvailableMemory:
+    """Return what a process can still take from a CUDA device, torch's idle reserve included.
+
+    An integrated GPU counts cached files as used, so the figures of the host are taken there.
+
+    Args:
+        host: the memory of the host, without the agent's own limit.
+        settings: with the agent's own limit, which holds for the memory that torch has reserved too.
+    """
+    base = host if cuda.integrated else AvailableMemory(cuda.total, cuda.free, "the GPU's memory")
+    limits = [AvailableMemory(base.total, base.available + cuda.idle, base.bound)]
+    if settings is not None and settings.limit_gib is not None:
+        own = int(settings.limit_gib * GIB)
+        # The pages of an integrated GPU are not among the pages that a process is said to hold.
+        held = cuda.allocated + (resident_bytes() if cuda.integrated else 0)
+        limits.append(AvailableMemory(own, max(own - held, 0), "the setting memory.limit_gib"))
+    tightest = min(limits, key=lambda limit: limit.available)
+    return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)
+
+
+def read_available_cuda_memory(
+    device: str = "cuda", settings: MemorySettings | None = None
+) -> AvailableMemory:
+    """Return the memory of torch's CUDA device of this name; CUDA has to be available."""
     import torch  # noqa: PLC0415 (an idle agent reads memory as well)
 
-    if torch.cuda.get_device_properties(torch.cuda.current_device()).is_integrated:
-        return read_available_memory()
-    free, total = torch.cuda.mem_get_info()
-    return AvailableMemory(int(total), int(free), "the GPU's memory")
+    free, total = torch.cuda.mem_get_info(device)
+    figures = CudaMemory(
+        int(total),
+        int(free),
+        reserved=int(torch.cuda.memory_reserved(device)),
+        allocated=int(torch.cuda.memory_allocated(device)),
+        integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
+    )
+    return available_cuda_memory(figures, read_available_memory(), settings)
 
 
 def is_torch_loaded() -> bool:

@@ -35,7 +35,7 @@ def test_sizes(make_checkpoint: Make, shard: str, nothing_is_read: None) -> None
     assert sizes.layer_bytes["none"] == [2 * (attention + mlp + norms)] * 4
     assert sizes.layer_bytes["nf4"] == [(attention + mlp) * 9 // 16 + 2 * norms] * 4
     assert sizes.embedding_bytes == sizes.head_bytes == 2 * 97 * 64 and not sizes.tied
-    assert sizes.kv_bytes == {"float32": 256, "float16": 128, "bfloat16": 128}
+    assert sizes.kv_bytes == {"float32": 256, "float16": 128, "bfloat16": 128, "int8": 80}
 
 
 @pytest.mark.parametrize("quant", ["none", "nf4", "int4"])

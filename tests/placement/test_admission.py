@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +19,11 @@ from flowedge.system.cgroup import CgroupMemory, cgroup_memory
 from flowedge.system.memory import (
     GIB,
     AvailableMemory,
+    CudaMemory,
     MemorySettings,
-    read_available_cuda_memory,
+    available_cuda_memory,
     read_available_memory,
+    read_memory_of,
     resident_bytes,
 )
 from flowedge.v1 import agent_pb2 as pb
@@ -89,12 +92,26 @@ def test_the_settings_limit_counts_what_the_process_holds(root: Path) -> None:
 @pytest.mark.parametrize("integrated", [True, False])
 def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(is_integrated=integrated)
-    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (7, 8))
-    room = read_available_cuda_memory()
-    assert (room == AvailableMemory(8, 7, "the GPU's memory")) is not integrated
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (7, 8))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 3)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 1)
+    room = read_memory_of("cuda:0")
+    assert (room == AvailableMemory(8, 9, "the GPU's memory")) is not integrated
     assert (room.total == read_available_memory().total) is integrated
+
+
+def test_the_idle_reserve_of_the_allocator_is_available_and_its_tensors_count_towards_the_limit() -> None:
+    cuda = CudaMemory(total=8 * GIB, free=GIB, reserved=3 * GIB, allocated=2 * GIB, integrated=False)
+    host = AvailableMemory(16 * GIB, 5 * GIB, "the device's memory")
+    bound = "the GPU's memory"
+    assert available_cuda_memory(cuda, host, None) == AvailableMemory(8 * GIB, 2 * GIB, bound)
+    board = available_cuda_memory(replace(cuda, integrated=True), host, MemorySettings())
+    assert board == AvailableMemory(16 * GIB, 6 * GIB, "the device's memory")
+    own = available_cuda_memory(cuda, host, MemorySettings(limit_gib=2.5))
+    assert own == AvailableMemory(int(2.5 * GIB), GIB // 2, "the setting memory.limit_gib")
+    shared = available_cuda_memory(replace(cuda, integrated=True), host, MemorySettings(limit_gib=4.0))
+    assert shared.available < 2 * GIB, "the pages of the process count beside those of its tensors"
 
 
 def test_the_sums_are_said() -> None:

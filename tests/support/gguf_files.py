@@ -1,8 +1,12 @@
-"""GGUF files of Hugging Face checkpoints, written by the gguf package in the way of llama.cpp's converter."""
+"""GGUF files of Hugging Face checkpoints, written by the gguf package in the way of llama.cpp's converter.
+
+Run: python -m tests.support.gguf_files FILE.gguf Q4_K (writes the bundled model)
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +40,24 @@ PERMUTED = ("llama", "granite", "smollm3")
 
 
 def write_gguf(
-    path: Path, model: Path = BUNDLED, kind: str = "F32", *, tokenizer: bool = True, **writer: Any
+    path: Path,
+    model: Path = BUNDLED,
+    kind: str = "F32",
+    *,
+    tokenizer: Path | None = BUNDLED,
+    **writer: Any,
 ) -> Path:
     """Writes the checkpoint in `model`, its matrices as `kind` where their rows are whole blocks.
 
-    `writer` are arguments of GGUFWriter, which split the model into several files for instance.
+    `tokenizer` is the directory of the tokenizer to store. `writer` are arguments of GGUFWriter, such as
+    `split_max_tensors` for a model in several files.
     """
     config = AutoConfig.from_pretrained(model)
     architecture = ARCHITECTURES[config.model_type]
     file = GGUFWriter(path, architecture, **writer)
     add_metadata(file, config, architecture)
-    if tokenizer:
-        add_tokenizer(file, model)
+    if tokenizer is not None:
+        add_tokenizer(file, tokenizer)
     names = get_tensor_name_map(_number(architecture), config.num_hidden_layers)
     for name, values in tensors_of(model, config, architecture).items():
         add_tensor(file, _gguf_name(names, name), values, kind)
@@ -204,3 +214,7 @@ def _gguf_name(names: TensorNameMap, name: str) -> str:
 
 def _number(architecture: str) -> MODEL_ARCH:
     return next(number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+
+
+if __name__ == "__main__":
+    write_gguf(Path(sys.argv[1]), kind=sys.argv[2])

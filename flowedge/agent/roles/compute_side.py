@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,11 +19,14 @@ from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.exact.default import resolve_exact
+from flowedge.models.kv.store import NATIVE, kv_format
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import torch_dtype
@@ -31,7 +35,7 @@ from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
 from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
-from flowedge.system.memory import read_memory_of
+from flowedge.system.memory import gib, read_memory_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
@@ -90,9 +94,18 @@ class ComputeSide:
         return OpenedModel(checkpoint)
 
     def load_stage(self, content: StageContent, opened: OpenedModel) -> BlockExecutor:
-        """Load an admitted content. Raises what StageContent.load raises."""
+        """Load an admitted content.
+
+        Raises CapacityError when memory runs out nevertheless, and what StageContent.load raises.
+        """
         compute = self._compute.choose(content.held_quant(opened.checkpoint))
-        return content.load(opened.checkpoint, self._quant_cache(opened), compute.device)
+        cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint)
+        return within_memory(
+            f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
+            compute.device,
+            lambda: content.load(opened.checkpoint, cache, compute.device),
+            lambda: None,
+        )
 
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
         """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
@@ -147,6 +160,8 @@ class ComputeSide:
         split = list(request.split)
         counts = check_split(split, layers, count) if split else even_split(layers, count)
         dtype = route_dtype(request.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
+        computing = [own.device, *(devices[address].compute.device for address in request.stages)]
+        exact = plans_exact(request, target.config, computing)
         slices = [
             LayerSlice(
                 request.model,
@@ -156,7 +171,7 @@ class ComputeSide:
                 request.quant,
                 taps,
                 kv=request.kv,
-                exact=wants_exact(request),
+                exact=exact,
             )
             for start, stop in layer_ranges(counts)
         ]
@@ -173,16 +188,17 @@ class ComputeSide:
             routes.append(_planned(number, model, [content], [asked.address], devices))
         return routes
 
-    def load_draft_models(self, checkpoint: Checkpoint, request: pb.DraftNodeRole, dtype: str) -> DraftModels:
-        """Admit and load the LM head and the drafter in a dtype.
+    def load_draft_models(self, target: PlannedRoute, request: pb.DraftNodeRole) -> DraftModels:
+        """Admit and load the LM head and the drafter for the target's route.
 
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
-        drafters = drafters_of(request)
+        checkpoint, dtype, drafters = target.checkpoint, target.dtype, drafters_of(request)
         weights, row_bytes = required_memory(checkpoint, drafters, dtype)
         device = self._compute.best.device
+        title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
         admit(
-            f"the LM head of {request.model} with the drafter {drafter_label(drafters)}",
+            title,
             self._device,
             weights=weights,
             row_bytes=row_bytes,
@@ -190,8 +206,13 @@ class ComputeSide:
             settings=self._config.memory,
             memory=read_memory_of(device, self._config.memory),
         )
-        models = DraftModels.load(checkpoint, drafters, dtype, device)
-        if wants_exact(request):
+        models = within_memory(
+            f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
+            device,
+            lambda: DraftModels.load(checkpoint, drafters, dtype, device),
+            lambda: None,
+        )
+        if target.exact:
             models.make_exact(required=request.exact == ON)
         return models
 
@@ -216,15 +237,26 @@ class ComputeSide:
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
-def wants_exact(request: pb.DraftNodeRole) -> bool:
-    """Return whether the devices of a pipeline are to compute exact rows, if they can.
+def plans_exact(request: pb.DraftNodeRole, config: Any, devices: Iterable[str]) -> bool:
+    """Return whether the devices of a pipeline are asked to compute exact rows.
+
+    With "auto" they are where that costs little on all of them, and for a KV cache that only exact attention
+    reads.
+
+    Args:
+        config: the target's transformers config.
+        devices: torch's name of each compute device.
 
     Raises:
         BadRequestError: when the word is unknown.
     """
     if request.exact not in (ON, OFF, AUTO, ""):
         raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
-    return request.exact != OFF
+    if request.exact in (ON, OFF):
+        return request.exact == ON
+    if kv_format(request.kv) != NATIVE:
+        return True
+    return all(resolve_exact("auto", config, device.partition(":")[0]) for device in devices)
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flowedge.cli.options import AsJson
+from flowedge.cli.options import AsJson, KvForm
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
@@ -37,6 +37,7 @@ def inspect(
             help="Dtype of unquantised weights, and of keys and values; by default the best of this machine.",
         ),
     ] = None,
+    kv: KvForm = "native",
     devices: Annotated[
         int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
     ] = None,
@@ -51,10 +52,11 @@ def inspect(
         raise BadRequestError("--devices needs --memory, the GiB that each of them has")
     names = list(dict.fromkeys(quant or []))
     sizes = _sizes(model, dtype or find_compute(AUTO).best.dtypes[0], names)
-    fits = [] if memory is None else _fits(sizes, context, int(memory * 2**30), devices)
+    token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
+    fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
-        print(json.dumps({**content, "memory_gib": memory, "fits": fits}, indent=2))
+        print(json.dumps({**content, "kv": kv, "memory_gib": memory, "fits": fits}, indent=2))
     else:
         _print(model, sizes, context, memory, fits)
 
@@ -67,10 +69,12 @@ def _sizes(model: str, dtype: str, quants: list[str]) -> ModelSizes:
     return inspect_checkpoint(Checkpoint.open(model), dtype, quants)
 
 
-def _fits(sizes: ModelSizes, context: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
-    """Return, for each quantisation, how many layers fit on a device and how many devices are needed."""
+def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
+    """Return, for each quantisation, how many layers fit on a device and how many devices are needed.
+
+    kv: the bytes of a layer's KV cache.
+    """
     rows: list[dict[str, Any]] = []
-    kv = sizes.kv_bytes[sizes.dtype] * context
     for quant, layers in sizes.layer_bytes.items():
         demand = Demand(
             [size + kv for size in layers], sizes.embedding_bytes, sizes.norm_bytes, sizes.head_bytes

@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from flowedge.core.arrays import IntArray
+from flowedge.models.layers.attention import attend_packed
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
 
@@ -48,6 +49,8 @@ class CachedAttention:
             self.cache.keys[:, -rows:] = keys
             self.cache.values[:, -rows:] = values
             queries, keys, values = queries[None], self.cache.keys[None], self.cache.values[None]
+        if self.mask is not None and queries.device.type != "cpu" and queries.shape[1] != keys.shape[1]:
+            return attend_packed(queries, keys, values, self.mask[None, None], None)
         return F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=True
         )

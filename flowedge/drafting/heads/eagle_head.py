@@ -74,7 +74,8 @@ def load_eagle_head(directory: Path, dtype: torch.dtype, device: torch.device | 
     settings = read_json_object(directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     tensors = read_tensors(directory)
-    head = EagleHead(config, fc_bias=bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
+    with torch.device("meta"):
+        head = EagleHead(config, bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
     fill_head(head, tensors, dtype, directory, KIND, device)
     return head
 

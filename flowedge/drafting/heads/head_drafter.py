@@ -17,9 +17,9 @@ from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
 from flowedge.drafting.heads.recall import Recall
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
-from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.copies import to_device, to_host
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quantize import module_bytes
 
@@ -91,6 +91,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._dtype, self._device = first.dtype, first.device
         self._hidden_size = int(head.config.hidden_size)
         self._recalls = recalls
+        vocabulary = head.vocabulary
+        self._columns = None if vocabulary is None else to_device(self._device, vocabulary)[0]
 
     @property
     def weight_bytes(self) -> int:
@@ -153,10 +155,9 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head.draft_logits(hidden, self._lm_head)
 
-    @cached_property
+    @property
     def _ids(self) -> torch.Tensor | None:
-        vocabulary = self.head.vocabulary
-        return None if vocabulary is None else to_device(self._device, vocabulary)[0]
+        return self._columns
 
     def _compute(self, state: _HeadSession, frontier: Frontier) -> None:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row

@@ -13,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
@@ -60,7 +61,8 @@ def fill_head(
 ) -> None:
     """Give a head its weights in `dtype` on a device, frozen, and put it in evaluation mode.
 
-    The tensors are taken out of the dictionary one by one, so that no second copy of all is in memory.
+    The head may have been made without memory, on torch's device "meta". The tensors are taken out of the
+    dictionary one by one, so that no second copy of all is in memory.
     """
     expected = head.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in tensors]
@@ -78,7 +80,8 @@ def fill_head(
         placed[name] = tensors.pop(name).to(device=device, dtype=wanted)
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
-    head.to(device).requires_grad_(False).eval()
+    head.rotary_emb = LlamaRotaryEmbedding(head.config).to(device)
+    head.requires_grad_(False).eval()
 
 
 def write_head(

@@ -14,18 +14,22 @@ softmax: by the largest score, the sum of weights and the weighted sum of values
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.functional import pad
 
-from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan
+from flowedge.models.copies import HostArray, to_device
+from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan, TailGroup
 
 HIDDEN = -1e30  # added to the score of a key that is not read; its weight is then exactly 0
 _ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
 
+Floats: TypeAlias = npt.NDArray[np.float32]
 Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest score, weights, weighted values
 
 
@@ -78,21 +82,36 @@ class OrderedReading:
 
     @classmethod
     def of(cls, plan: ReadingPlan, device: torch.device, least_queries: int) -> OrderedReading:
-        heads = [
-            _Head(
-                None if head.rows is None else _index(head.rows, device),
-                [
-                    _Chunk(
-                        chunk.start,
-                        None if chunk.slots is None else _index(chunk.slots, device),
-                        None if chunk.hidden is None else _mask(chunk.hidden, device),
-                    )
-                    for chunk in head.chunks
-                ],
-            )
-            for head in plan.heads
-        ]
-        return cls(plan.rows, least_queries, list(_tails(plan, device)), heads)
+        tails = [_stacked(run) for run in _runs(plan)]
+        arrays: list[HostArray] = [array for _, _, slots, mask in tails for array in (slots, mask)]
+        for head in plan.heads:
+            arrays += [] if head.rows is None else [head.rows]
+            for chunk in head.chunks:
+                arrays += [] if chunk.slots is None else [chunk.slots]
+                arrays += [] if chunk.hidden is None else [_mask(chunk.hidden)]
+        copied = iter(to_device(device, *arrays))  # all arrays of the plan in one copy
+        return cls(
+            plan.rows,
+            least_queries,
+            [
+                _Tail(first, stop, len(slots), next(copied).flatten(), next(copied))
+                for first, stop, slots, _ in tails
+            ],
+            [
+                _Head(
+                    None if head.rows is None else next(copied),
+                    [
+                        _Chunk(
+                            chunk.start,
+                            None if chunk.slots is None else next(copied),
+                            None if chunk.hidden is None else next(copied),
+                        )
+                        for chunk in head.chunks
+                    ],
+                )
+                for head in plan.heads
+            ],
+        )
 
     def attend(
         self,
@@ -225,29 +244,23 @@ def _concatenated(parts: Sequence[Sums]) -> Sums:
     return largest, total, weighted
 
 
-def _tails(plan: ReadingPlan, device: torch.device) -> Iterator[_Tail]:
-    """The plan's tail groups; groups of one size are stacked where every group has one row."""
+def _runs(plan: ReadingPlan) -> list[list[TailGroup]]:
+    """The plan's tail groups, by what is read together: all of them where every group has one row."""
     single = all(tail.stop - tail.first == 1 for tail in plan.tails)
-    runs = [plan.tails] if single else [[tail] for tail in plan.tails]
-    for run in runs:
-        width = max(len(tail.slots) for tail in run)
-        slots = torch.zeros((len(run), width), dtype=torch.int64)
-        hidden = torch.ones((len(run), run[0].stop - run[0].first, width), dtype=torch.bool)
-        for index, tail in enumerate(run):
-            slots[index, : len(tail.slots)] = torch.from_numpy(tail.slots)
-            hidden[index, :, : len(tail.slots)] = torch.from_numpy(tail.hidden)
-        yield _Tail(
-            run[0].first,
-            run[-1].stop,
-            len(run),
-            slots.flatten().to(device, non_blocking=True),
-            (hidden * torch.tensor(HIDDEN)).to(device, non_blocking=True),
-        )
+    return [list(plan.tails)] if single else [[tail] for tail in plan.tails]
 
 
-def _index(indices: Ints, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(indices).to(device, non_blocking=True)
+def _stacked(run: Sequence[TailGroup]) -> tuple[int, int, Ints, Floats]:
+    """The first row and the row behind a run of tail groups, their slots [groups, width], and their mask."""
+    width = max(len(tail.slots) for tail in run)
+    slots = np.zeros((len(run), width), dtype=np.int64)
+    hidden = np.ones((len(run), run[0].stop - run[0].first, width), dtype=np.bool_)
+    for index, tail in enumerate(run):
+        slots[index, : len(tail.slots)] = tail.slots
+        hidden[index, :, : len(tail.slots)] = tail.hidden
+    return run[0].first, run[-1].stop, slots, _mask(hidden)
 
 
-def _mask(hidden: Bools, device: torch.device) -> torch.Tensor:
-    return (torch.from_numpy(hidden) * torch.tensor(HIDDEN)).to(device, non_blocking=True)
+def _mask(hidden: Bools) -> Floats:
+    masked: Floats = hidden * np.float32(HIDDEN)
+    return masked

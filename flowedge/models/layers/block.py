@@ -15,12 +15,12 @@ from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
+from flowedge.models.copies import moved, to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
+from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.copies import moved, to_device
 from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import load_embedding
-from flowedge.models.layers.kv_store import KvFormat, check_kv
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quant_cache import QuantCache
@@ -220,6 +220,7 @@ class LayerBlock:
         """
         self._check_inputs(inputs)
         _check_indices(positions, tail_parents, cached, context, len(inputs))
+        inputs = moved(inputs, self.device)
         outputs: list[torch.Tensor] = []
         for first, stop in self._row_counts.parts(len(inputs)):
             output = self._forward_part(
@@ -262,9 +263,10 @@ class LayerBlock:
         padded = self._row_counts.padded(rows)
         cache.begin(cached, rows)
         masks = cache.prepare(context, tail_parents, positions, padded)
-        hidden = self._embed(pad_rows(moved(inputs, self.device), padded))[None]
-        position_ids = to_device(self.device, np.pad(positions, (0, padded - rows), "edge"))[0][None]
-        rotations = self.rotary(hidden, position_ids, int(positions.max()))
+        hidden = self._embed(pad_rows(inputs, padded))[None]
+        positions = np.pad(positions, (0, padded - rows), "edge")
+        position_ids = to_device(self.device, positions)[0][None]
+        rotations = self.rotary(hidden, position_ids, positions)
         tapped: list[torch.Tensor] = []
         for index, layer, mask, rotation in zip(
             range(self.start, self.stop), self.layers, masks, rotations, strict=True
@@ -301,8 +303,16 @@ class LayerBlock:
             raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
         if not len(inputs):
             raise ProtocolError("a segment without rows cannot be computed")
-        if self.embedding is not None and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
+        if self.embedding is not None and not _all_within(inputs, self.vocab_size):
             raise ProtocolError(f"a token id is not within [0, {self.vocab_size})")
+
+
+def _all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
+    """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
+    if tokens.device.type != "cpu":
+        return True
+    (ids,) = to_host(tokens)
+    return bool(ids.min() >= 0 and ids.max() < vocab_size)
 
 
 def _check_indices(

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.models.copies import to_host
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import RowCounts, pad_rows
 from flowedge.models.exact.rows_alone import RowsAlone
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import ExpertLinears
-from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.rotary import Rotary
 
 _COMPARED_ROWS = (1, 3, 5, 16, 33)  # a layer is tested with, beside the most rows
@@ -115,13 +116,13 @@ def _rows_are_equal(
     def compute(rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         count = counts.padded(len(rows))
         padded, padded_at = pad_rows(rows, count)[None], pad_rows(at, count)[None]
-        alone = RowsAlone()
+        alone, (on_host,) = RowsAlone(), to_host(padded_at[0])
         output: torch.Tensor = layer(
             padded,
             attention_mask=(alone, None),
             position_ids=padded_at,
             past_key_values=alone,
-            position_embeddings=rotary(padded, padded_at, most)[index],
+            position_embeddings=rotary(padded, padded_at, on_host)[index],
         )
         return output[0, : len(rows)]
 

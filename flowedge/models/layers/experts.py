@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from flowedge.models.copies import to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT
 
 
@@ -38,14 +40,21 @@ class ExpertLinears(nn.Module):
             hidden_states: [n, hidden].
             top_k_index: int64 [n, k], the experts of each row; top_k_weights: [n, k], their weights.
         """
+        # Which experts' weights are read is decided on the host, so a GPU is waited for once in each layer.
+        (chosen,) = to_host(top_k_index)
+        experts = chosen.reshape(-1)
+        order = np.argsort(experts, kind="stable")  # by expert, then by row
+        (places,) = to_device(hidden_states.device, order)
+        rows, weights = places // chosen.shape[1], top_k_weights.reshape(-1)[places]
         output = torch.zeros_like(hidden_states)
-        for index in torch.unique(top_k_index).tolist():
+        indices, starts, counts = np.unique(experts[order], return_index=True, return_counts=True)
+        for index, start, count in zip(indices.tolist(), starts.tolist(), counts.tolist(), strict=True):
             expert: Any = self.get_submodule(str(index))
-            rows, choice = torch.where(top_k_index == index)
-            value = self.row_counts.apply(partial(self._mlp, expert), hidden_states[rows])
-            value = value * top_k_weights[rows, choice, None]
-            # Each row is in `rows` at most once, so additions do not collide.
-            output.index_add_(0, rows, value.to(output.dtype))
+            own = slice(start, start + count)
+            value = self.row_counts.apply(partial(self._mlp, expert), hidden_states[rows[own]])
+            value = value * weights[own, None]
+            # Each row is in `rows[own]` at most once, so additions do not collide.
+            output.index_add_(0, rows[own], value.to(output.dtype))
         return output
 
     def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:

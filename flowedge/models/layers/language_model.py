@@ -9,8 +9,8 @@ import torch
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.copies import to_host
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.copies import to_host
 from flowedge.models.layers.head import LMHead
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from flowedge.core.arrays import IntArray
 from flowedge.models.checkpoint.config_support import fixed_rope_length, rope_by_layer_type
 from flowedge.models.checkpoint.families import Family
+from flowedge.models.copies import HostArray, to_device, to_host
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cos and sin, [1, rows, rotated size]
 
@@ -19,31 +22,50 @@ class Rotary:
 
     def __init__(self, family: Family, config: Any, layers: range, device: torch.device) -> None:
         """Prepare the rotations of the model's layers with the indices `layers`."""
-        self._make: Callable[[], nn.Module] = lambda: family.rotary(config).to(device)
+        self._length = fixed_rope_length(config)
+        self._device = device
+        self._new: Callable[[], nn.Module] = lambda: family.rotary(config)
         self._module = self._make()
-        self._fixed_length = fixed_rope_length(config)
         shared = None in rope_by_layer_type(config)
         self._kinds = [None if shared else config.layer_types[index] for index in layers]
 
-    def __call__(self, hidden: torch.Tensor, position_ids: torch.Tensor, longest: int) -> Sequence[Rotation]:
-        """The rotation of each layer, in the dtype of `hidden`, for int64 `position_ids` [1, rows].
+    def __call__(
+        self, hidden: torch.Tensor, position_ids: torch.Tensor, positions: IntArray
+    ) -> Sequence[Rotation]:
+        """The rotation of each layer, in the dtype of `hidden`.
 
         Args:
-            longest: the largest position, which is not read from the device.
+            position_ids: int64 [1, rows] on the device; positions: int64 [rows], the same on the host.
         """
-        kinds = dict.fromkeys(self._kinds)
-        by_kind = {kind: self._rotate(hidden, position_ids, longest, kind) for kind in kinds}
+        if self._length is None:
+            rotate = partial(self._rotate, hidden, position_ids)
+        else:
+            rotate = partial(self._rotate_on_host, positions, hidden.dtype)
+        by_kind = {kind: rotate(kind) for kind in dict.fromkeys(self._kinds)}
         return [by_kind[kind] for kind in self._kinds]
 
-    def _rotate(
-        self, hidden: torch.Tensor, position_ids: torch.Tensor, longest: int, kind: str | None
-    ) -> Rotation:
-        arguments = () if kind is None else (kind,)
-        length = self._fixed_length
-        if length is None or longest < length:
-            rotation: Rotation = self._module(hidden, position_ids, *arguments)
-            return rotation
+    def _make(self) -> nn.Module:
+        # Where frequencies depend on the length, the module reads positions, which would wait for a GPU.
+        return self._new().to(self._device) if self._length is None else self._new()
+
+    def _rotate(self, like: torch.Tensor, position_ids: torch.Tensor, kind: str | None) -> Rotation:
+        rotation: Rotation = self._module(like, position_ids, *(() if kind is None else (kind,)))
+        return rotation
+
+    def _rotate_on_host(self, positions: IntArray, dtype: torch.dtype, kind: str | None) -> Rotation:
+        cos, sin = to_device(self._device, *self._host_angles(positions, dtype, kind))
+        return cos, sin
+
+    def _host_angles(self, positions: IntArray, dtype: torch.dtype, kind: str | None) -> list[HostArray]:
+        """The cos and sin of rows, computed on the host."""
+        like, ids = torch.empty(0, dtype=dtype), torch.from_numpy(positions)[None]
+        assert self._length is not None
+        if int(positions.max()) < self._length:
+            return to_host(*self._rotate(like, ids, kind))
         # Beyond this length, a call gives all rows the frequencies of its longest position, and the module
         # stores them. So each row gets a module and a call of its own.
-        alone = [self._make()(hidden, ids, *arguments) for ids in torch.split(position_ids, 1, dim=1)]
-        return torch.cat([cos for cos, _ in alone], dim=1), torch.cat([sin for _, sin in alone], dim=1)
+        arguments = () if kind is None else (kind,)
+        alone = [self._make()(like, each, *arguments) for each in torch.split(ids, 1, dim=1)]
+        return to_host(
+            torch.cat([cos for cos, _ in alone], dim=1), torch.cat([sin for _, sin in alone], dim=1)
+        )

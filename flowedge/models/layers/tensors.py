@@ -7,7 +7,7 @@ import torch
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.copies import to_device, to_host
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of
-from flowedge.models.layers.copies import to_host
+from flowedge.models.copies import to_host
 from flowedge.models.sampling.device_noise import LARGEST_NOISE, NOISE_ERROR, near_noise
 
 SELECTED = 8  # tokens of each row; two scores are rarely within the error of one another

@@ -11,7 +11,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
-from flowedge.models.layers.copies import to_device, to_host
+from flowedge.models.copies import to_device, to_host
 from flowedge.models.sampling.draw_candidates import LARGEST_TEMPERATURE, UNDECIDED, find_candidates
 
 # The warpers' argument for the tokens so far, which these three warpers ignore.

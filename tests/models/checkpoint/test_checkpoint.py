@@ -149,7 +149,7 @@ def test_a_tensor_of_integers_is_refused(copy: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "'gpt2' is not supported; supported types: gemma2, .*llama, "),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq, which is not supported"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm, which is not supported"),
         ({"num_key_value_heads": 3}, "4 attention heads cannot share 3 KV heads"),
         ({"num_hidden_layers": 0}, "attention heads|not valid"),
         (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,35 @@ def test_a_header_that_is_none_is_refused(path: Path, header: Any) -> None:
     path.write_bytes((1 << 40).to_bytes(8, "little"))
     with pytest.raises(ValueError, match="no complete header"):
         WeightFile(path)
+
+
+def cached_pages(path: Path) -> int:
+    """Return the number of a file's pages in the page cache."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = -(-len(mapped) // mmap.PAGESIZE)
+        found = (ctypes.c_ubyte * pages)()
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found) == 0
+        return sum(page & 1 for page in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="only Linux drops pages when it is asked to")
+def test_what_was_read_of_a_large_file_leaves_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.safetensors"
+    save_file({"matrix": torch.randn(512, 1024), "other": torch.randn(512, 1024)}, path)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())  # pages that are not written yet are not dropped
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached_pages(path):
+        pytest.skip("the file system has no page cache to drop, as tmpfs")
+    file = WeightFile(path)
+    whole = file["matrix"][...]
+    small = cached_pages(path)
+    assert small >= whole.nbytes // mmap.PAGESIZE, "a small file stays in the cache"
+    monkeypatch.setattr("flowedge.models.checkpoint.weight_file.UNCACHED_BYTES", 1 << 20)
+    read = [file[name][first : first + 100] for name in file for first in range(0, 512, 100)]
+    assert torch.equal(torch.cat(read[:6]), whole)
+    assert cached_pages(path) <= small // 10

@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
     def get(kind: str) -> Checkpoint:
         if kind not in made:
-            made[kind] = write_gguf(directory / f"{kind}.gguf", model, kind, tokenizer=False)
+            made[kind] = write_gguf(directory / f"{kind}.gguf", model, kind, tokenizer=None)
         return Checkpoint.open(str(made[kind]))
 
     return get
@@ -97,7 +97,7 @@ def test_stacked_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model_type, changes = TINY["mixtral"]
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
     monkeypatch.setitem(TINY, "mixtral", (model_type, changes | sizes))
-    path = write_gguf(tmp_path / "x.gguf", make_tiny(tmp_path / "hf", "mixtral"), "Q4_0", tokenizer=False)
+    path = write_gguf(tmp_path / "x.gguf", make_tiny(tmp_path / "hf", "mixtral"), "Q4_0", tokenizer=None)
     checkpoint = Checkpoint.open(str(path))
     for part in ("gate_proj", "up_proj", "down_proj"):
         name = f"model.layers.0.mlp.experts.5.{part}.weight"

@@ -28,6 +28,9 @@ _DIGIT_SPLITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codesh
 # The rules of Llama 3, which takes a word that is a token as it is, whatever the merges make of its letters.
 _WHOLE_WORD_SPLITS = frozenset({"llama3", "llama-v3", "llama-bpe"})
 _COMPOSED_SPLITS = frozenset({"qwen2", "deepseek-r1-qwen"})  # Qwen composes characters (NFC) first
+# Architectures whose vocabularies of SentencePiece treat spaces by a rule of their own.
+_OWN_SPACES = frozenset({"gemma2", "gemma3", "phi3"})
+_SPACE = "\u2581"  # stands for a space in vocabularies of SentencePiece
 _SPECIAL = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -73,6 +76,8 @@ def make_tokenizer(metadata: Metadata) -> Any:
         backend = _byte_level(names, parts, split)
     else:
         backend, _ = convert_gguf_tokenizer(metadata.architecture, parts)
+        if parts.get("add_prefix_space") is False and metadata.architecture not in _OWN_SPACES:
+            _leave_spaces(backend)
     settings = _parts(metadata.values, "tokenizer_config")
     settings.setdefault("add_bos_token", kind == "llama" or split in _WHOLE_WORD_SPLITS)
     for name, key in _SPECIAL.items():
@@ -103,12 +108,22 @@ def _byte_level(tokens: list[str], parts: dict[str, Any], split: str) -> Tokeniz
     backend.decoder = decoders.ByteLevel()
     if split in _COMPOSED_SPLITS:
         backend.normalizer = normalizers.NFC()
-    kinds = parts.get("token_type", ())
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED):
-            special = kind == TokenType.CONTROL
-            backend.add_tokens([AddedToken(token, normalized=False, special=special)])
+    backend.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind == TokenType.CONTROL)
+            for token, kind in zip(tokens, parts.get("token_type", ()), strict=False)
+            if kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+        ]
+    )
     return backend
+
+
+def _leave_spaces(backend: Tokenizer) -> None:
+    """Have a tokenizer add no space in front of a text, and remove none."""
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False)
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
 
 
 def _split_rule(split: str) -> pre_tokenizers.PreTokenizer:

@@ -50,7 +50,7 @@ def tiny(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", [name for name in TINY if name not in NOT_STORED])
 def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     directory = tiny(tmp_path / "hf", name, monkeypatch)
-    path = write_gguf(tmp_path / f"{name}.gguf", directory, tokenizer=False)
+    path = write_gguf(tmp_path / f"{name}.gguf", directory, tokenizer=None)
     ours, original = Checkpoint.open(str(path)), Checkpoint(directory)
     assert ours.names == original.names
     for tensor in original.names:
@@ -72,12 +72,12 @@ def test_published_llama3_scaling_is_recognised(tmp_path: Path, monkeypatch: pyt
     published = {"rope_parameters": rope | {"rope_theta": 500000.0}, "head_dim": 64}
     monkeypatch.setitem(TINY, "llama-llama3", (model_type, published))
     directory = make_tiny(tmp_path / "hf", "llama-llama3")
-    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=False)
+    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=None)
     assert Checkpoint.open(str(path)).config.rope_parameters == Checkpoint(directory).config.rope_parameters
 
 
 def test_windows_without_their_layers_are_refused(tmp_path: Path) -> None:
     directory = make_tiny(tmp_path / "hf", "qwen2-windows")
-    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=False)
+    path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=None)
     with pytest.raises(CheckpointError, match="sliding_window is 8, and the file does not say which layers"):
         Checkpoint.open(str(path))

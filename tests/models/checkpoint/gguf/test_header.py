@@ -23,7 +23,7 @@ MUTATIONS = 500
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    return write_gguf(directory / "tiny.gguf", make_tiny(directory / "hf", "llama"), "Q8_0", tokenizer=False)
+    return write_gguf(directory / "tiny.gguf", make_tiny(directory / "hf", "llama"), "Q8_0", tokenizer=None)
 
 
 def test_mutations(tmp_path: Path, whole: Path) -> None:

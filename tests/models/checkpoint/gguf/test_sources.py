@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("whole") / "whole.gguf", tiny, tokenizer=False)
+    return write_gguf(tmp_path_factory.mktemp("whole") / "whole.gguf", tiny, tokenizer=None)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def split(tmp_path: Path, tiny: Path) -> list[Path]:
     """The files of a split model."""
     tensors = len(Checkpoint(tiny).names)
     settings = {"split_max_tensors": -(-tensors // PARTS), "use_temp_file": False}
-    write_gguf(tmp_path / "tiny.gguf", tiny, tokenizer=False, **settings)
+    write_gguf(tmp_path / "tiny.gguf", tiny, tokenizer=None, **settings)
     paths = sorted(tmp_path.glob("tiny-*.gguf"))
     assert [path.name for path in paths] == [f"tiny-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     return paths
@@ -158,7 +158,7 @@ def test_files_are_made_once_and_anew_after_a_change(tmp_path: Path, whole: Path
     made = model_files([path])
     assert model_files([path]) is made and files_in(made.directory) is made
     assert files_in(tmp_path) is None
-    write_gguf(path, tiny, "F16", tokenizer=False)
+    write_gguf(path, tiny, "F16", tokenizer=None)
     assert model_files([path]) is not made
 
 

@@ -102,6 +102,13 @@ def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("ab")) == ["\u2581ab"]
 
 
+def test_a_sentencepiece_vocabulary_without_the_first_space(tmp_path: Path) -> None:
+    settings = SENTENCEPIECE | {"ggml__add_space_prefix": False}
+    tokenizer = make_tokenizer(written(tmp_path / "x.gguf", **settings).metadata)
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("ab a")) == ["<s>", "ab", "\u2581a"]
+    assert tokenizer.decode(tokenizer.encode(" ab A"), skip_special_tokens=True) == " ab A"
+
+
 @pytest.mark.parametrize(
     ("split", "text", "words"),
     [

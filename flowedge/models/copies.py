@@ -6,7 +6,8 @@ A copy to the host waits for everything that is queued on the device.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,36 +36,17 @@ def to_device(device: torch.device | str, *arrays: HostArray) -> list[torch.Tens
     device = torch.device(device)
     if device.type == "cpu":
         return [_on_host(array) for array in arrays]
-    offsets, size = [], 0
-    for array in arrays:
-        offsets.append(size)
-        size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    staged = np.zeros(size, dtype=np.uint8)
-    for offset, array in zip(offsets, arrays, strict=True):
-        staged[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    uploaded = _upload(staged, device)
-    return [
-        uploaded[offset : offset + array.nbytes].view(_TORCH_DTYPES[array.dtype]).view(array.shape)
-        for offset, array in zip(offsets, arrays, strict=True)
-    ]
+    return _tensors_in(_upload(_packed(arrays), device), arrays)
 
 
 def to_host(*tensors: torch.Tensor) -> list[HostArray]:
     """Return the content of tensors of one device, copied to the host together; bfloat16 comes as uint16."""
-    plain = [each.detach().contiguous() for each in tensors]
-    bits = [each.view(torch.uint16) if each.dtype == torch.bfloat16 else each for each in plain]
-    if bits[0].device.type == "cpu":
-        return [each.numpy() for each in bits]
-    downloaded = _download(torch.cat([_padded_bytes(each) for each in bits]) if len(bits) > 1 else bits[0])
+    if tensors[0].device.type == "cpu":
+        return [_host_array(each) for each in tensors]
+    bits = [plain_bits(each) for each in tensors]
     if len(bits) == 1:
-        return [downloaded]
-    arrays, offset = [], 0
-    for each in bits:
-        dtype = np.dtype(str(each.dtype).removeprefix("torch."))
-        content = downloaded[offset : offset + each.nbytes]
-        arrays.append(content.view(dtype).reshape(tuple(each.shape)))
-        offset += -(-each.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return arrays
+        return [_download(bits[0])]
+    return arrays_in(_download(torch.cat([padded_bytes(each) for each in bits])), bits)
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -81,10 +63,56 @@ def _on_host(array: HostArray) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
-def _padded_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _host_array(tensor: torch.Tensor) -> HostArray:
+    array: HostArray = plain_bits(tensor).numpy()
+    return array
+
+
+def plain_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The contiguous content of a tensor in a dtype that numpy has."""
+    content = tensor.detach().contiguous()
+    return content.view(torch.uint16) if content.dtype == torch.bfloat16 else content
+
+
+def _packed(arrays: Sequence[HostArray]) -> npt.NDArray[np.uint8]:
+    """The bytes of arrays, each at a multiple of the alignment."""
+    staged = np.zeros(sum(_aligned(array.nbytes) for array in arrays), dtype=np.uint8)
+    for array, offset in zip(arrays, _offsets(arrays), strict=True):
+        staged[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return staged
+
+
+def _tensors_in(packed: torch.Tensor, arrays: Sequence[HostArray]) -> list[torch.Tensor]:
+    """Views of the tensors whose content `_packed` has taken from arrays."""
+    return [
+        packed[offset : offset + array.nbytes].view(_TORCH_DTYPES[array.dtype]).view(array.shape)
+        for array, offset in zip(arrays, _offsets(arrays), strict=True)
+    ]
+
+
+def padded_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor, with zeros up to a multiple of the alignment."""
     content = tensor.reshape(-1).view(torch.uint8)
-    return torch.nn.functional.pad(content, (0, -math.prod(content.shape) % _ALIGNMENT))
+    return torch.nn.functional.pad(content, (0, _aligned(len(content)) - len(content)))
+
+
+def arrays_in(packed: HostArray, tensors: Sequence[torch.Tensor]) -> list[HostArray]:
+    """Views of the arrays in the concatenated `padded_bytes` of tensors."""
+    return [
+        packed[offset : offset + tensor.nbytes]
+        .view(str(tensor.dtype).removeprefix("torch."))
+        .reshape(tuple(tensor.shape))
+        for tensor, offset in zip(tensors, _offsets(tensors), strict=True)
+    ]
+
+
+def _offsets(parts: Sequence[HostArray] | Sequence[torch.Tensor]) -> list[int]:
+    """The first byte of each part of a copy."""
+    return [0, *accumulate(_aligned(part.nbytes) for part in parts)][:-1]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _upload(staged: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flowedge.models.layers.copies import to_device
+from flowedge.models.copies import to_device
 
 _ALIGNED_COLUMNS = 16  # views of a mask begin at a multiple of this many columns
 

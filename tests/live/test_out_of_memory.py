@@ -1,0 +1,122 @@
+"""Memory that runs out in mid-request ends that request with a CapacityError, and the devices go on."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from flowedge.core.errors import CapacityError
+from flowedge.engine.executors import BlockExecutor, HeadExecutor
+from flowedge.engine.jobs import OpenCache, OpenDraft
+from flowedge.engine.out_of_memory import is_out_of_memory, within_memory
+from tests.live.test_live import Models, live_pipeline, models, request, result_of, run
+
+__all__ = ["models"]  # the fixture
+
+JETSON = 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":995'
+
+
+def fails_at(call: int, function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+    """The function, which raises an error at one of its calls."""
+    calls = iter(range(1, 10**9))
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            raise error
+        return function(*arguments, **options)
+
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(JETSON)], ids=str
+)
+@pytest.mark.parametrize("owner", ["stage", "head", "drafter"])
+def test_only_the_request_that_lacks_memory_ends(
+    models: Models, owner: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with live_pipeline(models) as (node, stages):
+            expected, _ = await result_of(node, request("before"))
+            target: Any = {
+                "stage": (models.blocks[1], "forward"),
+                "head": (models.draft.executor.head, "logits"),
+                "drafter": (models.draft.executor.drafter, "_forward"),
+            }[owner]
+            with monkeypatch.context() as patch:
+                patch.setattr(*target, fails_at(3, getattr(*target), error))
+                with pytest.raises(
+                    CapacityError, match=r"do not fit: the memory of cpu ran out; now .* available"
+                ):
+                    await result_of(node, request("short"))
+            tokens, _ = await result_of(node, request("after"))
+            assert tokens == expected
+            assert not node.num_sessions
+            for stage in stages:
+                assert not stage.num_sessions
+
+    run(test)
+
+
+def test_the_caches_of_the_request_are_freed_and_no_others(models: Models) -> None:
+    executor = BlockExecutor(models.blocks[1])
+    executor.run(OpenCache("a", 100))
+    executor.run(OpenCache("b", 100))
+    held = executor.cache_bytes
+    with pytest.raises(CapacityError):
+        executor.run(OpenCache("c", 1 << 40))  # the allocator of the CPU refuses it
+    assert executor.cache_bytes == held
+    with pytest.raises(CapacityError):
+        executor.run(OpenCache("a", 1 << 40))
+    assert executor.cache_bytes == held // 2
+
+
+def test_a_drafters_session_that_does_not_fit_is_closed(models: Models) -> None:
+    executor = HeadExecutor(models.draft.executor.head, models.draft.executor.drafter)
+    with pytest.raises(CapacityError, match="drafting and verifying for session s do not fit"):
+        executor.run(OpenDraft("s", 1 << 40, 5))
+
+
+class Tensors:
+    """Stands for the tensors of a failed forward."""
+
+
+def test_what_the_failed_run_held_is_free_before_the_error_is_raised() -> None:
+    held: list[weakref.ref[Tensors]] = []
+    alive: list[bool] = []
+
+    def run_out() -> None:
+        tensors = Tensors()
+        held.append(weakref.ref(tensors))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    gc.disable()
+    try:
+        with pytest.raises(CapacityError, match="the block does not fit"):
+            within_memory(
+                "the block does not fit", "cpu", run_out, lambda: alive.append(held[0]() is not None)
+            )
+    finally:
+        gc.enable()
+    assert alive == [False]
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    def fail() -> None:
+        raise RuntimeError("a kernel has a bug")
+
+    assert not is_out_of_memory(RuntimeError("a kernel has a bug"))
+    assert is_out_of_memory(MemoryError())
+    with pytest.raises(RuntimeError, match="a kernel has a bug"):
+        within_memory("it does not fit", "cpu", fail, lambda: None)
+
+
+def test_the_allocators_of_the_host_are_known() -> None:
+    with pytest.raises(Exception) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)

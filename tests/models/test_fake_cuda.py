@@ -1,0 +1,294 @@
+"""Everything that computes, run on a GPU of fake tensors: devices never mix, the host waits where it may."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import flowedge
+from flowedge.core.messages import CONTEXT
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.executors import BlockExecutor, HeadExecutor
+from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.attention_test import AttentionSizes
+from flowedge.models.exact.row_counts import RowCounts
+from flowedge.models.kv.store import KvFormat
+from flowedge.models.layers import exactness
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.language_model import LanguageModel
+from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
+from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, really
+
+DRAFTERS = [
+    ("bundled",),
+    ("bundled", "recall"),
+    ("bundled-eagle3",),
+    ("bundled-small",),
+    ("ngram",),
+    ("bundled", "bundled-eagle3", "bundled-small", "recall", "ngram"),
+]
+REFUSALS = (
+    HostWaitError,
+    RuntimeError,
+    NotImplementedError,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+SAMPLINGS = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=3),
+    SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3),
+]
+
+# Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
+ELSEWHERE = {
+    "flowedge.models.compute_trial": "tries a real device",
+    "flowedge.models.exact.aligned_activation": "serves CPUs",
+    "flowedge.models.exact.attention_test": "compares the bits of a real device",
+    "flowedge.models.exact.product_test": "compares the bits of a real device",
+    "flowedge.models.exact.rows_alone": "compares the bits of a real device",
+    "flowedge.models.layers.exactness": "compares the bits of a real device",
+    "flowedge.models.inspection": "counts bytes",
+    "flowedge.simulate.in_process": "builds the executors that are run here",
+}
+PACKAGES_ELSEWHERE = {
+    "flowedge.agent": "names dtypes and devices, and computes nothing",
+    "flowedge.cli": "names dtypes, and computes nothing",
+    "flowedge.models.check": "runs transformers' own model",
+    "flowedge.models.checkpoint": "reads files to the host",
+    "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
+    "flowedge.models.stored_quant": "reads files to the host",
+    "flowedge.profiling": "times a real device, and waits for it",
+    "flowedge.training": "trains on a real device, where waiting delays no answer",
+    "flowedge.weights": "encodes weights on the host",
+}
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeCuda]:
+    with fake_cuda() as seen:
+        yield seen
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def make(name: str) -> Path:
+        with really():
+            return make_tiny(tmp_path_factory.mktemp(name), name)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are as wide as quantisation needs."""
+    directory = tmp_path_factory.mktemp("wide")
+    widths = {"vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 256}
+    config = LlamaConfig(**widths, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def forward(cached: int, rows: int, parents: list[int], payload: np.ndarray, **changes: object) -> Forward:
+    """A forward of rows behind 3 rows of context."""
+    settings = {
+        "session": "s",
+        "gathered_until": cached,
+        "slots": np.zeros(0, dtype=np.int64),
+        "context": 3 if cached else 0,
+        "cached": cached,
+        "tail_parents": np.array(parents),
+        "positions": np.arange(cached, cached + rows),
+        "payload": payload,
+    } | changes
+    return Forward(**settings)
+
+
+def run_stage(gpu: FakeCuda, executor: BlockExecutor, mixtures: int) -> None:
+    """Compute a prompt, a tree, and a tree behind a prune."""
+
+    def rows(count: int) -> np.ndarray:
+        if executor.block.is_first:
+            return np.arange(count, dtype=np.int32)
+        return np.zeros((count, executor.row_width), dtype=np.uint16)
+
+    executor.run(OpenCache("s", 200))
+    prompt = forward(0, 3, [CONTEXT, 0, 1], rows(3))
+    tree = forward(3, 4, [CONTEXT, 3, 3, 4], rows(4))
+    tree.positions[:] = [3, 4, 4, 5]
+    pruned = forward(5, 1, [CONTEXT, 3, 3], rows(1), gathered_until=3, slots=np.array([3, 5]))
+    pruned.positions[:] = 4
+    for job in (prompt, tree, pruned):
+        uploads, downloads = gpu.copies_of(partial(executor.run, job))
+        assert downloads == 1 + mixtures, "a forward waits for its rows alone, and for the choice of experts"
+        assert uploads <= 8 + mixtures
+    executor.run(DropCache("s"))
+
+
+def on_cuda(executor: BlockExecutor) -> bool:
+    tensors = [p for layer in executor.block.layers for p in (*layer.parameters(), *layer.buffers())]
+    return all(tensor.device.type == "cuda" for tensor in tensors)
+
+
+def mixtures_in(executor: BlockExecutor) -> int:
+    return sum("ExpertLinears" in repr(layer) for layer in executor.block.layers)
+
+
+def run_family(gpu: FakeCuda, directory: Path) -> None:
+    checkpoint, middle = Checkpoint(directory), LAYERS // 2
+    for start, stop in ((0, middle), (middle, LAYERS)):
+        with gpu.load():
+            block = LayerBlock.load(checkpoint, start, stop, dtype=torch.bfloat16, device=CUDA)
+        executor = BlockExecutor(block, taps=(1, 2))
+        assert on_cuda(executor)
+        run_stage(gpu, executor, mixtures_in(executor))
+
+
+def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
+    """Run a block that is exact by sizes that are given here: a fake GPU has no bits to compare."""
+    checkpoint = Checkpoint(directory)
+    with gpu.load(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exactness, "attention_sizes", lambda *_: AttentionSizes(16, 1))
+        patch.setattr(exactness, "product_counts", lambda *_: RowCounts((16, 128)))
+        patch.setattr(exactness, "_rows_are_equal", lambda *_: True)
+        # In 16 bits, a cache in 8 bits saves too little for the narrow heads here.
+        dtype = torch.bfloat16 if kv == "native" else torch.float32
+        block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=dtype, device=CUDA, exact=True, kv=kv)
+    assert block.exact
+    executor = BlockExecutor(block)
+    run_stage(gpu, executor, mixtures_in(executor))
+
+
+def run_whole_model(gpu: FakeCuda, directory: Path) -> None:
+    with gpu.load():
+        model = LanguageModel.load(Checkpoint(directory), VOCAB, torch.float16, CUDA)
+    run_stage(gpu, BlockExecutor(model.block, model=model), 0)
+
+
+def run_draft_node(gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams) -> None:
+    with gpu.load():
+        models = DraftModels.load(Checkpoint.open("bundled"), drafters, "bfloat16", CUDA)
+    executor, noise = models.executor, None if sampling.greedy else sampling
+    width = int(models.config.hidden_size) * (4 if "bundled-eagle3" in drafters else 1)
+    executor.run(OpenDraft("s", 300, 5, noise))
+    executor.run(ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
+    for growth in (1, 2):
+        grow_tree(gpu, executor, growth)
+        executor.run(ExtendDraft("s", np.zeros((2, width), dtype=np.uint16), np.array([7, 8])))
+    verify(gpu, executor, sampling, width)
+    executor.run(DropCache("s"))
+
+
+def grow_tree(gpu: FakeCuda, executor: HeadExecutor, growth: int) -> None:
+    layers = [([0], [-1], [8]), ([1, 2, 3], [0, 0, 0], [1, 2, 3]), ([4, 5], [1, 3], [9, 9])]
+    for frontier in layers:
+        nodes, parents, tokens = (np.array(part) for part in frontier)
+        job = GrowDraft("s", growth, nodes, parents, tokens, 4, None, None)
+        _, downloads = gpu.copies_of(partial(executor.run, job))
+        assert downloads <= 1, "a grown layer waits for its children alone"
+
+
+def verify(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, width: int) -> None:
+    tokens, parents = np.array([1, 0, 0, 3]), np.array([-1, 0, 1, 1])
+    job = Verify("s", sampling, np.zeros((4, width), dtype=np.uint16), tokens, parents, np.arange(4) + 150)
+    assert gpu.copies_of(partial(executor.run, job)) == (1, 1)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_stages_of_every_family(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_family(gpu, families(name))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "mixtral", "phi3-longrope"])
+def test_exact_stages(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_exact_family(gpu, families(name), "native")
+
+
+def test_exact_stages_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_exact_family(gpu, families("qwen3"), "int8")
+
+
+@pytest.mark.parametrize("quant", ["int4", "w8a16"])  # the products of bitsandbytes need a real device
+def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
+    with gpu.load():
+        block = LayerBlock.load(Checkpoint(wide), 0, 2, quant=quant, dtype=torch.bfloat16, device=CUDA)
+    run_stage(gpu, BlockExecutor(block), 0)
+
+
+def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_whole_model(gpu, families("llama"))
+
+
+@pytest.mark.parametrize(
+    ("drafters", "sampling"),
+    [(drafters, SAMPLINGS[i % 2 + 1]) for i, drafters in enumerate(DRAFTERS)]
+    + [(drafters, SAMPLINGS[0]) for drafters in DRAFTERS[-2:]],
+    ids=str,
+)
+def test_draft_nodes_with_every_drafter(
+    drafters: tuple[str, ...], sampling: SamplingParams, gpu: FakeCuda
+) -> None:
+    run_draft_node(gpu, drafters, sampling)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x.cpu(),
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        torch.nonzero,
+        lambda x: x[x > 0],
+        lambda x: x.numpy(),
+        lambda x: bool((x > 0).all()),
+        lambda x: x + torch.ones(4),
+        lambda x: x[torch.tensor([0, 1])],
+        lambda x: x.index_select(0, torch.tensor([0, 1])),
+        lambda x: x.copy_(torch.ones(4)),
+        lambda x: torch.ones(4).to(x.device),
+        torch.unique,
+    ],
+)
+def test_waiting_and_mixing_are_errors(operation: Callable[[torch.Tensor], object], gpu: FakeCuda) -> None:
+    x = torch.ones(4, device=CUDA)
+    with pytest.raises(REFUSALS):
+        operation(x)
+
+
+def imports_torch(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        if any(name.split(".")[0] == "torch" for name in names):
+            return True
+    return False
+
+
+def test_every_module_that_computes_is_run(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_family(gpu, families("qwen3_moe"))
+    run_exact_family(gpu, families("gemma2"), "native")
+    run_whole_model(gpu, families("gemma2"))
+    run_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1])
+    root = Path(flowedge.__file__).parent
+    computing = {
+        ".".join(("flowedge", *path.relative_to(root).with_suffix("").parts))
+        for path in root.rglob("*.py")
+        if imports_torch(path)
+    }
+    packages = tuple(f"{package}." for package in PACKAGES_ELSEWHERE)
+    missing = {name for name in computing - gpu.modules - set(ELSEWHERE) if not name.startswith(packages)}
+    assert not missing, f"no test runs {sorted(missing)} on a fake GPU; run it here, or say why not"
+    assert not set(ELSEWHERE) - computing, "exceptions that import no torch"
