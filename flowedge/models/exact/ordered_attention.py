@@ -26,7 +26,8 @@ from torch.nn.functional import pad
 from flowedge.models.copies import HostArray, to_device
 from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan, TailGroup
 
-HIDDEN = -1e30  # added to the score of a key that is not read; its weight is then exactly 0
+_HIDDEN = -1e30  # added to the score of a key that is not read, so that the largest score is of another key
+_LEAST = -87.0  # of a score below the largest; below that, exponentials are denormal, which takes CPUs long
 _ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -44,21 +45,33 @@ class CachedKeysValues(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class _Mask:
+    """The keys that each row reads, [groups or none, rows, keys].
+
+    Attributes:
+        added: 0 for a key that is read, _HIDDEN for others; factor: 1 for a key that is read, 0 for others.
+    """
+
+    added: torch.Tensor
+    factor: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class _Tail:
-    """Consecutive tail groups of equal size: `slots` [groups * width], `mask` [groups, rows, width]."""
+    """Consecutive tail groups of equal size: `slots` [groups * width], a mask [groups, rows, width]."""
 
     first: int
     stop: int
     groups: int
     slots: torch.Tensor
-    mask: torch.Tensor
+    mask: _Mask
 
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
     start: int
     slots: torch.Tensor | None
-    mask: torch.Tensor | None
+    mask: _Mask | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +107,7 @@ class OrderedReading:
             plan.rows,
             least_queries,
             [
-                _Tail(first, stop, len(slots), next(copied).flatten(), next(copied))
+                _Tail(first, stop, len(slots), next(copied).flatten(), _Mask(*next(copied)))
                 for first, stop, slots, _ in tails
             ],
             [
@@ -104,7 +117,7 @@ class OrderedReading:
                         _Chunk(
                             chunk.start,
                             None if chunk.slots is None else next(copied),
-                            None if chunk.hidden is None else next(copied),
+                            None if chunk.hidden is None else _Mask(*next(copied)),
                         )
                         for chunk in head.chunks
                     ],
@@ -146,12 +159,14 @@ class _Scorer:
     def tail(self, query: torch.Tensor, tail: _Tail) -> Sums:
         """The sums over a row's tail, each [kv_heads, group, rows, 1 or head_size]."""
         kv_heads, group, rows, size = query.shape
-        count, width = tail.groups, tail.mask.shape[2]
+        count, width = tail.groups, tail.mask.added.shape[2]
         keys, values = self.cached.take(self.layer, tail.slots).reshape(2, kv_heads * count, width, size)
         # [kv_heads * groups, queries, head_size]
         queries = query.view(kv_heads, group, count, -1, size).transpose(1, 2)
         queries = self._padded(queries.reshape(kv_heads * count, -1, size))
-        weights, largest = self._weights(queries, keys, tail.mask, group)
+        scores = self._scores(queries, keys, tail.mask, group)
+        largest = scores.amax(-1, keepdim=True)
+        weights = _weights(scores.sub_(largest), tail.mask, group)
         ones = torch.ones((1, width, _ONES), device=weights.device).expand(len(weights), -1, -1)
         total = torch.bmm(weights, ones)[..., :1]
         weighted = torch.bmm(weights, values)
@@ -172,13 +187,13 @@ class _Scorer:
             scores = self._scores(queries, keys, chunk.mask, group)
             largest = scores.amax(-1, keepdim=True)
             if sums is None:
-                weights = scores.sub_(largest).exp_()
+                weights = _weights(scores.sub_(largest), chunk.mask, group)
                 sums = largest, weights.sum(-1, keepdim=True), torch.bmm(weights, values)
                 continue
             before, total, weighted = sums
             largest = torch.maximum(before, largest)
             fading = before.sub_(largest).exp_()
-            weights = scores.sub_(largest).exp_()
+            weights = _weights(scores.sub_(largest), chunk.mask, group)
             total.mul_(fading).add_(weights.sum(-1, keepdim=True))
             weighted.mul_(fading).add_(torch.bmm(weights, values))
             sums = largest, total, weighted
@@ -195,30 +210,34 @@ class _Scorer:
         missing = CHUNK - read.shape[2]
         return pad(read, (0, 0, 0, missing)) if missing else read
 
-    def _weights(
-        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, group: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = self._scores(queries, keys, mask, group)
-        largest = scores.amax(-1, keepdim=True)
-        return scores.sub_(largest).exp_(), largest
-
     def _scores(
-        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, group: int
+        self, queries: torch.Tensor, keys: torch.Tensor, mask: _Mask | None, group: int
     ) -> torch.Tensor:
-        """The masked scores [batch, queries, keys]; the mask is [groups or none, rows, keys]."""
+        """The masked scores [batch, queries, keys]."""
         scores = torch.bmm(queries, keys.transpose(1, 2))
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if mask is not None:
-            rows, width = mask.shape[-2:]
-            groups = mask.shape[0] if mask.ndim == 3 else 1
-            own = scores[:, : group * rows].view(-1, groups, group, rows, width)
-            own.add_(mask.view(groups, 1, rows, width))
+            _own(scores, mask.added, group).add_(mask.added[..., None, :, :])
         return scores
 
     def _padded(self, queries: torch.Tensor) -> torch.Tensor:
         missing = self.least_queries - queries.shape[1]
         return pad(queries, (0, 0, 0, missing)) if missing > 0 else queries
+
+
+def _own(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
+    """A view of scores [batch, queries, keys] without padding: [.., groups or none, group, rows, keys]."""
+    *groups, rows, keys = mask.shape
+    return scores[:, : group * rows].view(-1, *groups, group, rows, keys)
+
+
+def _weights(scores: torch.Tensor, mask: _Mask | None, group: int) -> torch.Tensor:
+    """The weights of scores [batch, queries, keys] below the largest score; exactly 0 for hidden keys."""
+    weights = scores.clamp_(min=_LEAST).exp_()
+    if mask is not None:
+        _own(weights, mask.factor, group).mul_(mask.factor[..., None, :, :])
+    return weights
 
 
 def _with_head(tails: Sums, head: _Head, scorer: _Scorer, query: torch.Tensor) -> Sums:
@@ -262,5 +281,5 @@ def _stacked(run: Sequence[TailGroup]) -> tuple[int, int, Ints, Floats]:
 
 
 def _mask(hidden: Bools) -> Floats:
-    masked: Floats = hidden * np.float32(HIDDEN)
-    return masked
+    """The arrays of a _Mask: float32 [2, *hidden.shape]."""
+    return np.stack((hidden * np.float32(_HIDDEN), (~hidden).astype(np.float32)))
