@@ -226,6 +226,26 @@ def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
     run_stage(gpu, BlockExecutor(block), 0)
 
 
+def test_what_was_read_for_a_gpu_leaves_the_page_cache(
+    gpu: FakeCuda, wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[Checkpoint] = []
+
+    def note(own: Checkpoint) -> None:
+        dropped.append(own)
+
+    monkeypatch.setattr(Checkpoint, "drop_cached_pages", note)
+    checkpoint = Checkpoint(wide)
+    for quant in ("none", "int4"):
+        with gpu.load():
+            block = LayerBlock.load(checkpoint, 0, 1, quant=quant, device=CUDA)
+        assert len(dropped) >= len(list(block.layers[0].named_children())), "after each weight"
+        dropped.clear()
+    with really():
+        LayerBlock.load(checkpoint, 0, 1, quant="int4")
+    assert not dropped, "for a CPU, the system frees cached files by itself"
+
+
 def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_whole_model(gpu, families("llama"))
 
