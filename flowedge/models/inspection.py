@@ -10,7 +10,7 @@ import torch
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
-from flowedge.models.layers.kv_store import kv_row_bytes
+from flowedge.models.kv.store import kv_row_bytes
 from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
 from flowedge.models.layers.tensors import DTYPES
 from flowedge.models.quant.quantize import QUANTISATIONS

@@ -22,9 +22,9 @@ from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Ope
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import RowCounts
+from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers import exactness
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.kv_store import KvFormat
 from flowedge.models.layers.language_model import LanguageModel
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, really

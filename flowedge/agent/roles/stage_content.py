@@ -13,8 +13,8 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
+from flowedge.models.kv.store import kv_format, kv_row_bytes
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.kv_store import kv_format, kv_row_bytes
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps, check_taps

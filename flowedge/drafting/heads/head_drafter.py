@@ -18,8 +18,8 @@ from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
 from flowedge.drafting.heads.recall import Recall
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
 from flowedge.models.copies import to_device, to_host
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quantize import module_bytes
 

@@ -24,7 +24,7 @@ class AlignedActivation(nn.Module):
         """Return the activation of inputs [..., n], in their shape."""
         width = inputs.shape[-1]
         aligned = pad(inputs, (0, -width % _VECTOR))
-        if aligned.numel() <= _PIECE:
+        if aligned.numel() <= _PIECE or not inputs.is_cpu or torch.get_num_threads() == 1:
             return self._computed(aligned)[..., :width]
         flat = aligned.reshape(-1)
         output = torch.empty_like(flat)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -12,8 +12,15 @@ from torch import nn
 from flowedge.models.exact.row_counts import PREFILL_ROWS, RowCounts
 
 _TESTED = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 32, 33, 48, 64, PREFILL_ROWS)
-_SHIFTED = (16, 64, PREFILL_ROWS)  # numbers of rows with which rows are tested in other places too
 _LEAST_USEFUL = 16  # with fewer rows in a product, speculation would gain nothing
+# Products of up to 3 rows of floats are vector products on CPUs. Rounding to 16 bits hides most of their
+# differences, so that a test could miss them.
+_LEAST_OF_FLOATS = 4
+# Another order of summation shows in about one of 2^15 results that are rounded to 16 bits. So for each
+# number of rows about 2^19 results are compared, as far as the number of multiplications allows.
+_RESULTS = 1 << 19
+_MULTIPLICATIONS = 1 << 28
+_MOST_ROWS = 2048
 
 Function = Callable[[torch.Tensor], torch.Tensor]  # of rows [n, in]
 
@@ -40,23 +47,28 @@ def product_counts(
 
 
 def function_counts(
-    function: Function, inputs: torch.Tensor, tested: Iterable[int] = _TESTED
+    function: Function, inputs: torch.Tensor, tested: Sequence[int], most_rows: int
 ) -> RowCounts | None:
     """Find the numbers of rows for which a function gives a row of `inputs` [n, in] the same bits.
 
     Of several sets of numbers that agree among themselves, the largest set is returned.
+
+    Args:
+        most_rows: rows of the inputs that are computed with each number of rows; at least one product.
     """
     sets: list[tuple[torch.Tensor, list[int]]] = []  # of numbers that agree, with the output of the largest
-    for rows in sorted(tested, reverse=True):
-        output = function(inputs[:rows])
-        if rows in _SHIFTED and not _independent_of_place(function, inputs[:rows], output):
+    for count in sorted(tested, reverse=True):
+        rows = max(count, min(len(inputs), most_rows) // count * count)
+        output = torch.cat([function(part) for part in torch.split(inputs[:rows], count)])
+        if count > 1 and not _independent_of_place(function, inputs[:count], output[:count]):
             continue
         for largest, members in sets:
-            if torch.equal(output, largest[:rows]):
-                members.append(rows)
+            common = min(rows, len(largest))
+            if torch.equal(output[:common], largest[:common]):
+                members.append(count)
                 break
         else:
-            sets.append((output, [rows]))
+            sets.append((output, [count]))
     if not sets:
         return None
     _, members = max(sets, key=lambda agreeing: len(agreeing[1]))
@@ -64,7 +76,7 @@ def function_counts(
 
 
 def _independent_of_place(function: Function, inputs: torch.Tensor, output: torch.Tensor) -> bool:
-    shift = len(inputs) // 2 - 1
+    shift = len(inputs) // 2
     return torch.equal(function(inputs.roll(shift, 0)).roll(-shift, 0), output)
 
 
@@ -77,10 +89,11 @@ class _Linear:
         self._device = device
         self._most = most
         self._in_features = int(cast(int, module.in_features))
+        self._out_features = int(cast(int, module.out_features))
         self._key = (
             type(module),
             self._in_features,
-            module.out_features,
+            self._out_features,
             module.bias is None,
             dtype,
             device,
@@ -100,24 +113,25 @@ class _Linear:
 
     @torch.inference_mode()
     def tested(self) -> RowCounts | None:
+        module, cpu = self._module, self._device.type == "cpu"
+        floats = isinstance(module, nn.Linear) and module.weight.dtype != torch.int8
+        least = _LEAST_OF_FLOATS if cpu and floats else 1
+        tested = [rows for rows in _TESTED if least <= rows <= self._most]
+        rows = min(_MOST_ROWS, max(self._most, _RESULTS // self._out_features)) if floats else self._most
         generator = torch.Generator().manual_seed(2)
-        inputs = torch.randn((self._most, self._in_features), generator=generator)
+        inputs = torch.randn((rows, self._in_features), generator=generator)
         found = function_counts(
-            lambda rows: self._module(rows[None])[0],
+            lambda part: module(part[None])[0],
             inputs.to(device=self._device, dtype=self._dtype),
-            [rows for rows in _TESTED if rows <= self._most],
+            tested,
+            _MULTIPLICATIONS // (self._in_features * self._out_features),
         )
-        return found if found is None or self._device.type != "cpu" else _filled(found, self._most)
+        if cpu and found is not None and found.allowed == tuple(tested):
+            # A CPU's kernels change at few numbers of rows, so the numbers between agree as well.
+            return RowCounts(tuple(range(least, self._most + 1)))
+        return found
 
 
 @functools.cache
 def _counts_of(linear: _Linear) -> RowCounts | None:
     return linear.tested()
-
-
-def _filled(counts: RowCounts, most: int) -> RowCounts:
-    """Add the numbers between tested numbers that agree: a CPU's kernels change at few numbers of rows."""
-    least = counts.allowed[0]
-    if counts.allowed == tuple(rows for rows in _TESTED if least <= rows <= most):
-        return RowCounts(tuple(range(least, most + 1)))
-    return counts

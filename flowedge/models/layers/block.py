@@ -17,10 +17,10 @@ from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.copies import moved, to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
+from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import load_embedding
-from flowedge.models.layers.kv_store import KvFormat, check_kv
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quant_cache import QuantCache

@@ -12,8 +12,8 @@ import torch
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.copies import to_device
 from flowedge.models.exact.attention_test import AttentionSizes
-from flowedge.models.layers.kv_store import KvFormat, head_size, kv_row_bytes, new_store
-from flowedge.models.layers.reading import CacheReader, MaskedReader, OrderedReader
+from flowedge.models.kv.reading import CacheReader, MaskedReader, OrderedReader
+from flowedge.models.kv.store import KvFormat, head_size, kv_row_bytes, new_store
 
 
 class SessionCache:

@@ -15,9 +15,9 @@ from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import RowCounts, pad_rows
 from flowedge.models.exact.rows_alone import RowsAlone
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import ExpertLinears
-from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.rotary import Rotary
 
 _COMPARED_ROWS = (1, 3, 5, 16, 33)  # a layer is tested with, beside the most rows

@@ -12,8 +12,8 @@ import torch
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.kv_store import head_size
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quantize import check_available

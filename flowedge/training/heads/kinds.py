@@ -13,7 +13,7 @@ from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
 from flowedge.models.checkpoint.config_support import FULL, max_positions, rope_by_layer_type
-from flowedge.models.layers.kv_store import head_size
+from flowedge.models.kv.store import head_size
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.data.documents import TrainingText

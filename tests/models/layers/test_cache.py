@@ -1,4 +1,4 @@
-"""The cache's gather and the mask buffer against plain numpy."""
+"""The cache's gather against plain numpy, and its views."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.mask import AttentionMask
-from flowedge.models.layers.tail import tail_depths, visible_tail
 
 CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
 
@@ -82,66 +80,6 @@ def test_update_returns_views_of_the_buffer() -> None:
     assert torch.equal(all_keys[:, :, 7:], keys) and torch.equal(all_values[:, :, 7:], values)
 
 
-def test_visible_tail_is_the_row_and_its_ancestors() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        tail = int(rng.integers(1, 30))
-        context = int(rng.integers(0, 50))
-        local = [int(rng.integers(-1, i)) if i else -1 for i in range(tail)]
-        if rng.random() < 0.2:
-            local = list(range(-1, tail - 1))
-        parents = np.array([p if p == -1 else p + context for p in local], dtype=np.int64)
-        rows = int(rng.integers(1, tail + 1))
-        expected = np.zeros((tail, tail), dtype=np.bool_)
-        for row in range(tail):
-            node = row
-            while node != -1:
-                expected[row, node] = True
-                node = local[node]
-        np.testing.assert_array_equal(visible_tail(parents, context, rows), expected[tail - rows :])
-
-
-def test_a_tail_of_a_single_row_sees_itself() -> None:
-    assert visible_tail(np.array([-1], dtype=np.int64), 0, 1).tolist() == [[True]]
-
-
-def test_the_mask_buffer_is_reused_and_right_after_any_history() -> None:
-    rng = np.random.default_rng(3)
-    mask = AttentionMask(300, torch.float32, "cpu")
-    context, pointers = 0, set()
-    for step in range(120):
-        context = min(context + int(rng.integers(0, 4)), 250)
-        tail = int(rng.integers(1, 40))
-        rows = int(rng.integers(1, tail + 1)) if step != 60 else tail
-        seen = rng.random((rows, tail)) < 0.5
-        view = mask.write(context, seen)
-        assert view.shape == (1, 1, rows, context + tail)
-        assert (view[0, 0, :, :context] == 0).all()
-        expected = np.where(seen, np.float32(0), np.float32(torch.finfo(torch.float32).min))
-        np.testing.assert_array_equal(view[0, 0, :, context:].numpy(), expected)
-        pointers.add(view.data_ptr())
-    assert len(pointers) <= 4  # it grows with the largest segment, then stays
-
-
-def test_a_window_hides_the_context_before_it_after_any_history() -> None:
-    rng = np.random.default_rng(4)
-    mask = AttentionMask(300, torch.float32, "cpu")
-    fill = np.float32(torch.finfo(torch.float32).min)
-    context = 0
-    for _ in range(200):
-        context = min(context + int(rng.integers(0, 5)), 250)
-        tail = int(rng.integers(1, 40))
-        rows = int(rng.integers(1, tail + 1))
-        seen = rng.random((rows, tail)) < 0.5
-        first_seen = context + rng.integers(-60, 10, rows)
-        view = mask.write(context, seen, first_seen)[0, 0].numpy()
-        low = context + tail - view.shape[1]
-        assert max(0, first_seen.min() - 16) < low + 1 <= max(0, first_seen.min()) + 1
-        expected = np.where(np.arange(low, context) >= first_seen[:, None], np.float32(0), fill)
-        np.testing.assert_array_equal(view[:, : context - low], expected)
-        np.testing.assert_array_equal(view[:, context - low :], np.where(seen, np.float32(0), fill))
-
-
 def test_layers_with_a_window_read_the_rows_that_it_reaches() -> None:
     cache = SessionCache(CONFIG, 2, 100, windows=[None, 4])
     cache.begin(70, 2)
@@ -149,19 +87,3 @@ def test_layers_with_a_window_read_the_rows_that_it_reaches() -> None:
     keys = torch.ones(1, 2, 2, 4)
     assert full.shape[-1] == cache.update(keys, keys, 0)[0].shape[2] == 72
     assert windowed.shape[-1] == cache.update(keys, keys, 1)[0].shape[2] == 8
-
-
-def test_tail_depths_count_from_the_context() -> None:
-    parents = np.array([-1, 30, 30, 32, -1, 31, 35])
-    assert tail_depths(parents, 30).tolist() == [0, 1, 1, 2, 0, 2, 3]
-    assert tail_depths(np.array([-1, 30, 31]), 30).tolist() == [0, 1, 2]
-    assert tail_depths(np.array([], dtype=np.int64), 30).tolist() == []
-
-
-def test_only_the_columns_that_can_have_changed_are_written() -> None:
-    mask = AttentionMask(100, torch.float32, "cpu")
-    view = mask.write(50, np.ones((2, 4), dtype=np.bool_))
-    view[..., :50] = 7.0  # would be overwritten if the context were masked again
-    view = mask.write(52, np.ones((2, 4), dtype=np.bool_))
-    assert (view[..., :50] == 7.0).all()
-    assert (view[..., 50:] == 0.0).all()

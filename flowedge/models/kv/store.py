@@ -9,6 +9,7 @@ import torch
 from flowedge.core.errors import BadRequestError
 
 KvFormat = Literal["native", "int8"]
+NATIVE: KvFormat = "native"
 _LARGEST = 127  # of an int8 value; -128 is not used, so that a value's negative is a value
 _WORTH_IT = 0.6  # a cache in 8 bits with more than this share of the bytes is refused
 

@@ -12,9 +12,9 @@ import torch
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.ordered_attention import OrderedReading
 from flowedge.models.exact.reading_plan import CachedPaths, plan_reading
-from flowedge.models.layers.kv_store import KeyValueStore
-from flowedge.models.layers.mask import AttentionMask
-from flowedge.models.layers.tail import tail_depths, visible_tail
+from flowedge.models.kv.mask import AttentionMask
+from flowedge.models.kv.store import KeyValueStore
+from flowedge.models.kv.tail import tail_depths, visible_tail
 
 Windows = Sequence[int | None]  # of each layer, in positions
 

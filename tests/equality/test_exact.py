@@ -1,0 +1,100 @@
+"""Exact pipelines in any precision: no token of any strategy differs from the pipeline's plain decoding."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from flowedge.core.sampling import SamplingParams
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.strategies.registry import STRATEGIES
+from tests.equality.conftest import Pair, request, token_ids
+
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "bf16": {"dtype": torch.bfloat16},
+    "int8": {"dtype": torch.bfloat16, "quant": "int8"},
+    "int4": {"dtype": torch.bfloat16, "quant": "int4"},
+    "nf4": {"dtype": torch.bfloat16, "quant": "nf4"},
+    "bf16-kv8": {"dtype": torch.bfloat16, "kv": "int8"},
+}
+SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
+PLAIN = "autoregressive"
+# pipespec needs a middle model; test_pipespec.py is about it.
+OTHERS = tuple(name for name in STRATEGIES if name not in (PLAIN, "pipespec"))
+PROMPT, TOKENS = 140, 24
+
+
+@cache
+def exact_blocks(precision: str) -> list[LayerBlock]:
+    checkpoint = Checkpoint.open("bundled")
+    ranges = [(0, 3), (3, 8)]
+    blocks = [LayerBlock.load(checkpoint, *each, exact=True, **PRECISIONS[precision]) for each in ranges]
+    assert all(block.exact for block in blocks), blocks[0].inexact_reason
+    return blocks
+
+
+@cache
+def exact_head(precision: str) -> LMHead:
+    return LMHead.load(Checkpoint.open("bundled"), PRECISIONS[precision]["dtype"], exact=True)
+
+
+def generate(pair: Pair, precision: str, sampling: SamplingParams, strategy: str) -> tuple[int, ...]:
+    pipeline = virtual_pipeline(
+        pair.checkpoint,
+        [3, 5],
+        FixedCosts(),
+        drafter=pair.drafter,
+        head=exact_head(precision),
+        make_text=lambda: StreamDecoder(pair.tokenizer),
+        blocks=exact_blocks(precision),
+    )
+    return token_ids(pipeline.generate(request(pair.prompt(PROMPT), sampling, TOKENS, strategy)))
+
+
+_plain: dict[tuple[str, str], tuple[int, ...]] = {}
+
+
+def plain(pair: Pair, precision: str, sampling: str) -> tuple[int, ...]:
+    key = precision, sampling
+    if key not in _plain:
+        _plain[key] = generate(pair, precision, SAMPLINGS[sampling], PLAIN)
+    return _plain[key]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_bfloat16(pair: Pair, sampling: str) -> None:
+    assert generate(pair, "bf16", SAMPLINGS[sampling], "auto") == plain(pair, "bf16", sampling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_strategies_in_every_precision(pair: Pair, precision: str, sampling: str, strategy: str) -> None:
+    assert generate(pair, precision, SAMPLINGS[sampling], strategy) == plain(pair, precision, sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_size_of_prefill_chunks_changes_no_token(pair: Pair, sampling: str) -> None:
+    def with_chunks(rows: int) -> tuple[int, ...]:
+        pipeline = virtual_pipeline(
+            pair.checkpoint,
+            [3, 5],
+            FixedCosts(),
+            drafter=pair.drafter,
+            head=exact_head("bf16"),
+            make_text=lambda: StreamDecoder(pair.tokenizer),
+            blocks=exact_blocks("bf16"),
+            prefill_rows=rows,
+        )
+        return token_ids(pipeline.generate(request(pair.prompt(PROMPT), SAMPLINGS[sampling], 12, "flowspec")))
+
+    assert with_chunks(128) == with_chunks(37) == with_chunks(1)

@@ -1,0 +1,82 @@
+"""Ordered attention against torch's own, and the same bits for a row in any tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
+from flowedge.models.exact.ordered_attention import OrderedReading
+from flowedge.models.exact.reading_plan import CachedPaths, plan_reading
+from tests.models.exact.test_reading_plan import random_paths
+
+HEADS, KV_HEADS, SIZE = 6, 2, 16
+
+
+class Slots:
+    def __init__(self, keys_values: torch.Tensor) -> None:
+        self.keys_values = keys_values
+
+    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        return self.keys_values[:, :, start:stop]
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self.keys_values.index_select(2, slots)
+
+
+def attend(
+    slots: Slots, paths: CachedPaths, queries: torch.Tensor, sizes: AttentionSizes, window: int | None = None
+) -> torch.Tensor:
+    reading = OrderedReading.of(
+        plan_reading(paths, window, sizes.group_rows), torch.device("cpu"), sizes.least_queries
+    )
+    return reading.attend(queries, slots, 0, KV_HEADS, SIZE**-0.5)[0]
+
+
+def sizes_here() -> AttentionSizes:
+    sizes = attention_sizes(torch.device("cpu"), KV_HEADS, HEADS // KV_HEADS, SIZE)
+    assert sizes is not None, "this machine's products add up in an order that depends on the rows"
+    return sizes
+
+
+@pytest.mark.parametrize("depth_bias", [0.2, 0.95])
+@pytest.mark.parametrize("window", [None, 40, 200])
+@pytest.mark.parametrize("single", [False, True], ids=["groups", "single"])
+def test_rows_of_trees_have_the_bits_of_their_paths_alone(
+    depth_bias: float, window: int | None, single: bool
+) -> None:
+    """Trees may be deeper than two blocks, so that heads have draft rows."""
+    sizes = AttentionSizes(sizes_here().least_queries, 1 if single else None)
+    rng = np.random.default_rng(3)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(6):
+        paths, slots_of = random_paths(rng, depth_bias)
+        slots = Slots(torch.randn((2, KV_HEADS, slots_of[-1][-1] + 1, SIZE), generator=generator))
+        rows = len(slots_of)
+        queries = torch.randn((1, HEADS, rows, SIZE), generator=generator)
+        got = attend(slots, paths, queries, sizes, window)
+        for row in range(0, rows, 1 + rows // 6):
+            path = torch.tensor(slots_of[row])
+            position = np.array([len(path) - 1])
+            chain = Slots(slots.keys_values[:, :, path])
+            own = CachedPaths(int(position[0]), position, np.array([[True]]), position)
+            alone = attend(chain, own, queries[:, :, row : row + 1], sizes, window)
+            assert torch.equal(got[:, row], alone[:, 0])
+            low = 0 if window is None else max(0, len(path) - window)
+            expected = scaled_dot_product_attention(
+                queries[:, :, row : row + 1], *chain.keys_values[:, None, :, low:], enable_gqa=True
+            )
+            torch.testing.assert_close(alone, expected[0], atol=1e-5, rtol=1e-5)
+
+
+def test_no_size_is_found_where_a_row_depends_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose sums change with the number of queries has no ordered attention."""
+    real = torch.bmm
+
+    def dependent(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return real(first, second) * (1 + first.shape[1] * 1e-6)
+
+    monkeypatch.setattr(torch, "bmm", dependent)
+    assert attention_sizes(torch.device("cpu"), 1, 1, 20) is None

@@ -1,0 +1,37 @@
+"""Which rows of a draft tail see which, and their depths."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.models.kv.tail import tail_depths, visible_tail
+
+
+def test_visible_tail_is_the_row_and_its_ancestors() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        tail = int(rng.integers(1, 30))
+        context = int(rng.integers(0, 50))
+        local = [int(rng.integers(-1, i)) if i else -1 for i in range(tail)]
+        if rng.random() < 0.2:
+            local = list(range(-1, tail - 1))
+        parents = np.array([p if p == -1 else p + context for p in local], dtype=np.int64)
+        rows = int(rng.integers(1, tail + 1))
+        expected = np.zeros((tail, tail), dtype=np.bool_)
+        for row in range(tail):
+            node = row
+            while node != -1:
+                expected[row, node] = True
+                node = local[node]
+        np.testing.assert_array_equal(visible_tail(parents, context, rows), expected[tail - rows :])
+
+
+def test_a_tail_of_a_single_row_sees_itself() -> None:
+    assert visible_tail(np.array([-1], dtype=np.int64), 0, 1).tolist() == [[True]]
+
+
+def test_tail_depths_count_from_the_context() -> None:
+    parents = np.array([-1, 30, 30, 32, -1, 31, 35])
+    assert tail_depths(parents, 30).tolist() == [0, 1, 1, 2, 0, 2, 3]
+    assert tail_depths(np.array([-1, 30, 31]), 30).tolist() == [0, 1, 2]
+    assert tail_depths(np.array([], dtype=np.int64), 30).tolist() == []
