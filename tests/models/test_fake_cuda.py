@@ -180,6 +180,8 @@ def run_draft_node(gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingP
     with gpu.load():
         models = DraftModels.load(Checkpoint.open("bundled"), drafters, "bfloat16", CUDA)
     executor, noise = models.executor, None if sampling.greedy else sampling
+    if sampling.greedy:  # as an exact head, which computes fixed numbers of rows
+        executor.head.row_counts, executor.head.exact = RowCounts((16, 128)), True
     width = int(models.config.hidden_size) * (4 if "bundled-eagle3" in drafters else 1)
     executor.run(OpenDraft("s", 300, 5, noise))
     executor.run(ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
