@@ -15,7 +15,7 @@ softmax: by the largest score, the sum of weights and the weighted sum of values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -37,8 +37,11 @@ Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest sco
 class CachedKeysValues(Protocol):
     """Reads the keys, at index 0, and the values, at index 1, of a layer in float32."""
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """The slots [start, stop), fewer where the cache ends: [2, kv_heads, slots, head_size]."""
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        """The slots from `start` on, as many as `room` [2, kv_heads, slots, head_size] has.
+
+        Returns a view of the cache, or `room` with the slots in it and zeros beyond the cache's end.
+        """
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """The slots of an int64 index [n]: [2, kv_heads, n, head_size]."""
@@ -92,6 +95,7 @@ class OrderedReading:
     least_queries: int
     tails: list[_Tail]
     heads: list[_Head]
+    _rooms: list[torch.Tensor] = field(default_factory=list)
 
     @classmethod
     def of(cls, plan: ReadingPlan, device: torch.device, least_queries: int) -> OrderedReading:
@@ -138,7 +142,7 @@ class OrderedReading:
         """The attention's output [1, heads, rows, head_size] of queries of this shape, in their dtype."""
         _, _, rows, size = query.shape
         folded = (query.float() * scaling).view(kv_heads, -1, rows, size)
-        scorer = _Scorer(cached, layer, softcap, self.least_queries)
+        scorer = _Scorer(cached, layer, softcap, self.least_queries, self._room(folded))
         parts = [scorer.tail(folded[:, :, tail.first : tail.stop], tail) for tail in self.tails]
         sums = parts[0] if len(parts) == 1 else _concatenated(parts)
         for head in self.heads:
@@ -146,15 +150,27 @@ class OrderedReading:
         _, weights, values = sums
         return values.div_(weights).to(query.dtype).reshape(query.shape)
 
+    def _room(self, folded: torch.Tensor) -> torch.Tensor:
+        """Memory for a chunk. It is kept for all layers, because CPUs take long to allocate megabytes."""
+        kv_heads, _, _, size = folded.shape
+        if not self._rooms:
+            self._rooms.append(folded.new_empty((2, kv_heads, CHUNK, size)))
+        return self._rooms[0]
+
 
 @dataclass(frozen=True, eq=False)
 class _Scorer:
-    """The attention of one layer; queries are float32 [kv_heads, group, rows, head_size], already scaled."""
+    """The attention of one layer; queries are float32 [kv_heads, group, rows, head_size], already scaled.
+
+    Attributes:
+        room: [2, kv_heads, CHUNK, head_size], for one chunk at a time.
+    """
 
     cached: CachedKeysValues
     layer: int
     softcap: float | None
     least_queries: int
+    room: torch.Tensor
 
     def tail(self, query: torch.Tensor, tail: _Tail) -> Sums:
         """The sums over a row's tail, each [kv_heads, group, rows, 1 or head_size]."""
@@ -206,9 +222,7 @@ class _Scorer:
     def _chunk(self, chunk: _Chunk) -> torch.Tensor:
         if chunk.slots is not None:
             return self.cached.take(self.layer, chunk.slots)
-        read = self.cached.read(self.layer, chunk.start, chunk.start + CHUNK)
-        missing = CHUNK - read.shape[2]
-        return pad(read, (0, 0, 0, missing)) if missing else read
+        return self.cached.read(self.layer, chunk.start, self.room)
 
     def _scores(
         self, queries: torch.Tensor, keys: torch.Tensor, mask: _Mask | None, group: int
