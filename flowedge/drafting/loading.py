@@ -121,7 +121,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if kind != "lm":
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
-    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), directory)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place)
     model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device)
     if target.cuda_graphs:
         capture_decoding(model.block)

@@ -60,6 +60,7 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
     kind = device.partition(":")[0]
     yield Step("trial", ["flowedge.models.compute_trial", device])
+    yield Step("products", ["testbed.tools.check_products", "--device", device])
     yield Step(
         "kernels",
         [

@@ -35,10 +35,9 @@ def load(directory: Path) -> tuple[int, int]:
 def test_a_head_of_a_model_of_7b_is_in_memory_once(tmp_path: Path) -> None:
     CONFIG.save_pretrained(tmp_path)
     with torch.device("meta"):
-        shapes = {
-            name: tuple(each.shape) for name, each in EagleHead(CONFIG, fc_bias=True).named_parameters()
-        }
-    write_sparse(tmp_path / "model.safetensors", shapes)
+        parameters = EagleHead(CONFIG, fc_bias=True).named_parameters()
+    tensors = {name: ("BF16", tuple(parameter.shape)) for name, parameter in parameters}
+    write_sparse(tmp_path / "model.safetensors", tensors)
     with fork_server().Pool(1) as pool:  # a process of its own has a peak of its own
         taken, size = pool.apply(load, (tmp_path,))
     assert size > 400 * 2**20

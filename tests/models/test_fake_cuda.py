@@ -212,6 +212,8 @@ def run_draft_node(gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingP
     with gpu.load():
         models = DraftModels.load(Checkpoint.open("bundled"), drafters, "bfloat16", CUDA)
     executor, noise = models.executor, None if sampling.greedy else sampling
+    if sampling.greedy:  # as an exact head, which computes fixed numbers of rows
+        executor.head.row_counts, executor.head.exact = RowCounts((16, 128)), True
     width = int(models.config.hidden_size) * (4 if "bundled-eagle3" in drafters else 1)
     executor.run(OpenDraft("s", 300, 5, noise))
     executor.run(ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
@@ -277,6 +279,26 @@ def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
         block = LayerBlock.load(Checkpoint(wide), 0, 2, quant=quant, dtype=torch.bfloat16, device=CUDA)
     run_stage(gpu, BlockExecutor(block), 0)
     run_static_stage(gpu, block)
+
+
+def test_what_was_read_for_a_gpu_leaves_the_page_cache(
+    gpu: FakeCuda, wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[Checkpoint] = []
+
+    def note(own: Checkpoint) -> None:
+        dropped.append(own)
+
+    monkeypatch.setattr(Checkpoint, "drop_cached_pages", note)
+    checkpoint = Checkpoint(wide)
+    for quant in ("none", "int4"):
+        with gpu.load():
+            block = LayerBlock.load(checkpoint, 0, 1, quant=quant, device=CUDA)
+        assert len(dropped) >= len(list(block.layers[0].named_children())), "after each weight"
+        dropped.clear()
+    with really():
+        LayerBlock.load(checkpoint, 0, 1, quant="int4")
+    assert not dropped, "for a CPU, the system frees cached files by itself"
 
 
 def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:

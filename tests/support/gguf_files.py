@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from tests.support.k_quants import K_QUANTS
 
 Array = npt.NDArray[Any]
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", *K_QUANTS)
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *K_QUANTS)
 BUNDLED = Path(__file__).parents[2] / "flowedge" / "bundled" / "model"
 ARCHITECTURES = {
     "llama": "llama",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,7 +25,9 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.exact.default import resolve_exact
 from flowedge.models.graphs.static_decoding import capture_decoding
+from flowedge.models.kv.store import NATIVE, kv_format
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import torch_dtype
@@ -161,6 +164,8 @@ class ComputeSide:
         split = list(request.split)
         counts = check_split(split, layers, count) if split else even_split(layers, count)
         dtype = route_dtype(request.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
+        computing = [own.device, *(devices[address].compute.device for address in request.stages)]
+        exact = plans_exact(request, target.config, computing)
         slices = [
             LayerSlice(
                 request.model,
@@ -170,7 +175,7 @@ class ComputeSide:
                 request.quant,
                 taps,
                 kv=request.kv,
-                exact=wants_exact(request),
+                exact=exact,
             )
             for start, stop in layer_ranges(counts)
         ]
@@ -187,12 +192,12 @@ class ComputeSide:
             routes.append(_planned(number, model, [content], [asked.address], devices))
         return routes
 
-    def load_draft_models(self, checkpoint: Checkpoint, request: pb.DraftNodeRole, dtype: str) -> DraftModels:
-        """Admit and load the LM head and the drafter in a dtype.
+    def load_draft_models(self, target: PlannedRoute, request: pb.DraftNodeRole) -> DraftModels:
+        """Admit and load the LM head and the drafter for the target's route.
 
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
-        drafters = drafters_of(request)
+        checkpoint, dtype, drafters = target.checkpoint, target.dtype, drafters_of(request)
         weights, row_bytes = required_memory(checkpoint, drafters, dtype)
         device = self._compute.best.device
         title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
@@ -213,7 +218,7 @@ class ComputeSide:
             ),
             lambda: None,
         )
-        if wants_exact(request):
+        if target.exact:
             models.make_exact(required=request.exact == ON)
         return models
 
@@ -238,15 +243,26 @@ class ComputeSide:
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
-def wants_exact(request: pb.DraftNodeRole) -> bool:
-    """Return whether the devices of a pipeline are to compute exact rows, if they can.
+def plans_exact(request: pb.DraftNodeRole, config: Any, devices: Iterable[str]) -> bool:
+    """Return whether the devices of a pipeline are asked to compute exact rows.
+
+    With "auto" they are where that costs little on all of them, and for a KV cache that only exact attention
+    reads.
+
+    Args:
+        config: the target's transformers config.
+        devices: torch's name of each compute device.
 
     Raises:
         BadRequestError: when the word is unknown.
     """
     if request.exact not in (ON, OFF, AUTO, ""):
         raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
-    return request.exact != OFF
+    if request.exact in (ON, OFF):
+        return request.exact == ON
+    if kv_format(request.kv) != NATIVE:
+        return True
+    return all(resolve_exact("auto", config, device.partition(":")[0]) for device in devices)
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

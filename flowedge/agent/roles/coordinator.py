@@ -69,6 +69,11 @@ class PlannedRoute:
         """The dtype of weights, KV cache and hidden states."""
         return self.stages[0].content.dtype
 
+    @property
+    def exact(self) -> bool:
+        """Whether the stages are asked to compute exact rows."""
+        return self.stages[0].content.exact
+
 
 @dataclass(frozen=True)
 class PipelineSetup:

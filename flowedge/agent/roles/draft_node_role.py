@@ -173,7 +173,7 @@ class DraftNodeRole(PipelineRole):
         setup = PipelineSetup(self.pipeline, agent.info.address_for, weights, report)
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
-            models = await agent.run(lambda: side.load_draft_models(target.checkpoint, request, target.dtype))
+            models = await agent.run(lambda: side.load_draft_models(target, request))
             self._models, self._executor = models, models.executor
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)

@@ -217,7 +217,7 @@ class WholeModel(StageContent):
             CheckpointError: when its files cannot be read, or its tokenizer is another.
         """
         checkpoint = cls(model, 0, 0).open(hub=hub)
-        check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.directory, "middle model")
+        check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.place, "middle model")
         layers = int(checkpoint.config.num_hidden_layers)
         return cls(model, 0, layers, dtype, vocab_size=vocab_size), checkpoint
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flowedge.cli.options import AsJson, KvForm
+from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
@@ -25,7 +25,7 @@ _PIPED_WIDTH = 120  # columns
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="Checkpoint directory, hub id, or bundled.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     quant: Annotated[
         list[str] | None,
         typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable, all if not given."),

@@ -70,7 +70,10 @@ def list_models(
 @models.command()
 def pull(
     model: Annotated[
-        str, typer.Argument(help="sha256:HASH of a model that an agent has, a directory, or a hub id.")
+        str,
+        typer.Argument(
+            help="sha256:HASH of a model that an agent has, a directory, a GGUF file, or a hub id."
+        ),
     ],
     peers: Annotated[
         str | None, typer.Option("--from", help="Agents (host:port,...) that have it; searched if not given.")

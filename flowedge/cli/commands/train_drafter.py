@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import Split, local_path, split_peers
+from flowedge.cli.options import MODEL_HELP, Split, local_path, split_peers
 from flowedge.cli.stages import StagesRequest
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.models.libraries import import_libraries
@@ -18,7 +18,7 @@ DEFAULT_MINUTES = 30.0
 
 
 def train_drafter(
-    model: Annotated[str, typer.Argument(help="The target: checkpoint directory, hub id, or bundled.")],
+    model: Annotated[str, typer.Argument(help=f"The target. {MODEL_HELP}")],
     data: Annotated[Path, typer.Option(help="JSON lines: messages, prompt and response, turns, or text.")],
     out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
     kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = "eagle",

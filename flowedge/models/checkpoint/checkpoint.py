@@ -26,7 +26,7 @@ from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages, open_weights
 from flowedge.models.stored_quant.integer_weight import IntegerFormat
 from flowedge.models.stored_quant.settings import integer_format
 
@@ -152,6 +152,11 @@ class Checkpoint:
         """The file that holds a tensor, and the tensor's place in that file."""
         stored = self._tensor(name)
         return self._files[stored.name], stored
+
+    def drop_cached_pages(self) -> None:
+        """Free the page cache of the checkpoint's files, which an integrated GPU counts as used memory."""
+        for path in set(self._files.values()):
+            drop_cached_pages(path)
 
     def sha256(self, name: str) -> str | None:
         """The SHA-256 of a tensor's bytes, or None where only reading the tensor would tell."""

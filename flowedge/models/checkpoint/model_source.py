@@ -85,6 +85,10 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
             f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf)"
         )
     directory = _download(source, DOWNLOADED_FILES, hub)
+    if not (directory / CONFIG).is_file():
+        raise CheckpointError(
+            f"{source}: the hub id has no {CONFIG}; name one of its GGUF files by {source}/FILE.gguf"
+        )
     if any(directory.glob("*.safetensors")):
         return FoundModel(directory)
     return FoundModel(_download(source, (*DOWNLOADED_FILES, *PICKLED_FILES), hub))

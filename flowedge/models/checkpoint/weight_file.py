@@ -31,8 +31,6 @@ DTYPES = {
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8  # the size of the header's length, a little-endian integer in front of the header
 _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
-UNCACHED_BYTES = 64 << 20  # the size from which on what was read of a file does not stay in the page cache
-_PAGE_GROUP = 2 << 20  # bytes of the largest group of pages that Linux caches as one
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
@@ -223,23 +221,23 @@ def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) ->
     """
     if not tensor.nbytes:
         return
-    view, start = byte_view(tensor), offset
+    view = byte_view(tensor)
     while view:
         count = os.preadv(descriptor, [view[:_MAX_READ]], offset)
         if count == 0:
             raise OSError(f"{path} ends before byte {offset + len(view)}")
         offset += count
         view = view[count:]
-    if os.fstat(descriptor).st_size >= UNCACHED_BYTES:
-        _drop_cached_pages(descriptor, start, offset)
 
 
-def _drop_cached_pages(descriptor: int, start: int, stop: int) -> None:
-    """Free the page cache of a part of a file, which an integrated GPU counts as used memory."""
+def drop_cached_pages(path: Path) -> None:
+    """Free the page cache of a file, where the system can do that."""
     if hasattr(os, "posix_fadvise"):  # not on macOS
-        # The kernel drops whole groups of pages only, so the last group of the read before is dropped now.
-        first = max(start - _PAGE_GROUP, 0) // _PAGE_GROUP * _PAGE_GROUP
-        os.posix_fadvise(descriptor, first, stop - first, os.POSIX_FADV_DONTNEED)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 Weights = Mapping[str, StoredSlice] | Mapping[str, torch.Tensor]

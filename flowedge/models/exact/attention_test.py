@@ -140,8 +140,14 @@ class _Random:
         slots[:, :, of_slot >= 0] = keys_values[:, :, of_slot[of_slot >= 0]]
         self._slots = slots.to(device)
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:  # noqa: ARG002
-        return self._slots[:, :, start:stop]
+    @property
+    def kv_heads(self) -> int:
+        return self._slots.shape[1]
+
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        stored = self._slots[:, :, start : start + room.shape[2]]
+        room.zero_()[:, :, : stored.shape[2]] = stored
+        return room
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         return self._slots.index_select(2, slots)
@@ -152,5 +158,4 @@ def _attend(
 ) -> torch.Tensor:
     plan = plan_reading(paths, group_rows=sizes.group_rows)
     reading = OrderedReading.of(plan, queries.device, sizes.least_queries)
-    kv_heads = cached.read(0, 0, 1).shape[1]
-    return reading.attend(queries, cached, 0, kv_heads, scaling=queries.shape[3] ** -0.5)
+    return reading.attend(queries, cached, 0, cached.kv_heads, scaling=queries.shape[3] ** -0.5)

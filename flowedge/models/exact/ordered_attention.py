@@ -15,7 +15,7 @@ softmax: by the largest score, the sum of weights and the weighted sum of values
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -26,7 +26,8 @@ from torch.nn.functional import pad
 from flowedge.models.copies import HostArray, to_device
 from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan, TailGroup
 
-HIDDEN = -1e30  # added to the score of a key that is not read; its weight is then exactly 0
+_HIDDEN = -1e30  # added to the score of a key that is not read, so that the largest score is of another key
+_LEAST = -87.0  # of a score below the largest; below that, exponentials are denormal, which takes CPUs long
 _ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -36,29 +37,44 @@ Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest sco
 class CachedKeysValues(Protocol):
     """Reads the keys, at index 0, and the values, at index 1, of a layer in float32."""
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """The slots [start, stop), fewer where the cache ends: [2, kv_heads, slots, head_size]."""
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        """The slots from `start` on, as many as `room` [2, kv_heads, slots, head_size] has.
+
+        Returns a view of the cache, or `room` with the slots in it and zeros beyond the cache's end.
+        """
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """The slots of an int64 index [n]: [2, kv_heads, n, head_size]."""
 
 
 @dataclass(frozen=True, eq=False)
+class _Mask:
+    """The keys that each row reads, [groups or none, rows, keys].
+
+    Attributes:
+        added: 0 for a key that is read, _HIDDEN for others; factor: 1 for a key that is read, 0 for others.
+    """
+
+    added: torch.Tensor
+    factor: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class _Tail:
-    """Consecutive tail groups of equal size: `slots` [groups * width], `mask` [groups, rows, width]."""
+    """Consecutive tail groups of equal size: `slots` [groups * width], a mask [groups, rows, width]."""
 
     first: int
     stop: int
     groups: int
     slots: torch.Tensor
-    mask: torch.Tensor
+    mask: _Mask
 
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
     start: int
     slots: torch.Tensor | None
-    mask: torch.Tensor | None
+    mask: _Mask | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +95,7 @@ class OrderedReading:
     least_queries: int
     tails: list[_Tail]
     heads: list[_Head]
+    _rooms: list[torch.Tensor] = field(default_factory=list)
 
     @classmethod
     def of(cls, plan: ReadingPlan, device: torch.device, least_queries: int) -> OrderedReading:
@@ -94,7 +111,7 @@ class OrderedReading:
             plan.rows,
             least_queries,
             [
-                _Tail(first, stop, len(slots), next(copied).flatten(), next(copied))
+                _Tail(first, stop, len(slots), next(copied).flatten(), _Mask(*next(copied)))
                 for first, stop, slots, _ in tails
             ],
             [
@@ -104,7 +121,7 @@ class OrderedReading:
                         _Chunk(
                             chunk.start,
                             None if chunk.slots is None else next(copied),
-                            None if chunk.hidden is None else next(copied),
+                            None if chunk.hidden is None else _Mask(*next(copied)),
                         )
                         for chunk in head.chunks
                     ],
@@ -125,7 +142,7 @@ class OrderedReading:
         """The attention's output [1, heads, rows, head_size] of queries of this shape, in their dtype."""
         _, _, rows, size = query.shape
         folded = (query.float() * scaling).view(kv_heads, -1, rows, size)
-        scorer = _Scorer(cached, layer, softcap, self.least_queries)
+        scorer = _Scorer(cached, layer, softcap, self.least_queries, self._room(folded))
         parts = [scorer.tail(folded[:, :, tail.first : tail.stop], tail) for tail in self.tails]
         sums = parts[0] if len(parts) == 1 else _concatenated(parts)
         for head in self.heads:
@@ -133,25 +150,39 @@ class OrderedReading:
         _, weights, values = sums
         return values.div_(weights).to(query.dtype).reshape(query.shape)
 
+    def _room(self, folded: torch.Tensor) -> torch.Tensor:
+        """Memory for a chunk. It is kept for all layers, because CPUs take long to allocate megabytes."""
+        kv_heads, _, _, size = folded.shape
+        if not self._rooms:
+            self._rooms.append(folded.new_empty((2, kv_heads, CHUNK, size)))
+        return self._rooms[0]
+
 
 @dataclass(frozen=True, eq=False)
 class _Scorer:
-    """The attention of one layer; queries are float32 [kv_heads, group, rows, head_size], already scaled."""
+    """The attention of one layer; queries are float32 [kv_heads, group, rows, head_size], already scaled.
+
+    Attributes:
+        room: [2, kv_heads, CHUNK, head_size], for one chunk at a time.
+    """
 
     cached: CachedKeysValues
     layer: int
     softcap: float | None
     least_queries: int
+    room: torch.Tensor
 
     def tail(self, query: torch.Tensor, tail: _Tail) -> Sums:
         """The sums over a row's tail, each [kv_heads, group, rows, 1 or head_size]."""
         kv_heads, group, rows, size = query.shape
-        count, width = tail.groups, tail.mask.shape[2]
+        count, width = tail.groups, tail.mask.added.shape[2]
         keys, values = self.cached.take(self.layer, tail.slots).reshape(2, kv_heads * count, width, size)
         # [kv_heads * groups, queries, head_size]
         queries = query.view(kv_heads, group, count, -1, size).transpose(1, 2)
         queries = self._padded(queries.reshape(kv_heads * count, -1, size))
-        weights, largest = self._weights(queries, keys, tail.mask, group)
+        scores = self._scores(queries, keys, tail.mask, group)
+        largest = scores.amax(-1, keepdim=True)
+        weights = _weights(scores.sub_(largest), tail.mask, group)
         ones = torch.ones((1, width, _ONES), device=weights.device).expand(len(weights), -1, -1)
         total = torch.bmm(weights, ones)[..., :1]
         weighted = torch.bmm(weights, values)
@@ -172,13 +203,13 @@ class _Scorer:
             scores = self._scores(queries, keys, chunk.mask, group)
             largest = scores.amax(-1, keepdim=True)
             if sums is None:
-                weights = scores.sub_(largest).exp_()
+                weights = _weights(scores.sub_(largest), chunk.mask, group)
                 sums = largest, weights.sum(-1, keepdim=True), torch.bmm(weights, values)
                 continue
             before, total, weighted = sums
             largest = torch.maximum(before, largest)
             fading = before.sub_(largest).exp_()
-            weights = scores.sub_(largest).exp_()
+            weights = _weights(scores.sub_(largest), chunk.mask, group)
             total.mul_(fading).add_(weights.sum(-1, keepdim=True))
             weighted.mul_(fading).add_(torch.bmm(weights, values))
             sums = largest, total, weighted
@@ -191,34 +222,36 @@ class _Scorer:
     def _chunk(self, chunk: _Chunk) -> torch.Tensor:
         if chunk.slots is not None:
             return self.cached.take(self.layer, chunk.slots)
-        read = self.cached.read(self.layer, chunk.start, chunk.start + CHUNK)
-        missing = CHUNK - read.shape[2]
-        return pad(read, (0, 0, 0, missing)) if missing else read
-
-    def _weights(
-        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, group: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = self._scores(queries, keys, mask, group)
-        largest = scores.amax(-1, keepdim=True)
-        return scores.sub_(largest).exp_(), largest
+        return self.cached.read(self.layer, chunk.start, self.room)
 
     def _scores(
-        self, queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, group: int
+        self, queries: torch.Tensor, keys: torch.Tensor, mask: _Mask | None, group: int
     ) -> torch.Tensor:
-        """The masked scores [batch, queries, keys]; the mask is [groups or none, rows, keys]."""
+        """The masked scores [batch, queries, keys]."""
         scores = torch.bmm(queries, keys.transpose(1, 2))
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if mask is not None:
-            rows, width = mask.shape[-2:]
-            groups = mask.shape[0] if mask.ndim == 3 else 1
-            own = scores[:, : group * rows].view(-1, groups, group, rows, width)
-            own.add_(mask.view(groups, 1, rows, width))
+            _own(scores, mask.added, group).add_(mask.added[..., None, :, :])
         return scores
 
     def _padded(self, queries: torch.Tensor) -> torch.Tensor:
         missing = self.least_queries - queries.shape[1]
         return pad(queries, (0, 0, 0, missing)) if missing > 0 else queries
+
+
+def _own(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
+    """A view of scores [batch, queries, keys] without padding: [.., groups or none, group, rows, keys]."""
+    *groups, rows, keys = mask.shape
+    return scores[:, : group * rows].view(-1, *groups, group, rows, keys)
+
+
+def _weights(scores: torch.Tensor, mask: _Mask | None, group: int) -> torch.Tensor:
+    """The weights of scores [batch, queries, keys] below the largest score; exactly 0 for hidden keys."""
+    weights = scores.clamp_(min=_LEAST).exp_()
+    if mask is not None:
+        _own(weights, mask.factor, group).mul_(mask.factor[..., None, :, :])
+    return weights
 
 
 def _with_head(tails: Sums, head: _Head, scorer: _Scorer, query: torch.Tensor) -> Sums:
@@ -262,5 +295,5 @@ def _stacked(run: Sequence[TailGroup]) -> tuple[int, int, Ints, Floats]:
 
 
 def _mask(hidden: Bools) -> Floats:
-    masked: Floats = hidden * np.float32(HIDDEN)
-    return masked
+    """The arrays of a _Mask: float32 [2, *hidden.shape]."""
+    return np.stack((hidden * np.float32(_HIDDEN), (~hidden).astype(np.float32)))

@@ -98,7 +98,8 @@ def plan_reading(paths: CachedPaths, window: int | None = None, group_rows: int 
     """Plan a forward for layers whose rows see `window` positions; None for all positions.
 
     Args:
-        group_rows: most rows of a tail group; None for as many as TAIL_SLOTS allows.
+        group_rows: most rows of a tail group; None for as many as TAIL_SLOTS allows. Groups of 1 row all have
+            the same width, so that products of the same size add up each row's tail.
     """
     borders = BLOCK * np.maximum(0, paths.positions // BLOCK - 1)
     rows = len(paths.positions)
@@ -106,7 +107,10 @@ def plan_reading(paths: CachedPaths, window: int | None = None, group_rows: int 
     starts = np.maximum(borders, lows)
     return ReadingPlan(
         rows,
-        [_tail(paths, starts, *span) for span in _tail_spans(paths, starts, group_rows or rows)],
+        [
+            _tail(paths, starts, *span, least_width=2 * BLOCK if group_rows == 1 else BLOCK)
+            for span in _tail_spans(paths, starts, group_rows or rows)
+        ],
         list(_heads(paths, lows, borders)),
     )
 
@@ -126,13 +130,13 @@ def _tail_spans(paths: CachedPaths, starts: Ints, group_rows: int) -> Iterator[t
         first = stop
 
 
-def _tail(paths: CachedPaths, starts: Ints, first: int, stop: int) -> TailGroup:
+def _tail(paths: CachedPaths, starts: Ints, first: int, stop: int, least_width: int) -> TailGroup:
     starts = starts[first:stop, None]
     own = paths.seen[first:stop] & (paths.tail_positions >= starts)
     committed = np.arange(min(int(starts.min()), paths.context), paths.context)
     draft = np.flatnonzero(own.any(axis=0))
     read = np.concatenate((committed >= starts, own[:, draft]), axis=1)
-    width = -(-read.shape[1] // BLOCK) * BLOCK
+    width = max(least_width, -(-read.shape[1] // BLOCK) * BLOCK)
     slots = np.zeros(width, dtype=np.int64)
     slots[: read.shape[1]] = np.concatenate((committed, paths.context + draft))
     hidden = np.ones((stop - first, width), dtype=np.bool_)

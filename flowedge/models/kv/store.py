@@ -9,6 +9,7 @@ import torch
 from flowedge.core.errors import BadRequestError
 
 KvFormat = Literal["native", "int8"]
+NATIVE: KvFormat = "native"
 _LARGEST = 127  # of an int8 value; -128 is not used, so that a value's negative is a value
 _WORTH_IT = 0.6  # a cache in 8 bits with more than this share of the bytes is refused
 
@@ -87,8 +88,12 @@ class KeyValueStore(Protocol):
     def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [1, kv_heads, slots, head_size] in the block's dtype, without a copy."""
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """Keys and values [2, kv_heads, slots, head_size] of slots in float32."""
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        """Keys and values of the slots from `start` on in float32, with zeros beyond the capacity.
+
+        Args:
+            room: float32 [2, kv_heads, slots, head_size], which is overwritten unless a view is returned.
+        """
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """Keys and values [2, kv_heads, n, head_size] of an index of slots [n] in float32."""
@@ -123,8 +128,13 @@ class NativeStore:
         keys, values = self.kv[layer, :, None, :, start:stop]
         return keys, values
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        return self.kv[layer, :, :, start:stop].float()
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        stored = self.kv[layer, :, :, start : start + room.shape[2]]
+        if stored.dtype == room.dtype and stored.shape == room.shape:
+            return stored
+        room[:, :, : stored.shape[2]] = stored
+        room[:, :, stored.shape[2] :] = 0
+        return room
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         return self.kv[layer].index_select(2, slots).float()
@@ -167,8 +177,13 @@ class Int8Store:
     def view(self, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise TypeError("a KV cache in int8 has no rows in the block's dtype to view")
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        return self.kv[layer, :, :, start:stop] * self.scale[layer, :, :, start:stop]
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        stored = self.kv[layer, :, :, start : start + room.shape[2]]
+        count = stored.shape[2]
+        scale = self.scale[layer, :, :, start : start + count]
+        torch.mul(stored, scale, out=room[:, :, :count])
+        room[:, :, count:] = 0
+        return room
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         return self.kv[layer].index_select(2, slots) * self.scale[layer].index_select(2, slots)

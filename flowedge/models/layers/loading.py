@@ -58,6 +58,7 @@ class LayerLoader:
                     setattr(child, name, self._parameter(base + name, wanted.shape))
             if quantised and isinstance(child, nn.Linear):
                 layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
+                _drop_cached_pages(self.checkpoint, self.device)
         return layer.eval()
 
     def _parameter(self, name: str, shape: Sequence[int]) -> nn.Parameter:
@@ -110,7 +111,14 @@ def load_parameter(
     tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
     for start, rows in _chunks(checkpoint, name, checkpoint.rows):
         tensor[start : start + len(rows)] = rows
+    _drop_cached_pages(checkpoint, device)
     return nn.Parameter(tensor, requires_grad=False)
+
+
+def _drop_cached_pages(checkpoint: Checkpoint, device: torch.device) -> None:
+    """Free the checkpoint's page cache for a GPU; for a CPU, the system frees pages when it needs them."""
+    if device.type != "cpu":
+        checkpoint.drop_cached_pages()
 
 
 def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:

@@ -60,7 +60,7 @@ class CompressedTensors:
                 f"tensor {name} holds {words * packed} weights a row, and there are scales for {in_features}"
             )
         group = group_size(f"{layer}weight_scale", in_features, groups, self.group)
-        reordered = self.reordered and groups > 1 and tensors.has(f"{layer}weight_g_idx")
+        reordered = self.reordered and groups > 1
         return IntegerShape(self.bits, out_features, in_features, group, scale_dtype, reordered)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:

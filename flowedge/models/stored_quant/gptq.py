@@ -49,7 +49,7 @@ class GPTQ:
         (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), _SCALES)
         check_header(tensors, f"{layer}qzeros", (groups, -(-out_features // packed)), (torch.int32,))
         group = group_size(f"{layer}scales", in_features, groups, self.group)
-        reordered = self.reordered and groups > 1 and tensors.has(f"{layer}g_idx")
+        reordered = self.reordered and groups > 1
         return IntegerShape(self.bits, out_features, in_features, group, dtype, reordered)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:

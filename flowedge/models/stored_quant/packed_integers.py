@@ -72,17 +72,18 @@ def read_order(
     """The input feature of each column when the columns of each group stand together.
 
     Args:
-        name: a tensor with the group of each input feature, int32 [in_features]; it may be missing.
+        name: a tensor with the group of each input feature, int32 [in_features], which only a weight that is
+            reordered needs to have.
         reordered: whether the config says that groups are not runs of neighbouring features.
 
     Returns:
         int64 [in_features]; None unless `reordered`.
 
     Raises:
-        CheckpointError: when a group has more or fewer than `group` features, or features have an order that
-            the config does not tell of.
+        CheckpointError: when the tensor is missing, a group has more or fewer than `group` features, or
+            features have an order that the config does not tell of.
     """
-    if not tensors.has(name):
+    if not reordered and not tensors.has(name):
         return None
     check_header(tensors, name, (in_features,), (torch.int32, torch.int64))
     groups = tensors.raw(name).long()

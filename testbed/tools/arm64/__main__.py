@@ -1,4 +1,4 @@
-"""Run check_products.py on an emulated ARM64 processor: `python -m testbed.tools.arm64 DIR`.
+"""Run testbed/tools/check_products.py on an emulated ARM64 processor: `python -m testbed.tools.arm64 DIR`.
 
 It needs qemu-user-static, apt-get and dpkg-deb of a Debian x86-64 machine. Debian's Python for ARM64 and the
 wheels of torch and numpy are downloaded and unpacked into DIR, about 600 MB, and nothing is installed. The
@@ -48,7 +48,7 @@ def main() -> None:
     }
     settings = [part for name, value in variables.items() for part in ("-E", f"{name}={value}")]
     interpreter = root / "usr" / "bin" / f"python{PYTHON}"
-    script = Path(__file__).with_name("check_products.py")
+    script = REPOSITORY / "testbed" / "tools" / "check_products.py"
     _run(["qemu-aarch64-static", "-L", str(root), *settings, str(interpreter), str(script)])
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from flowedge.models.checkpoint.weight_file import WeightFile
+from flowedge.models.checkpoint.weight_file import WeightFile, drop_cached_pages
 
 TENSORS = {
     "matrix": torch.randn(7, 5),
@@ -152,9 +152,7 @@ def cached_pages(path: Path) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="only Linux drops pages when it is asked to")
-def test_what_was_read_of_a_large_file_leaves_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_cache_of_a_file_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     save_file({"matrix": torch.randn(512, 1024), "other": torch.randn(512, 1024)}, path)
     with path.open("rb+") as file:
@@ -162,11 +160,7 @@ def test_what_was_read_of_a_large_file_leaves_the_page_cache(
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if cached_pages(path):
         pytest.skip("the file system has no page cache to drop, as tmpfs")
-    file = WeightFile(path)
-    whole = file["matrix"][...]
-    small = cached_pages(path)
-    assert small >= whole.nbytes // mmap.PAGESIZE, "a small file stays in the cache"
-    monkeypatch.setattr("flowedge.models.checkpoint.weight_file.UNCACHED_BYTES", 1 << 20)
-    read = [file[name][first : first + 100] for name in file for first in range(0, 512, 100)]
-    assert torch.equal(torch.cat(read[:6]), whole)
-    assert cached_pages(path) <= small // 10
+    whole = WeightFile(path)["matrix"][...]
+    assert cached_pages(path) >= whole.nbytes // mmap.PAGESIZE
+    drop_cached_pages(path)
+    assert not cached_pages(path)

@@ -19,8 +19,10 @@ class Slots:
     def __init__(self, keys_values: torch.Tensor) -> None:
         self.keys_values = keys_values
 
-    def read(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        return self.keys_values[:, :, start:stop]
+    def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
+        stored = self.keys_values[:, :, start : start + room.shape[2]]
+        room.zero_()[:, :, : stored.shape[2]] = stored
+        return room
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         return self.keys_values.index_select(2, slots)

@@ -59,6 +59,7 @@ def test_each_row_reads_its_path_in_the_order_of_positions(
         paths, slots = random_paths(rng, depth_bias)
         plan = plan_reading(paths, window, group_rows)
         assert all(len(tail.slots) <= TAIL_SLOTS for tail in plan.tails)
+        assert group_rows is None or {len(tail.slots) for tail in plan.tails} == {2 * BLOCK}
         assert all(chunk.start % CHUNK == 0 for group in plan.heads for chunk in group.chunks)
         for row, path in enumerate(slots):
             position = len(path) - 1

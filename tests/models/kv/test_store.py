@@ -28,23 +28,27 @@ def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
+def read(store: Int8Store | NativeStore, layer: int, start: int, stop: int) -> torch.Tensor:
+    return store.read(layer, start, torch.full((2, 3, stop - start, 32), 7.0)).clone()
+
+
 def test_values_are_rounded_by_the_scale_of_their_own_head_and_row() -> None:
     store = Int8Store(SHAPE, "cpu")
     keys, values = rows(5)
     store.write(1, 4, keys, values)
-    for given, stored in zip((keys, values), store.read(1, 4, 9), strict=True):
+    for given, stored in zip((keys, values), read(store, 1, 4, 9), strict=True):
         step = given.abs().amax(-1, keepdim=True) / 127
         assert ((given - stored).abs() <= 0.5001 * step).all()
-    assert not store.read(0, 0, 20).any()
+    assert not read(store, 0, 0, 20).any()
     alone = Int8Store(SHAPE, "cpu")
     alone.write(1, 6, keys[:, 2:3], values[:, 2:3])
-    assert torch.equal(alone.read(1, 6, 7), store.read(1, 6, 7))
+    assert torch.equal(read(alone, 1, 6, 7), read(store, 1, 6, 7))
 
 
 def test_zeros_stay_zeros() -> None:
     store = Int8Store(SHAPE, "cpu")
     store.write(0, 0, torch.zeros(3, 2, 32), torch.zeros(3, 2, 32))
-    assert torch.equal(store.read(0, 0, 2), torch.zeros(2, 3, 2, 32))
+    assert torch.equal(read(store, 0, 0, 2), torch.zeros(2, 3, 2, 32))
 
 
 @pytest.mark.parametrize("store", [Int8Store(SHAPE, "cpu"), NativeStore(SHAPE, torch.bfloat16, "cpu")])
@@ -53,12 +57,21 @@ def test_reading_taking_and_moving(store: Int8Store | NativeStore) -> None:
         keys, values = rows(20)
         store.write(layer, 0, keys.to(torch.bfloat16), values.to(torch.bfloat16))
     slots = torch.tensor([3, 7, 8, 15])
-    expected = [store.read(layer, 0, 20)[:, :, slots] for layer in range(2)]
+    expected = [read(store, layer, 0, 20)[:, :, slots] for layer in range(2)]
     assert expected[0].dtype == torch.float32
     assert torch.equal(store.take(1, slots), expected[1])
     store.move(2, slots)
     for layer in range(2):
-        assert torch.equal(store.read(layer, 2, 6), expected[layer])
+        assert torch.equal(read(store, layer, 2, 6), expected[layer])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+def test_beyond_the_capacity_zeros_are_read(dtype: torch.dtype) -> None:
+    store = Int8Store(SHAPE, "cpu") if dtype == torch.int8 else NativeStore(SHAPE, dtype, "cpu")
+    store.write(0, 0, *rows(20))
+    last = read(store, 0, 16, 24)
+    assert torch.equal(last[:, :, :4], read(store, 0, 0, 20)[:, :, 16:])
+    assert not last[:, :, 4:].any()
 
 
 def test_bytes() -> None:

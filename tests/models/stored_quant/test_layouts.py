@@ -43,6 +43,8 @@ CASES: list[tuple[str, str, torch.Tensor | None, str]] = [
         r"order of columns \(desc_act\) that the config",
     ),
     ("gptq-asymmetric", "g_idx", ints(127), r"tensor .*g_idx is \[127\]"),
+    ("gptq-desc_act", "g_idx", None, r"tensor .*g_idx is missing"),
+    ("w4a16-actorder", "weight_g_idx", None, r"tensor .*weight_g_idx is missing"),
     ("gptq-desc_act", "g_idx", ints(128), r"does not give 32 input features to every group"),
     ("gptq-desc_act", "g_idx", torch.arange(128).int() % 5, r"does not give 32 input features"),
     ("gptq-desc_act", "g_idx", torch.arange(128).int() % 4 - 1, r"does not give 32 input features"),

@@ -25,6 +25,16 @@ def test_it_comes_back_as_it_was() -> None:
     assert MANIFEST.total_bytes == 26
 
 
+def test_blocks_of_gguf_files() -> None:
+    stored = TensorEntry("c", "Q4_K", (3, 2, 512), 3 * 2 * 2 * 144, DIGESTS[1])
+    manifest = Manifest(DIGESTS[0], "none", (), (stored,))
+    assert parse_manifest(manifest.content, manifest.id) == manifest
+    for shape, size in (((3, 512), 3 * 2 * 144 + 1), ((3, 500), 3 * 2 * 144), ((512,), 2 * 144)):
+        wrong = Manifest(DIGESTS[0], "none", (), (TensorEntry("c", "Q4_K", shape, size, DIGESTS[1]),))
+        with pytest.raises(ProtocolError, match="cannot have"):
+            parse_manifest(wrong.content, wrong.id)
+
+
 def test_equal_tensors_count_once() -> None:
     twice = (*MANIFEST.tensors, TensorEntry("c", "BF16", (2, 3), 12, DIGESTS[2]))
     assert Manifest(DIGESTS[0], "none", MANIFEST.files, twice).total_bytes == 26

@@ -28,7 +28,11 @@ BLOCK_TYPES = {
     for kind in (
         BlockType("Q4_0", 32, 18),
         BlockType("Q4_1", 32, 20),
+        BlockType("Q5_0", 32, 22),
+        BlockType("Q5_1", 32, 24),
         BlockType("Q8_0", 32, 34),
+        BlockType("Q2_K", 256, 84),
+        BlockType("Q3_K", 256, 110),
         BlockType("Q4_K", 256, 144),
         BlockType("Q5_K", 256, 176),
         BlockType("Q6_K", 256, 210),

@@ -65,12 +65,12 @@ class _Converted:
         with self._guard:
             try:
                 state = (real, *((stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, real)))
-                known = self._by_state.get(state)
-                if known is None:
-                    known = ModelFiles(real, self._write(GGUFModel(real)))
-                    self._by_state[state] = self._by_directory[known.directory] = known
             except OSError as error:
                 raise CheckpointError(f"{paths[0]}: cannot be read: {error}") from error
+            known = self._by_state.get(state)
+            if known is None:
+                known = ModelFiles(real, self._write(GGUFModel(real)))
+                self._by_state[state] = self._by_directory[known.directory] = known
             return known
 
     def of_directory(self, directory: Path) -> ModelFiles | None:
@@ -78,12 +78,18 @@ class _Converted:
 
     def _write(self, model: GGUFModel) -> Path:
         config, generation = model.config()
-        if self._root is None:
-            self._root = tempfile.TemporaryDirectory(prefix=_PREFIX)
-        directory = Path(self._root.name) / f"{len(self._by_state)}" / model.path.stem
-        directory.mkdir(parents=True)
-        _write_json(directory / "config.json", config)
-        _write_json(directory / "generation_config.json", generation)
+        try:
+            if self._root is None:
+                self._root = tempfile.TemporaryDirectory(prefix=_PREFIX)
+            directory = Path(self._root.name) / f"{len(self._by_state)}" / model.path.stem
+            directory.mkdir(parents=True)
+            _write_json(directory / "config.json", config)
+            _write_json(directory / "generation_config.json", generation)
+        except OSError as error:
+            raise CheckpointError(
+                f"{model.path}: its config cannot be written to a temporary directory: {error}; set TMPDIR "
+                "to a directory with free space"
+            ) from error
         return directory
 
 

@@ -127,6 +127,10 @@ def test_a_file_of_a_hub_id(hub: Callable[[list[Path], str], Path], whole: Path)
     assert same(Checkpoint.open("owner/name/whole.gguf", hub=False), Checkpoint.open(str(whole)))
     with pytest.raises(CheckpointError, match=r"has no file other\.gguf"):
         Checkpoint.open("owner/name/other.gguf", hub=False)
+    with pytest.raises(
+        CheckpointError, match=r"no config\.json; name one of its GGUF files by owner/name/FILE"
+    ):
+        Checkpoint.open("owner/name", hub=False)
 
 
 def test_a_split_model_in_a_folder_of_a_hub_id(

@@ -1,11 +1,13 @@
-"""Check this CPU's products with quantised weights against plain products: `python check_products.py`.
+"""Check the products with int4 and w8a16 weights on a device: `python check_products.py [--device cuda]`.
 
 It needs torch and numpy alone, so that it also runs on an emulated processor. For every group size it prints
-the largest error over several numbers of rows. A wrong product ends it with an error.
+the largest error over several numbers of rows, against a plain product in float64. A wrong product ends it
+with an error.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import torch
@@ -18,23 +20,26 @@ from flowedge.models.quant.w8a16 import W8A16
 
 OUT, IN = 144, 512
 ROW_COUNTS = (1, 2, 3, 5, 8, 16, 17, 64, 128)
-CPU = torch.device("cpu")
 
 
 def main() -> None:
-    hardware = Hardware.of(CPU)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    device = torch.device(parser.parse_args().device)
+    hardware = Hardware.of(device)
     kernel = int4_kernels.kernel_of(hardware)
-    print(f"torch {torch.__version__}, {hardware.machine}, {hardware.cpu_capability}: int4 by {kernel.name}")
+    place = f"CUDA {hardware.cuda_capability}" if hardware.cuda_capability else hardware.cpu_capability
+    print(f"torch {torch.__version__}, {hardware.machine}, {place}: int4 by {kernel.name}")
     print("weights  group  largest error  a row alone and among others  ms by rows", flush=True)
     for group in GROUPS:
-        layer, plain = _int4(group)
+        layer, plain = _int4(group, device)
         _check("int4", group, layer, plain, kernel.dtype)
     for group in (IN, 64):
-        layer, plain = _w8a16(group)
+        layer, plain = _w8a16(group, device)
         _check("w8a16", group, layer, plain, w8a16.kernel_of(hardware, IN // group).dtype)
 
 
-def _int4(group: int) -> tuple[nn.Module, torch.Tensor]:
+def _int4(group: int, device: torch.device) -> tuple[nn.Module, torch.Tensor]:
     """A layer, and its weight in float64 [OUT, IN]."""
     generator = torch.Generator().manual_seed(group)
     out, width, _ = padded_shape(OUT, IN, group)
@@ -44,16 +49,16 @@ def _int4(group: int) -> tuple[nn.Module, torch.Tensor]:
     tensors = {"weight": weight, "scale": scale, "zero": zero}
     levels = torch.stack((weight >> 4, weight & 15), dim=2).flatten(1).double() - 8
     plain = levels * scale.double().repeat_interleave(group, 1) + zero.double().repeat_interleave(group, 1)
-    return Int4().build(tensors, nn.Linear(IN, OUT, bias=False), torch.float32, CPU), plain[:OUT]
+    return Int4().build(tensors, nn.Linear(IN, OUT, bias=False), torch.float32, device), plain[:OUT]
 
 
-def _w8a16(group: int) -> tuple[nn.Module, torch.Tensor]:
+def _w8a16(group: int, device: torch.device) -> tuple[nn.Module, torch.Tensor]:
     """A layer, and its weight in float64 [OUT, IN]."""
     generator = torch.Generator().manual_seed(group)
     weight = torch.randint(-128, 128, (OUT, IN), dtype=torch.int8, generator=generator)
     scale = torch.rand(OUT, IN // group, generator=generator).add(0.1)
     layer = W8A16().build(
-        {"weight": weight, "scale": scale}, nn.Linear(IN, OUT, bias=False), torch.float32, CPU
+        {"weight": weight, "scale": scale}, nn.Linear(IN, OUT, bias=False), torch.float32, device
     )
     return layer, weight.double() * scale.double().repeat_interleave(group, 1)
 
@@ -61,12 +66,13 @@ def _w8a16(group: int) -> tuple[nn.Module, torch.Tensor]:
 def _check(name: str, group: int, layer: nn.Module, plain: torch.Tensor, dtype: torch.dtype) -> None:
     rows = torch.randn(max(ROW_COUNTS), IN, generator=torch.Generator().manual_seed(0))
     expected = rows.to(dtype).double() @ plain.T
+    rows = rows.to(next(layer.parameters()).device)
     error, equal, times = 0.0, True, []
     with torch.inference_mode():
-        alone = torch.cat([layer(row[None]) for row in rows])
+        alone = torch.cat([layer(row[None]) for row in rows]).cpu()
         for count in ROW_COUNTS:
             start = time.perf_counter()
-            got = layer(rows[:count])
+            got = layer(rows[:count]).cpu()
             times.append(f"{count}: {(time.perf_counter() - start) * 1e3:.1f}")
             error = max(error, float((got - expected[:count]).abs().max() / expected.abs().max()))
             equal &= torch.equal(got, alone[:count])
