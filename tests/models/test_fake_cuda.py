@@ -262,6 +262,25 @@ def test_static_forwards_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callabl
     run_static_stage(gpu, exact_block(gpu, families("qwen3"), "int8"))
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_inputs_of_a_static_forward_share_a_copy(
+    exact: bool, gpu: FakeCuda, families: Callable[[str], Path]
+) -> None:
+    directory = families("llama")
+    with gpu.load():
+        block = LayerBlock.load(Checkpoint(directory), 1, LAYERS, device=CUDA, dtype=torch.bfloat16)
+    if exact:
+        block = exact_block(gpu, directory, "native")
+    block.decoding = BlockDecoding(block, CallingMaker(), uncaptured=0)
+    executor = BlockExecutor(block)
+    executor.run(OpenCache("s", 200))
+    payload = np.zeros((3, executor.row_width), dtype=np.uint16)
+    prompt = forward(0, 3, [CONTEXT, 0, 1], np.arange(3, dtype=np.int32) if exact else payload)
+    for _ in range(2):
+        uploads = 2 if exact else 1  # a plan of exact attention is a copy of its own
+        assert gpu.copies_of(partial(executor.run, prompt)) == (uploads, 1)
+
+
 def test_a_gpu_is_given_graphs(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     with gpu.load():
         block, mixture = (
