@@ -22,7 +22,7 @@ from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Ope
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import RowCounts
-from flowedge.models.graphs.pieces import CallingMaker, Function, Piece
+from flowedge.models.graphs.pieces import CallingMaker, Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers import exactness
@@ -179,10 +179,10 @@ def exact_block(gpu: FakeCuda, directory: Path, kv: KvFormat) -> LayerBlock:
 
 def run_static_stage(gpu: FakeCuda, block: LayerBlock, taps: tuple[int, ...] = ()) -> None:
     """Run a stage whose small forwards are called as a GPU would record them: without any copy."""
-    pieces: list[Function] = []
+    pieces: list[PieceFunction] = []
 
     class Maker:
-        def make(self, functions: Sequence[Function]) -> list[Piece]:
+        def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
             pieces.extend(functions)
             return CallingMaker().make(functions)
 

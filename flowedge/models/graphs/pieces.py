@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-Function = Callable[[], None]  # reads and writes static tensors alone
+PieceFunction = Callable[[], None]  # reads and writes static tensors alone
 
 
 class Piece(Protocol):
@@ -20,7 +20,7 @@ class Piece(Protocol):
 class PieceMaker(Protocol):
     """Makes the pieces of a forward from its functions, whose static tensors hold a forward's inputs."""
 
-    def make(self, functions: Sequence[Function]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
         """Return a piece for each function.
 
         Raises:
@@ -31,7 +31,7 @@ class PieceMaker(Protocol):
 class CalledPiece:
     """Calls its function."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: PieceFunction) -> None:
         self._function = function
 
     def run(self) -> None:
@@ -41,7 +41,7 @@ class CalledPiece:
 class CallingMaker:
     """Makes pieces that call their functions, for devices without graphs."""
 
-    def make(self, functions: Sequence[Function]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
         return [CalledPiece(function) for function in functions]
 
 
@@ -68,14 +68,14 @@ class CapturingMaker:
         self._side: Any = None  # a stream
         self._made: weakref.WeakSet[CapturedPiece] = weakref.WeakSet()
 
-    def make(self, functions: Sequence[Function]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
         with torch.cuda.device(self._device):
             self._warm_up(functions)
             if not self._made:  # torch frees a pool together with its last graph
                 self._pool = torch.cuda.graph_pool_handle()
             return [self._captured(function) for function in functions]
 
-    def _warm_up(self, functions: Sequence[Function]) -> None:
+    def _warm_up(self, functions: Sequence[PieceFunction]) -> None:
         """Call the functions once, so that libraries choose kernels and allocate before a capture."""
         if self._side is None:
             new_stream: Any = torch.cuda.Stream
@@ -87,7 +87,7 @@ class CapturingMaker:
                 function()
         current.wait_stream(side)
 
-    def _captured(self, function: Function) -> CapturedPiece:
+    def _captured(self, function: PieceFunction) -> CapturedPiece:
         graph = torch.cuda.CUDAGraph()
         # Other threads of the agent may allocate on the device meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.models.graphs.pieces import Function
+from flowedge.models.graphs.pieces import PieceFunction
 from flowedge.models.graphs.readings import StaticReading
 from flowedge.models.graphs.shapes import StaticShape
 from flowedge.models.kv.store import KeyValueStore
@@ -117,7 +117,7 @@ class StaticLayers:
     def nbytes(self) -> int:
         return self.hidden.nbytes + self.tapped.nbytes
 
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[PieceFunction]:
         """Functions to be called in this order, each of which computes LAYERS_PER_PIECE layers."""
         count = len(self._modules.layers)
         starts = range(0, count, LAYERS_PER_PIECE)

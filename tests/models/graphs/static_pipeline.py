@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.graphs.pieces import CallingMaker, Function, Piece
+from flowedge.models.graphs.pieces import CallingMaker, Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.layers.block import LayerBlock
 from tests.models.pipeline import Pipeline
@@ -21,11 +21,11 @@ class CountingMaker:
     runs: int = 0
     _calling: CallingMaker = field(default_factory=CallingMaker)
 
-    def make(self, functions: Sequence[Function]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
         self.made += len(functions)
         return self._calling.make([self._counted(function) for function in functions])
 
-    def _counted(self, function: Function) -> Function:
+    def _counted(self, function: PieceFunction) -> PieceFunction:
         def run() -> None:
             self.runs += 1
             function()

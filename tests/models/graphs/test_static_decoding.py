@@ -15,7 +15,7 @@ import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.graphs.pieces import Function, Piece
+from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import (
     MOST_FORWARDS,
     BlockDecoding,
@@ -292,7 +292,7 @@ def test_what_has_no_static_shape_is_computed_layer_by_layer(directory: Path) ->
 
 
 class RefusingMaker:
-    def make(self, functions: Sequence[Function]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
         raise RuntimeError("operation not permitted when stream is capturing\nin detail")
 
 
