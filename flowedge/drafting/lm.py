@@ -93,7 +93,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
 
     def session_bytes(self, capacity: int) -> int:
         block = self._block
-        per_row = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype)
+        per_row = block.cache_row_bytes
         per_token = block.hidden_size * block.dtype.itemsize
         return per_row * _cache_rows(capacity) + (1 + capacity) * per_token
 

@@ -42,6 +42,7 @@ from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
@@ -55,12 +56,18 @@ STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are
 
 @dataclass(frozen=True)
 class TargetModel:
-    """The model that a drafter drafts for; `dtype` is that of the drafter's weights and caches."""
+    """The model that a drafter drafts for.
+
+    Attributes:
+        dtype: that of the drafter's weights and caches.
+        cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
+    """
 
     checkpoint: Checkpoint
     head: LMHead
     tokenizer: Any
     dtype: torch.dtype
+    cuda_graphs: bool = False
 
     @property
     def vocab_size(self) -> int:
@@ -115,7 +122,10 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place)
-    return LMDrafter(LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device))
+    model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device)
+    if target.cuda_graphs:
+        capture_decoding(model.block)
+    return LMDrafter(model)
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:

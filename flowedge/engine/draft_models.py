@@ -50,10 +50,14 @@ class DraftModels:
         drafters: Sequence[str],
         dtype_name: str,
         device: torch.device | str = "cpu",
+        *,
+        cuda_graphs: bool = False,
     ) -> DraftModels:
         """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
 
-        `drafters` are names as `drafter_names` checks them.
+        Args:
+            drafters: names as `drafter_names` checks them.
+            cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
@@ -62,7 +66,7 @@ class DraftModels:
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype, device=device)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype))
+        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype, cuda_graphs))
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,

@@ -69,14 +69,13 @@ class BlockExecutor:
 
     @property
     def cache_row_bytes(self) -> int:
-        block = self.block
-        return SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype, block.kv)
+        return self.block.cache_row_bytes
 
     @property
     def cache_bytes(self) -> int:
-        """The bytes of all caches allocated now."""
+        """The bytes of all caches allocated now, and of tensors that decoding uses for all sessions."""
         # A copy, because the compute thread may open a session meanwhile.
-        return sum(cache.nbytes for cache in list(self._caches.values()))
+        return self.block.decoding_bytes + sum(cache.nbytes for cache in list(self._caches.values()))
 
     def close(self) -> None:
         """Free all weights and caches, even if this is still referenced. It runs no job after that."""

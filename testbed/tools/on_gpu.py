@@ -75,6 +75,18 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
         ],
     )
     yield Step("profile", ["flowedge.cli.main", "profile", "--device", device, "--out", "profile", "--force"])
+    for quant in ("none", "int4", "nf4", "int8"):
+        command = ["testbed.tools.graph_costs", "--device", device, "--quant", quant]
+        yield Step(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
+        yield Step(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
+    yield Step("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
+    for strategy in STRATEGIES:
+        if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
+            yield Step(
+                f"check-without-graphs-{strategy}",
+                _generate("bundled", "bfloat16", "none", strategy, 0.0, "--check"),
+                environment={**agents, "FLOWEDGE_AGENT__CUDA_GRAPHS": "false"},
+            )
     for dtype, quant in LAYOUTS:
         for strategy in STRATEGIES:
             if isinstance(make_strategy(strategy, {}), HierarchicalStrategy):

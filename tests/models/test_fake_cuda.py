@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Ope
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import RowCounts
+from flowedge.models.graphs.pieces import CallingMaker, Function, Piece
+from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers import exactness
 from flowedge.models.layers.block import LayerBlock
@@ -57,6 +59,7 @@ ELSEWHERE = {
     "flowedge.models.exact.attention_test": "compares the bits of a real device",
     "flowedge.models.exact.product_test": "compares the bits of a real device",
     "flowedge.models.exact.rows_alone": "compares the bits of a real device",
+    "flowedge.models.layers.decoding": "declares what the package of graphs does",
     "flowedge.models.layers.exactness": "compares the bits of a real device",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.simulate.in_process": "builds the executors that are run here",
@@ -156,7 +159,12 @@ def run_family(gpu: FakeCuda, directory: Path) -> None:
 
 
 def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
-    """Run a block that is exact by sizes that are given here: a fake GPU has no bits to compare."""
+    executor = BlockExecutor(exact_block(gpu, directory, kv))
+    run_stage(gpu, executor, mixtures_in(executor))
+
+
+def exact_block(gpu: FakeCuda, directory: Path, kv: KvFormat) -> LayerBlock:
+    """Load a block that is exact by sizes that are given here: a fake GPU has no bits to compare."""
     checkpoint = Checkpoint(directory)
     with gpu.load(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(exactness, "attention_sizes", lambda *_: AttentionSizes(16, 1))
@@ -166,8 +174,32 @@ def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
         dtype = torch.bfloat16 if kv == "native" else torch.float32
         block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=dtype, device=CUDA, exact=True, kv=kv)
     assert block.exact
-    executor = BlockExecutor(block)
-    run_stage(gpu, executor, mixtures_in(executor))
+    return block
+
+
+def run_static_stage(gpu: FakeCuda, block: LayerBlock, taps: tuple[int, ...] = ()) -> None:
+    """Run a stage whose small forwards are called as a GPU would record them: without any copy."""
+    pieces: list[Function] = []
+
+    class Maker:
+        def make(self, functions: Sequence[Function]) -> list[Piece]:
+            pieces.extend(functions)
+            return CallingMaker().make(functions)
+
+    block.decoding = BlockDecoding(block, Maker(), uncaptured=0)
+    run_stage(gpu, BlockExecutor(block, taps), 0)
+    assert pieces
+    for piece in pieces:
+        assert gpu.copies_of(torch.inference_mode()(piece)) == (0, 0), (
+            "a GPU cannot record a copy from or to the host"
+        )
+
+
+def run_static_family(gpu: FakeCuda, directory: Path) -> None:
+    with gpu.load():
+        block = LayerBlock.load(Checkpoint(directory), 1, LAYERS, dtype=torch.bfloat16, device=CUDA)
+    run_static_stage(gpu, block, (1, 2))
+    run_static_stage(gpu, exact_block(gpu, directory, "native"))
 
 
 def run_whole_model(gpu: FakeCuda, directory: Path) -> None:
@@ -221,11 +253,32 @@ def test_exact_stages_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callable[[
     run_exact_family(gpu, families("qwen3"), "int8")
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3"])
+def test_static_forwards(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_static_family(gpu, families(name))
+
+
+def test_static_forwards_with_a_cache_in_8_bits(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    run_static_stage(gpu, exact_block(gpu, families("qwen3"), "int8"))
+
+
+def test_a_gpu_is_given_graphs(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+    with gpu.load():
+        block, mixture = (
+            LayerBlock.load(Checkpoint(families(name)), 0, 1, device=CUDA) for name in ("llama", "mixtral")
+        )
+    capture_decoding(block)
+    capture_decoding(mixture)
+    assert isinstance(block.decoding, BlockDecoding)
+    assert mixture.decoding is None
+
+
 @pytest.mark.parametrize("quant", ["int4", "w8a16"])  # the products of bitsandbytes need a real device
 def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
     with gpu.load():
         block = LayerBlock.load(Checkpoint(wide), 0, 2, quant=quant, dtype=torch.bfloat16, device=CUDA)
     run_stage(gpu, BlockExecutor(block), 0)
+    run_static_stage(gpu, block)
 
 
 def test_what_was_read_for_a_gpu_leaves_the_page_cache(
@@ -302,6 +355,7 @@ def imports_torch(path: Path) -> bool:
 def test_every_module_that_computes_is_run(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_family(gpu, families("qwen3_moe"))
     run_exact_family(gpu, families("gemma2"), "native")
+    run_static_family(gpu, families("gemma2"))
     run_whole_model(gpu, families("gemma2"))
     run_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1])
     root = Path(flowedge.__file__).parent

@@ -52,6 +52,9 @@ class DeviceSettings(SettingsGroup):
         "auto",
         "What to compute on: cpu, cuda, cuda:N, or auto, which takes the GPU if products really run on it.",
     )
+    cuda_graphs: bool = setting(
+        True, "Record the forwards of decoding as CUDA graphs, on a GPU that can; the log says if it cannot."
+    )
     threads: int | None = setting(
         None,
         "Processor threads that a computation uses; if not set, the physical cores less one.",

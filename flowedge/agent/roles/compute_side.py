@@ -26,6 +26,7 @@ from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.exact.default import resolve_exact
+from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import NATIVE, kv_format
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
@@ -100,12 +101,15 @@ class ComputeSide:
         """
         compute = self._compute.choose(content.held_quant(opened.checkpoint))
         cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint)
-        return within_memory(
+        executor = within_memory(
             f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
             compute.device,
             lambda: content.load(opened.checkpoint, cache, compute.device),
             lambda: None,
         )
+        if self._config.agent.cuda_graphs:
+            capture_decoding(executor.block)
+        return executor
 
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
         """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
@@ -209,7 +213,9 @@ class ComputeSide:
         models = within_memory(
             f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
             device,
-            lambda: DraftModels.load(checkpoint, drafters, dtype, device),
+            lambda: DraftModels.load(
+                checkpoint, drafters, dtype, device, cuda_graphs=self._config.agent.cuda_graphs
+            ),
             lambda: None,
         )
         if target.exact:

@@ -79,6 +79,12 @@ class KeyValueStore(Protocol):
     def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [kv_heads, rows, head_size] from slot `start` on."""
 
+    def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store keys and values [kv_heads, rows, head_size] in an index of slots [rows] on the device."""
+
+    def clear(self) -> None:
+        """Fill all slots with zeros, as in a new store."""
+
     def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [1, kv_heads, slots, head_size] in the block's dtype, without a copy."""
 
@@ -110,6 +116,13 @@ class NativeStore:
         stop = start + keys.shape[1]
         self.kv[layer, 0, :, start:stop] = keys
         self.kv[layer, 1, :, start:stop] = values
+
+    def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.kv[layer, 0].index_copy_(1, slots, keys)
+        self.kv[layer, 1].index_copy_(1, slots, values)
+
+    def clear(self) -> None:
+        self.kv.zero_()
 
     def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = self.kv[layer, :, None, :, start:stop]
@@ -147,12 +160,19 @@ class Int8Store:
         return self.kv.nbytes + self.scale.nbytes
 
     def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        rows = torch.stack((keys, values)).float()
-        scale = rows.abs().amax(-1, keepdim=True) / _LARGEST
-        scale.clamp_(min=torch.finfo(torch.float32).tiny)
+        encoded, scale = _encoded(keys, values)
         stop = start + keys.shape[1]
-        self.kv[layer, :, :, start:stop] = rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST)
+        self.kv[layer, :, :, start:stop] = encoded
         self.scale[layer, :, :, start:stop] = scale
+
+    def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        encoded, scale = _encoded(keys, values)
+        self.kv[layer].index_copy_(2, slots, encoded.to(torch.int8))
+        self.scale[layer].index_copy_(2, slots, scale)
+
+    def clear(self) -> None:
+        self.kv.zero_()
+        self.scale.zero_()
 
     def view(self, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise TypeError("a KV cache in int8 has no rows in the block's dtype to view")
@@ -171,6 +191,19 @@ class Int8Store:
     def move(self, start: int, slots: torch.Tensor) -> None:
         for stored in (self.kv, self.scale):
             stored[:, :, :, start : start + len(slots)] = stored.index_select(3, slots)
+
+
+def _encoded(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers [2, kv_heads, rows, head_size] within int8, in float32, and their scale [.., 1]."""
+    rows = torch.stack((keys, values)).float()
+    scale = rows.abs().amax(-1, keepdim=True) / _LARGEST
+    scale.clamp_(min=torch.finfo(torch.float32).tiny)
+    return rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST), scale
+
+
+def store_shape(config: Any, num_layers: int, rows: int) -> tuple[int, ...]:
+    """The shape of KeyValueStore.kv for a transformers config."""
+    return num_layers, 2, int(config.num_key_value_heads), rows, head_size(config)
 
 
 def new_store(

@@ -19,8 +19,9 @@ from flowedge.models.copies import moved, to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.decoding import StaticDecoding
 from flowedge.models.layers.exactness import Exactness, try_exactness
-from flowedge.models.layers.head import load_embedding
+from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant.quant_cache import QuantCache
@@ -39,6 +40,8 @@ class LayerBlock:
         exactness: the sizes with which a row's bits depend on its own path alone; None when they depend on
             the rows beside it and on the layout of the cache as well.
         inexact_reason: why the block is not exact although that was asked for; empty otherwise.
+        decoding: computes small forwards over static tensors; None where every forward is computed layer by
+            layer.
     """
 
     config: Any
@@ -56,6 +59,7 @@ class LayerBlock:
     kv: KvFormat = "native"
     exactness: Exactness | None = None
     inexact_reason: str = ""
+    decoding: StaticDecoding | None = None
 
     @classmethod
     def load(
@@ -175,7 +179,7 @@ class LayerBlock:
 
     def new_cache(self, capacity_rows: int) -> SessionCache:
         """A cache of one session, with `capacity_rows` rows in each of the block's layers."""
-        return SessionCache(
+        cache = SessionCache(
             self.config,
             self.num_layers,
             capacity_rows,
@@ -184,7 +188,23 @@ class LayerBlock:
             windows=self.windows,
             ordered=None if self.exactness is None else self.exactness.attention,
             kv=self.kv,
+            store=None if self.decoding is None else self.decoding.store_for(capacity_rows),
         )
+        if self.decoding is not None:
+            self.decoding.reclaim(cache)
+        return cache
+
+    @property
+    def cache_row_bytes(self) -> int:
+        """Most bytes that a row of a session's capacity takes."""
+        if self.decoding is not None:
+            return self.decoding.cache_row_bytes
+        return SessionCache.bytes_per_row(self.config, self.num_layers, self.dtype, self.kv)
+
+    @property
+    def decoding_bytes(self) -> int:
+        """The bytes of static tensors, and of caches that wait for the next session."""
+        return 0 if self.decoding is None else self.decoding.nbytes
 
     @torch.inference_mode()
     def forward(
@@ -207,7 +227,8 @@ class LayerBlock:
             tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last
                 row of the context. A tail row sees the context, its ancestors and itself. Consecutive
                 committed rows form a chain.
-            should_abort: called before each layer; True ends the forward.
+            should_abort: called before each layer, or before each few layers of a small forward; True ends
+                the forward.
             taps: layers of the block, ascending, whose inputs are appended to the rows of the result.
 
         Returns:
@@ -221,6 +242,12 @@ class LayerBlock:
         self._check_inputs(inputs)
         _check_indices(positions, tail_parents, cached, context, len(inputs))
         inputs = moved(inputs, self.device)
+        if self.decoding is not None:
+            computed = self.decoding.forward(
+                inputs, positions, cache, cached, context, tail_parents, should_abort, taps
+            )
+            if computed is not None:
+                return computed.rows
         outputs: list[torch.Tensor] = []
         for first, stop in self._row_counts.parts(len(inputs)):
             output = self._forward_part(
@@ -289,8 +316,7 @@ class LayerBlock:
     def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.embedding is None:
             return inputs
-        embedded: torch.Tensor = self.embedding(inputs)
-        return embedded if self.embedding_multiplier == 1 else embedded * self.embedding_multiplier
+        return embed(self.embedding, self.embedding_multiplier, inputs)
 
     def _check_inputs(self, inputs: torch.Tensor) -> None:
         if self.embedding is None:

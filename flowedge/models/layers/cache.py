@@ -13,7 +13,7 @@ from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.copies import to_device
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.kv.reading import CacheReader, MaskedReader, OrderedReader
-from flowedge.models.kv.store import KvFormat, head_size, kv_row_bytes, new_store
+from flowedge.models.kv.store import KeyValueStore, KvFormat, kv_row_bytes, new_store, store_shape
 
 
 class SessionCache:
@@ -21,6 +21,10 @@ class SessionCache:
 
     The object is the `past_key_values` of transformers' attention layers, which call `update`. A layer with
     a window stores all rows, because positions fall again after a prune, and reads the rows in its window.
+
+    Attributes:
+        capacity: rows that the session may use.
+        store: the keys and values, of `capacity` rows or more.
     """
 
     def __init__(
@@ -34,8 +38,9 @@ class SessionCache:
         windows: Sequence[int | None] = (),
         ordered: AttentionSizes | None = None,
         kv: KvFormat = "native",
+        store: KeyValueStore | None = None,
     ) -> None:
-        """Allocate `capacity_rows` rows.
+        """Allocate `capacity_rows` rows, or use an allocated store of as many rows or more.
 
         Args:
             windows: the window of each layer in positions, as `layer_windows` returns them; empty for none.
@@ -46,14 +51,13 @@ class SessionCache:
             raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session; it needs 1 or more")
         if kv != "native" and ordered is None:
             raise ValueError("a KV cache in 8 bits is read by ordered attention alone")
-        shape = (num_layers, 2, config.num_key_value_heads, capacity_rows, head_size(config))
         self.capacity = capacity_rows
-        self._store = new_store(shape, dtype, device, kv)
+        self.store = store or new_store(store_shape(config, num_layers, capacity_rows), dtype, device, kv)
         windows = list(windows) or [None] * num_layers
         self._reader: CacheReader = (
-            MaskedReader(self._store, windows, dtype, device)
+            MaskedReader(self.store, windows, dtype, device)
             if ordered is None
-            else OrderedReader(self._store, windows, ordered)
+            else OrderedReader(self.store, windows, ordered)
         )
         self._start = 0
         self._stop = 0
@@ -66,12 +70,12 @@ class SessionCache:
     @property
     def kv(self) -> torch.Tensor:
         """[layers, 2, kv_heads, capacity, head_size], keys at index 0 and values at 1; slot s holds row s."""
-        return self._store.kv
+        return self.store.kv.narrow(3, 0, self.capacity)
 
     @property
     def nbytes(self) -> int:
         """The bytes allocated now, mask buffers included."""
-        return self._store.nbytes + self._reader.nbytes
+        return self.store.nbytes + self._reader.nbytes
 
     def begin(self, cached: int, rows: int) -> None:
         """Choose the slots [cached, cached + rows) that the following updates write.
@@ -109,7 +113,7 @@ class SessionCache:
         Returns the keys and values that the layer's attention function is given.
         """
         rows = self._stop - self._start
-        self._store.write(layer, self._start, keys[0, :, :rows], values[0, :, :rows])
+        self.store.write(layer, self._start, keys[0, :, :rows], values[0, :, :rows])
         return self._reader.keys_values(layer, self._stop, keys, values)
 
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
@@ -130,4 +134,4 @@ class SessionCache:
         if first == wanted.size:
             return
         (index,) = to_device(self.kv.device, wanted[first:])
-        self._store.move(base + first, index)
+        self.store.move(base + first, index)

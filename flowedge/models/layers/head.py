@@ -128,3 +128,9 @@ def load_embedding(
     embedding = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, device="meta")
     embedding.weight = weight
     return embedding
+
+
+def embed(embedding: nn.Embedding, multiplier: float, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the rows [n, hidden] of token ids [n]: their embeddings, multiplied."""
+    embedded: torch.Tensor = embedding(tokens)
+    return embedded if multiplier == 1 else embedded * multiplier

@@ -37,10 +37,20 @@ class Rotary:
         Args:
             position_ids: int64 [1, rows] on the device; positions: int64 [rows], the same on the host.
         """
-        if self._length is None:
-            rotate = partial(self._rotate, hidden, position_ids)
-        else:
-            rotate = partial(self._rotate_on_host, positions, hidden.dtype)
+        if self.is_static:
+            return self.on_device(hidden, position_ids)
+        return self._by_layer(partial(self._rotate_on_host, positions, hidden.dtype))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the angles are computed on the device alone, by the same operations for all positions."""
+        return self._length is None
+
+    def on_device(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> Sequence[Rotation]:
+        """The rotation of each layer, as above, where `is_static`."""
+        return self._by_layer(partial(self._rotate, hidden, position_ids))
+
+    def _by_layer(self, rotate: Callable[[str | None], Rotation]) -> Sequence[Rotation]:
         by_kind = {kind: rotate(kind) for kind in dict.fromkeys(self._kinds)}
         return [by_kind[kind] for kind in self._kinds]
 

@@ -1,0 +1,62 @@
+"""The sizes of static forwards: few, since each size is captured for itself."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowedge.models.exact.reading_plan import CHUNK
+from flowedge.models.exact.row_counts import RowCounts
+
+_ROWS = (1, 8, 16, 32, 64)
+_LEAST_SLOTS = 256
+
+
+@dataclass(frozen=True)
+class StaticShape:
+    """The sizes of the tensors of a static forward.
+
+    Attributes:
+        rows: rows that are computed, padding included.
+        columns: slots of the cache that attention reads, from slot 0 on.
+    """
+
+    rows: int
+    columns: int
+
+
+def static_rows(allowed: RowCounts | None) -> tuple[int, ...]:
+    """Return the numbers of rows, ascending, that forwards are padded to.
+
+    Args:
+        allowed: the numbers of rows for which a row has the same bits; None when a row's bits may differ.
+    """
+    if allowed is None:
+        return _ROWS
+    return tuple(sorted({allowed.padded(rows) for rows in _ROWS if rows <= allowed.most}))
+
+
+def choose_shape(counts: Sequence[int], rows: int, stop: int, slots: int) -> StaticShape | None:
+    """Choose the smallest shape for `rows` rows; None when they are too many.
+
+    Args:
+        counts: the numbers of rows that forwards are padded to, ascending.
+        stop: the slot behind the last row; slots: the slots of the cache, a result of `static_slots`.
+    """
+    index = bisect_left(counts, rows)
+    if index == len(counts) or stop > slots:
+        return None
+    columns = _LEAST_SLOTS
+    while columns < stop:
+        columns *= 2
+    return StaticShape(counts[index], min(columns, slots))
+
+
+def static_slots(capacity: int) -> int:
+    """The slots of a cache of `capacity` rows: at most a quarter more, or 256.
+
+    Few different numbers of slots let sessions reuse the caches of ended sessions.
+    """
+    step = max(CHUNK, 1 << max(0, capacity.bit_length() - 3))
+    return max(_LEAST_SLOTS, -(-capacity // step) * step)
