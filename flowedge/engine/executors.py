@@ -95,11 +95,16 @@ class BlockExecutor:
             claim,
             self.block.device,
             lambda: self._run(job),
-            lambda: self._drop(job.session),
+            lambda: self._free(job.session),
         )
 
     def _drop(self, session: str) -> None:
         self._caches.pop(session, None)
+
+    def _free(self, session: str) -> None:
+        self._drop(session)
+        if self.block.decoding is not None:
+            self.block.decoding.free()
 
     def _run(self, job: StageJob) -> Payload | None:
         match job:
@@ -118,9 +123,10 @@ class BlockExecutor:
         cache.gather(job.gathered_until, job.slots)
         payload = job.payload if self.model is None else self.model.known(job.payload)
         width = self.block.hidden_size
-        # The block checks token ids before it copies them.
-        inputs = to_tensor(payload, "cpu" if self.block.is_first else self.block.device)
         carries = self.row_width > width  # what earlier stages have tapped
+        # The block checks token ids before it copies them, and copies all inputs of static forwards together.
+        by_block = self.block.is_first or (self.block.decoding is not None and not carries)
+        inputs = to_tensor(payload, "cpu" if by_block else self.block.device)
         output = self.block.forward(
             inputs[:, :width].contiguous() if carries else inputs,
             job.positions,

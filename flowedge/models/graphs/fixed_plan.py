@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowedge.models.exact.reading_plan import (
+    BLOCK,
     CHUNK,
     TAIL_SLOTS,
     Bools,
@@ -23,8 +24,9 @@ def fixed_plan(
 ) -> ReadingPlan | None:
     """Return a plan that reads the same keys in the same order; None when the fixed sizes do not suffice.
 
-    Tails are padded to TAIL_SLOTS slots. There is one group of heads, with the chunks of all columns or of a
-    window. Padding is hidden from every row, and so changes no bit of a result.
+    Tails are padded to TAIL_SLOTS slots, or to the 2 * BLOCK slots of a single row. There is one group of
+    heads, with the chunks of all columns or of a window. Padding is hidden from every row, and so changes no
+    bit of a result.
 
     Args:
         plan: a plan of `shape.rows` rows; window, group_rows: those that the plan was made with.
@@ -35,15 +37,16 @@ def fixed_plan(
     chunks = _fixed_chunks(plan, shape, window)
     if chunks is None:
         return None
-    return ReadingPlan(plan.rows, [_padded(tail) for tail in plan.tails], [HeadGroup(None, chunks)])
+    width = 2 * BLOCK if group_rows == 1 else TAIL_SLOTS
+    return ReadingPlan(plan.rows, [_padded(tail, width) for tail in plan.tails], [HeadGroup(None, chunks)])
 
 
-def _padded(tail: TailGroup) -> TailGroup:
-    width = len(tail.slots)
-    slots = np.zeros(TAIL_SLOTS, dtype=np.int64)
-    slots[:width] = tail.slots
-    hidden = np.ones((len(tail.hidden), TAIL_SLOTS), dtype=np.bool_)
-    hidden[:, :width] = tail.hidden
+def _padded(tail: TailGroup, width: int) -> TailGroup:
+    own = len(tail.slots)
+    slots = np.zeros(width, dtype=np.int64)
+    slots[:own] = tail.slots
+    hidden = np.ones((len(tail.hidden), width), dtype=np.bool_)
+    hidden[:, :own] = tail.hidden
     return TailGroup(tail.first, tail.stop, slots, hidden)
 
 

@@ -65,6 +65,7 @@ class CapturingMaker:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
+        self._side: Any = None  # a stream
         self._made: weakref.WeakSet[CapturedPiece] = weakref.WeakSet()
 
     def make(self, functions: Sequence[Function]) -> list[Piece]:
@@ -76,8 +77,10 @@ class CapturingMaker:
 
     def _warm_up(self, functions: Sequence[Function]) -> None:
         """Call the functions once, so that libraries choose kernels and allocate before a capture."""
-        new_stream: Any = torch.cuda.Stream
-        current, side = torch.cuda.current_stream(), new_stream()
+        if self._side is None:
+            new_stream: Any = torch.cuda.Stream
+            self._side = new_stream()
+        current, side = torch.cuda.current_stream(), self._side
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for function in functions:

@@ -147,7 +147,7 @@ class OrderedStaticReading:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a dataclass, in the order of its fields, with those in lists and dataclasses in it."""
+    """The tensors in the public fields of a dataclass, and in lists and dataclasses in them, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list):
@@ -155,4 +155,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
     elif is_dataclass(value):
         for field in fields(value):
+            if field.name.startswith("_"):  # memory for intermediates
+                continue
             yield from _tensors(getattr(value, field.name))

@@ -92,6 +92,10 @@ class BlockDecoding:
     def reclaim(self, cache: SessionCache) -> None:
         weakref.finalize(cache, self._pool.give_back, cache.store).atexit = False
 
+    def free(self) -> None:
+        self._forwards.clear()
+        self._pool.clear()
+
     def forward(
         self,
         inputs: torch.Tensor,
@@ -149,7 +153,10 @@ class BlockDecoding:
             del self._forwards[key]
 
     def _give_up(self, error: RuntimeError) -> None:
-        self.failure = str(error).splitlines()[0] if str(error) else type(error).__name__
+        first: BaseException = error
+        while first.__context__ is not None:  # the end of a failed capture is another error
+            first = first.__context__
+        self.failure = str(first).splitlines()[0] if str(first) else type(first).__name__
         self._forwards.clear()
         _log.warning(
             "%s run without CUDA graphs, layer by layer: the device cannot record them (%s); "

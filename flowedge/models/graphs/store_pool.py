@@ -51,6 +51,10 @@ class StorePool:
         self._owned.add(store)
         return store
 
+    def clear(self) -> None:
+        """Free the idle stores."""
+        self._idle.clear()
+
     def give_back(self, store: KeyValueStore) -> None:
         """Keep a store, whose session has ended, for another session."""
         self._idle.append(store)

@@ -241,13 +241,13 @@ class LayerBlock:
         """
         self._check_inputs(inputs)
         _check_indices(positions, tail_parents, cached, context, len(inputs))
-        inputs = moved(inputs, self.device)
         if self.decoding is not None:
             computed = self.decoding.forward(
                 inputs, positions, cache, cached, context, tail_parents, should_abort, taps
             )
             if computed is not None:
                 return computed.rows
+        inputs = moved(inputs, self.device)
         outputs: list[torch.Tensor] = []
         for first, stop in self._row_counts.parts(len(inputs)):
             output = self._forward_part(

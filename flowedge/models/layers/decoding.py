@@ -37,6 +37,9 @@ class StaticDecoding(Protocol):
     def reclaim(self, cache: SessionCache) -> None:
         """Give the cache's store to a later session as soon as the cache is deleted."""
 
+    def free(self) -> None:
+        """Free all static tensors, and the caches that wait for the next session."""
+
     def forward(
         self,
         inputs: torch.Tensor,

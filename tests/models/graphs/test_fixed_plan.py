@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from flowedge.models.exact.ordered_attention import OrderedReading
-from flowedge.models.exact.reading_plan import CHUNK, TAIL_SLOTS, CachedPaths, ReadingPlan, plan_reading
+from flowedge.models.exact.reading_plan import (
+    BLOCK,
+    CHUNK,
+    TAIL_SLOTS,
+    CachedPaths,
+    ReadingPlan,
+    plan_reading,
+)
 from flowedge.models.graphs.fixed_plan import fixed_plan
 from flowedge.models.graphs.shapes import StaticShape
 from flowedge.models.kv.store import NativeStore
@@ -52,7 +59,7 @@ def test_bits_and_sizes(window: int | None, group_rows: int | None) -> None:
         assert torch.equal(*outputs)
     assert all(each == found[0] for each in found)
     assert found[0][0] == (
-        (0, 1, (TAIL_SLOTS,), (1, TAIL_SLOTS)) if group_rows else (0, 16, (TAIL_SLOTS,), (16, TAIL_SLOTS))
+        (0, 1, (2 * BLOCK,), (1, 2 * BLOCK)) if group_rows else (0, 16, (TAIL_SLOTS,), (16, TAIL_SLOTS))
     )
     chunks = SHAPE.columns // CHUNK if window is None else window // CHUNK + 2
     assert len(found[0]) == (16 if group_rows else 1) + chunks

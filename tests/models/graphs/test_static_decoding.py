@@ -198,6 +198,25 @@ def test_idle_caches_are_freed_before_a_cache_of_another_size(directory: Path) -
     assert larger.nbytes <= 2000 * block.cache_row_bytes + larger.store.kv[:, :, :, :1].nbytes
 
 
+def test_memory_that_runs_out_frees_what_can_be_made_again(directory: Path) -> None:
+    block = load(directory)
+    maker = decode_statically(block)
+    cache = block.new_cache(200)
+    first = block.forward(tokens(6), cache=cache, **chain(0, 6))
+    idle = block.new_cache(200)
+    store = weakref.ref(idle.store)
+    del idle
+    assert block.decoding is not None
+    block.decoding.free()
+    assert block.decoding_bytes == 0
+    assert store() is None
+    again = block.forward(tokens(6), cache=cache, **chain(0, 6))
+    assert first is not None
+    assert again is not None
+    assert torch.equal(first, again)
+    assert maker.made == 2
+
+
 def test_a_block_is_freed_at_once(directory: Path) -> None:
     block = load(directory)
     decode_statically(block)
