@@ -32,6 +32,9 @@ from flowedge.models.layers.decoding import Computed
 from flowedge.models.layers.experts import ExpertLinears
 
 MOST_FORWARDS = 32  # of a block, over all sessions; each has a graph for every few layers
+# A static forward gives way to another when none of so many forwards has used it. A capture takes longer than
+# a forward, so sessions in turns must not take each other's place.
+UNUSED_FORWARDS = 256
 _SCRATCH_SHARE = 1.25  # most slots of a store for a row of its session
 
 _log = logging.getLogger(__name__)
@@ -76,6 +79,8 @@ class BlockDecoding:
         )
         self._pool = StorePool(lambda rows: new_store(store_shape(config, layers, rows), dtype, device, kv))
         self._forwards: OrderedDict[_Key, StaticForward] = OrderedDict()
+        self._used_at: dict[_Key, int] = {}  # the number of the forward that used a static forward last
+        self._count = 0  # forwards so far
         self._uses: dict[tuple[StaticShape, tuple[int, ...]], int] = {}
 
     @property
@@ -94,6 +99,7 @@ class BlockDecoding:
 
     def free(self) -> None:
         self._forwards.clear()
+        self._used_at.clear()
         self._pool.clear()
 
     def forward(
@@ -116,6 +122,8 @@ class BlockDecoding:
         tail_positions = context + tail_depths(tail_parents, context)
         decode = DecodeRows(inputs, cached, CachedPaths(context, tail_positions, seen, positions))
         forward = self._forward(_Key(cache.store, shape, tuple(taps)))
+        if forward is None:
+            return None
         plan = forward.plan(decode)
         if plan is None:
             return None
@@ -132,16 +140,25 @@ class BlockDecoding:
         self._uses[shape, taps] = used + 1
         return used >= self._uncaptured
 
-    def _forward(self, key: _Key) -> StaticForward:
-        forward = self._forwards.pop(key, None)
+    def _forward(self, key: _Key) -> StaticForward | None:
+        """The forward of a key; None when all forwards that are held are in use, so that none is captured."""
+        self._count += 1
+        forward = self._forwards.get(key)
         if forward is None:
-            forward = StaticForward(
+            if len(self._forwards) == MOST_FORWARDS:
+                oldest = next(iter(self._forwards))
+                if self._count - self._used_at[oldest] < UNUSED_FORWARDS:
+                    return None
+                self._remove(oldest)
+            forward = self._forwards[key] = StaticForward(
                 self._modules, key.store, key.shape, key.taps, self._reading(key), self._maker
             )
-        self._forwards[key] = forward
-        while len(self._forwards) > MOST_FORWARDS:
-            self._forwards.popitem(last=False)
+        self._forwards.move_to_end(key)
+        self._used_at[key] = self._count
         return forward
+
+    def _remove(self, key: _Key) -> None:
+        del self._forwards[key], self._used_at[key]
 
     def _reading(self, key: _Key) -> StaticReading:
         if self._sizes is None:
@@ -150,7 +167,7 @@ class BlockDecoding:
 
     def _drop(self, store: KeyValueStore) -> None:
         for key in [key for key in self._forwards if key.store is store]:
-            del self._forwards[key]
+            self._remove(key)
 
     def _give_up(self, error: RuntimeError) -> None:
         first: BaseException = error
@@ -158,6 +175,7 @@ class BlockDecoding:
             first = first.__context__
         self.failure = str(first).splitlines()[0] if str(first) else type(first).__name__
         self._forwards.clear()
+        self._used_at.clear()
         _log.warning(
             "%s run without CUDA graphs, layer by layer: the device cannot record them (%s); "
             "set agent.cuda_graphs = false to leave out the attempt",
