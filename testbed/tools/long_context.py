@@ -1,5 +1,7 @@
 """Measure how the work of a segment grows with the context, in one generation of thousands of tokens.
 
+Times are CPU time of one thread, so that other work of the machine matters little.
+
 The bundled pair runs as a pipeline in this process with its positions raised to 32,768; its text is of no
 use beyond 2,048 positions, its computation is the same. Run: python -m testbed.tools.long_context
 """
@@ -73,11 +75,11 @@ class WorkByContext:
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             outside, self.inner = self.inner, 0.0
-            started = time.perf_counter()
+            started = time.thread_time()
             try:
                 return function(*arguments, **keywords)
             finally:
-                passed = time.perf_counter() - started
+                passed = time.thread_time() - started
                 self.seconds[part][self.context // WINDOW] += passed - self.inner
                 self.inner = outside + passed
 
@@ -197,7 +199,8 @@ def report(work: WorkByContext, row_bytes: int) -> None:
     lines.append(["a segment at context 0", *(f"{fit[1]:.2f}" for fit in fits)])
     lines.append(["more for each 1,000 tokens", *(f"{fit[0]:+.3f}" for fit in fits)])
     print(table(["context", *columns], lines))
-    print(f"\nms a segment, {sum(work.segments.values())} segments; memory is read at {rate / 1e9:.1f} GB/s")
+    count = sum(work.segments.values())
+    print(f"\nms of CPU time a segment, {count} segments; memory is read at {rate / 1e9:.1f} GB/s")
 
 
 def main() -> None:
