@@ -27,7 +27,7 @@ TEMPERATURES = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Step:
+class GpuStep:
     """A command of this Python, its time limit in seconds and variables for its environment."""
 
     name: str
@@ -55,13 +55,13 @@ class Step:
         return code == 0, time.monotonic() - started
 
 
-def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[Step]:
+def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[GpuStep]:
     """Yield all steps; those that need the random model come after the one that writes it."""
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
     kind = device.partition(":")[0]
-    yield Step("trial", ["flowedge.models.compute_trial", device])
-    yield Step("products", ["testbed.tools.check_products", "--device", device])
-    yield Step(
+    yield GpuStep("trial", ["flowedge.models.compute_trial", device])
+    yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
+    yield GpuStep(
         "kernels",
         [
             "testbed.tools.bench_quant",
@@ -74,15 +74,17 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
             "20",
         ],
     )
-    yield Step("profile", ["flowedge.cli.main", "profile", "--device", device, "--out", "profile", "--force"])
+    yield GpuStep(
+        "profile", ["flowedge.cli.main", "profile", "--device", device, "--out", "profile", "--force"]
+    )
     for quant in ("none", "int4", "nf4", "int8"):
         command = ["testbed.tools.graph_costs", "--device", device, "--quant", quant]
-        yield Step(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
-        yield Step(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
-    yield Step("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
+        yield GpuStep(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
+        yield GpuStep(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
+    yield GpuStep("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
     for strategy in STRATEGIES:
         if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
-            yield Step(
+            yield GpuStep(
                 f"check-without-graphs-{strategy}",
                 _generate("bundled", "bfloat16", "none", strategy, 0.0, "--check"),
                 environment={**agents, "FLOWEDGE_AGENT__CUDA_GRAPHS": "false"},
@@ -92,13 +94,13 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
             if isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
                 continue
             for temperature in TEMPERATURES:
-                yield Step(
+                yield GpuStep(
                     f"check-{dtype}-{quant}-{strategy}-T{temperature:g}",
                     _generate("bundled", dtype, quant, strategy, temperature, "--check"),
                     environment=agents,
                 )
     for precision in ("bf16", "int8", "int4", "nf4"):
-        yield Step(
+        yield GpuStep(
             f"exact-{precision}",
             [
                 *("testbed.tools.exact_runs", "--precision", precision, "--tokens", str(tokens)),
@@ -106,9 +108,9 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
             ],
             limit_s=1800,
         )
-    yield Step("random-model", ["testbed.tools.random_model", str(model), *sizes], limit_s=900)
+    yield GpuStep("random-model", ["testbed.tools.random_model", str(model), *sizes], limit_s=900)
     for quant in ("none", "int4", "nf4"):
-        yield Step(
+        yield GpuStep(
             f"random-model-{quant}",
             _generate(str(model), "bfloat16", quant, "auto", 0.0, "--drafter", "ngram"),
             limit_s=900,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
+from flowedge.agent.roles.coordinator import OFF, ON, PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label, drafters_of
@@ -44,7 +44,6 @@ from flowedge.weights.manifest.manifest import Manifest
 from flowedge.weights.open.model_request import OpenedModel
 from flowedge.weights.open.quantised import list_quantised, quantised_keys
 
-ON, OFF = "on", "off"
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 RELEASE_S = 3.0
+ON, OFF = "on", "off"  # of DraftNodeRole.exact, beside "auto"
 _OPTIONS = LinkSettings().channel_options
 
 _log = logging.getLogger(__name__)

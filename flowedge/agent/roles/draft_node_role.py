@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import (
+    ON,
     PipelineSetup,
     PlannedRoute,
     ReportProgress,
@@ -179,7 +180,7 @@ class DraftNodeRole(PipelineRole):
             self._live = self._make_live(models)
             exact = (await asyncio.gather(*others))[: len(target.stages)]
         self._exact = models.exact and all(exact)
-        if request.exact == "on" and not self._exact:
+        if request.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(
                 f"rows are not exact on {', '.join(inexact)}; choose another dtype, or leave out exact"
