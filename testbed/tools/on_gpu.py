@@ -58,7 +58,6 @@ class GpuStep:
 def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[GpuStep]:
     """Yield all steps; those that need the random model come after the one that writes it."""
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
-    kind = device.partition(":")[0]
     yield GpuStep("trial", ["flowedge.models.compute_trial", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(
@@ -104,7 +103,6 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
             f"exact-{precision}",
             [
                 *("testbed.tools.exact_runs", "--precision", precision, "--tokens", str(tokens)),
-                *("--device", kind),
             ],
             limit_s=1800,
         )
