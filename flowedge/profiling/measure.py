@@ -38,7 +38,7 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
     """Have an idle agent measure its device.
 
     Args:
-        options: `threads` and `compute` are not used; the agent has its own.
+        options: `threads`, `compute` and `cuda_graphs` are not used; the agent has its own.
         report: called with what is measured next.
 
     Raises:
