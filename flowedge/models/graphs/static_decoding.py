@@ -20,7 +20,7 @@ from flowedge.models.graphs.readings import (
     StaticReading,
     Windows,
 )
-from flowedge.models.graphs.shapes import StaticShape, choose_shape, static_rows
+from flowedge.models.graphs.shapes import StaticShape, choose_shape, row_bytes_with_scratch, static_rows
 from flowedge.models.graphs.static_forward import DecodeRows, StaticForward
 from flowedge.models.graphs.static_layers import BlockModules
 from flowedge.models.graphs.store_pool import NewStore, StorePool
@@ -35,7 +35,6 @@ MOST_FORWARDS = 32  # of a block, over all sessions; each has a graph for every 
 # A static forward gives way to another when none of so many forwards has used it. A capture takes longer than
 # a forward, so sessions in turns must not take each other's place.
 UNUSED_FORWARDS = 256
-_SCRATCH_SHARE = 1.25  # most slots of a store for a row of its session
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ class BlockDecoding:
 
     @property
     def cache_row_bytes(self) -> int:
-        return int(self._row_bytes * _SCRATCH_SHARE)
+        return row_bytes_with_scratch(self._row_bytes)
 
     def store_for(self, capacity_rows: int) -> KeyValueStore:
         return self._pool.take(capacity_rows, self._drop)
