@@ -37,8 +37,9 @@ from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.gguf.model_files import files_in
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.checkpoint.weight_file import open_weights
