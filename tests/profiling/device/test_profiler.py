@@ -30,7 +30,7 @@ ROWS = (1, 8, 100)
 OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
 
 
-class RefusingMaker:
+class UnrecordableMaker:
     """A device that cannot record."""
 
     def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
@@ -107,7 +107,7 @@ def test_pieces_are_made_before_the_runs_that_count() -> None:
 
 def test_a_device_that_cannot_record_has_the_times_layer_by_layer() -> None:
     def refuse(block: LayerBlock) -> None:
-        block.decoding = BlockDecoding(block, RefusingMaker())
+        block.decoding = BlockDecoding(block, UnrecordableMaker())
 
     times = compared_times(small_block(), (1, 8), 20, 2, lambda _: None, refuse)
     assert [*times.used] == [1, 8]
