@@ -11,6 +11,7 @@ from flowedge.models.exact.row_counts import RowCounts
 
 _ROWS = (1, 8, 16, 32, 64)
 _LEAST_SLOTS = 256
+SCRATCH_SHARE = 1.25  # most slots of a store for a row of its session
 
 
 @dataclass(frozen=True)
