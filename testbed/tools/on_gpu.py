@@ -83,7 +83,11 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
     head_costs = ["testbed.tools.head_costs", "--device", device, "--shapes", "1B", "7B"]
     yield GpuStep("graphs-head", head_costs, limit_s=600)
     yield GpuStep("graphs-head-recall", [*head_costs, "--recall"], limit_s=600)
-    yield GpuStep("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
+    yield GpuStep(
+        "graphs-tests",
+        ["pytest", "-q", "-n", "0", "tests/models/graphs", "tests/drafting/test_static_heads.py"],
+        limit_s=600,
+    )
     for strategy in STRATEGIES:
         if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
             yield GpuStep(
