@@ -25,7 +25,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
-from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
     CONFIG_NAME,
@@ -33,6 +33,7 @@ from flowedge.drafting.heads.head_files import (
     SAFETENSORS_NAME,
     llama_config,
 )
+from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
@@ -63,7 +64,7 @@ class TargetModel:
 
     Attributes:
         dtype: that of the drafter's weights and caches.
-        cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
+        cuda_graphs: whether a GPU records the forwards of drafters.
     """
 
     checkpoint: Checkpoint
@@ -174,7 +175,10 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
         embedding = load_embedding(
             target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
         )
-    return HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
+    drafter = HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
+    if target.cuda_graphs:
+        capture_drafting(drafter)
+    return drafter
 
 
 def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
@@ -275,10 +279,9 @@ def _memory(
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
-    features = HeadDrafter.feature_bytes(int(config.hidden_size), dtype, recalls and kind == "eagle")
-    row = SessionCache.bytes_per_row(config, 1, dtype)
+    row = HeadSizes.of(config, dtype, torch.device("cpu"), recalls and kind == "eagle").row_bytes
     row = row_bytes_with_scratch(row) if cuda_graphs else row
-    return DrafterMemory(parameters * dtype.itemsize, row + features)
+    return DrafterMemory(parameters * dtype.itemsize, row)
 
 
 def _head_parameters(directory: Path) -> tuple[int, bool]:

@@ -57,7 +57,7 @@ class DraftModels:
 
         Args:
             drafters: names as `drafter_names` checks them.
-            cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
+            cuda_graphs: whether a GPU records the forwards of drafters.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.

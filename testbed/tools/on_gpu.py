@@ -89,7 +89,14 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         command = ["testbed.tools.graph_costs", "--device", device, "--quant", quant]
         yield GpuStep(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
         yield GpuStep(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
-    yield GpuStep("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
+    head_costs = ["testbed.tools.head_costs", "--device", device, "--shapes", "1B", "7B"]
+    yield GpuStep("graphs-head", head_costs, limit_s=600)
+    yield GpuStep("graphs-head-recall", [*head_costs, "--recall"], limit_s=600)
+    yield GpuStep(
+        "graphs-tests",
+        ["pytest", "-q", "-n", "0", "tests/models/graphs", "tests/drafting/test_static_heads.py"],
+        limit_s=600,
+    )
     for strategy in STRATEGIES:
         if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
             yield GpuStep(

@@ -86,7 +86,7 @@ class Eagle3Head(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:  # noqa: ARG002
         return self.logits(states)
 
-    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+    def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.midlayer(embedded, hidden, context)
         return predicted
 

@@ -58,7 +58,7 @@ class EagleHead(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
         return lm_head.logits(states)
 
-    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+    def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.layers[0](self.fc(torch.cat((embedded, hidden), dim=-1)), context)
         return predicted
 

@@ -21,13 +21,11 @@ class Computed:
 
 
 class StaticDecoding(Protocol):
-    """Computes the small forwards of a block over tensors that stay in place.
+    """Computes the small forwards of a block over tensors that stay in place."""
 
-    Attributes:
-        failure: why the device cannot record forwards; empty as long as it can.
-    """
-
-    failure: str
+    @property
+    def failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can."""
 
     @property
     def nbytes(self) -> int:

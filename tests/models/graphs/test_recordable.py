@@ -8,15 +8,18 @@ import pytest
 import torch
 
 from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.loading import drafter_directory, drafter_memory
+from flowedge.drafting.loading import TargetModel, drafter_directory, drafter_memory, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch, static_slots
 from flowedge.models.graphs.static_decoding import unsuited
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from tests.models.graphs.static_pipeline import decode_statically
+from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.models.tiny_families import LAYERS, TINY, make_tiny
 
 
@@ -45,6 +48,19 @@ def test_a_drafter_counts_the_same_before_it_is_loaded() -> None:
     drafter = LMDrafter(model)
     row = drafter_memory(("bundled-small",), checkpoint, torch.float32, cuda_graphs=True).row
     assert 1000 * row == drafter.session_bytes(2000) - drafter.session_bytes(1000)
+
+
+@pytest.mark.parametrize("names", [("bundled",), ("bundled-eagle3",), ("bundled", "recall")])
+def test_a_draft_head_counts_the_same_before_it_is_loaded(names: tuple[str, ...]) -> None:
+    checkpoint = Checkpoint.open("bundled")
+    head = LMHead.load(checkpoint)
+    drafter = load_drafter(names, TargetModel(checkpoint, head, load_tokenizer(checkpoint), torch.float32))
+    assert isinstance(drafter, HeadDrafter)
+    for cuda_graphs in (False, True):
+        if cuda_graphs:
+            drafter.decode_statically(CountingMaker())
+        row = drafter_memory(names, checkpoint, torch.float32, cuda_graphs=cuda_graphs).row
+        assert 1000 * row == drafter.session_bytes(2000) - drafter.session_bytes(1000)
 
 
 def test_a_cache_takes_no_more_than_is_counted() -> None:
