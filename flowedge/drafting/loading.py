@@ -39,6 +39,7 @@ from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
@@ -279,8 +280,10 @@ def _memory(
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
-    row = HeadSizes.of(config, dtype, torch.device("cpu"), recalls and kind == "eagle").row_bytes
-    row = row_bytes_with_scratch(row) if cuda_graphs else row
+    sizes = HeadSizes.of(config, dtype, torch.device("cpu"), recalls and kind == "eagle")
+    row = sizes.row_bytes
+    if cuda_graphs and fixed_rope_length(config) is None:
+        row = row_bytes_with_scratch(row)
     return DrafterMemory(parameters * dtype.itemsize, row)
 
 

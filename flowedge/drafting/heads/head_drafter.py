@@ -121,8 +121,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
 
     def session_bytes(self, capacity: int) -> int:
         row = self._sizes.row_bytes
-        row = row if self._decoding is None else row_bytes_with_scratch(row)
-        return (capacity + SCRATCH_ROWS) * row
+        return (capacity + SCRATCH_ROWS) * (row if self._decoding is None else row_bytes_with_scratch(row))
 
     def open(
         self,

@@ -11,7 +11,7 @@ from flowedge.models.exact.row_counts import RowCounts
 
 _ROWS = (1, 8, 16, 32, 64)
 _LEAST_SLOTS = 256
-_SCRATCH_SHARE = 1.25  # most slots of a cache for a row of its session
+SCRATCH_SHARE = 1.25  # most slots of a cache for a row of its session
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ def row_bytes_with_scratch(row_bytes: int) -> int:
     Every sum of memory takes the figure from here: before a model is loaded, and afterwards. It holds for
     capacities from 512 on; smaller caches take at most 127 rows more than their capacity, or 256 rows in all.
     """
-    return int(row_bytes * _SCRATCH_SHARE)
+    return int(row_bytes * SCRATCH_SHARE)
