@@ -16,12 +16,15 @@ from flowedge.models.checkpoint.gguf.architectures import (
     has_bias,
 )
 from flowedge.models.checkpoint.gguf.metadata import Metadata
+from flowedge.models.checkpoint.gguf.refusals import check_computation
 from flowedge.models.checkpoint.gguf.rope import longrope_parameters, rope_parameters
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
 _MAX_LAYERS = 4096
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
+# The context and the window of the Phi 3 models whose first files do not store the window.
+_PHI3_CONTEXT, _PHI3_WINDOW = 4096, 2047
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,11 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
     """The content of config.json.
 
     Raises:
-        CheckpointError: when metadata are missing or impossible.
+        CheckpointError: when metadata are missing, impossible or not supported.
     """
     metadata, vocab_size = facts.metadata, facts.vocab_size
+    check_computation(metadata)
+    _check_rotation(facts)
     common: dict[str, Any] = {
         ARCHITECTURE_KEY: metadata.architecture,
         "vocab_size": vocab_size,
@@ -79,7 +84,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "tie_word_embeddings": OUTPUT not in facts.shapes,
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
         "eos_token_id": metadata.token("tokenizer.ggml.eos_token_id", vocab_size),
-        "pad_token_id": metadata.token("tokenizer.ggml.padding_token_id", vocab_size),
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
     if metadata.has(".feed_forward_length"):
         common["intermediate_size"] = metadata.count(".feed_forward_length")
@@ -95,8 +100,19 @@ def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
     return {
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
         "eos_token_id": ends or None,
-        "pad_token_id": metadata.token("tokenizer.ggml.padding_token_id", vocab_size),
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
+
+
+def _check_rotation(facts: ModelFacts) -> None:
+    """Check that whole heads are rotated, as the layers of all architectures but Phi 3 do."""
+    metadata, size = facts.metadata, facts.head_size
+    rotated = metadata.count(".rope.dimension_count", size)
+    if metadata.architecture != "phi3" and rotated != size:
+        raise CheckpointError(
+            f"{metadata.architecture}.rope.dimension_count is {rotated} of the {size} values of a head; "
+            "partial rotation is not supported in this architecture"
+        )
 
 
 def _biases(facts: ModelFacts) -> dict[str, Any]:
@@ -129,6 +145,7 @@ def _llama(facts: ModelFacts) -> dict[str, Any]:
 
 def _granite(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
+    _no_window(metadata)
     multipliers = {
         "attention_multiplier": ".attention.scale",
         "embedding_multiplier": ".embedding_scale",
@@ -144,13 +161,14 @@ def _granite(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _smollm3(facts: ModelFacts) -> dict[str, Any]:
+    _no_window(facts.metadata)
     # A file does not store which layers have no rotation: every fourth, in all published models.
     return {"model_type": "smollm3", "rope_parameters": facts.rope, **_biases(facts)}
 
 
 def _qwen2(facts: ModelFacts) -> dict[str, Any]:
     _no_window(facts.metadata)
-    return {"model_type": "qwen2", "rope_parameters": facts.rope}
+    return {"model_type": "qwen2", "head_dim": facts.head_size, "rope_parameters": facts.rope}
 
 
 def _qwen3(facts: ModelFacts) -> dict[str, Any]:
@@ -235,16 +253,19 @@ def _phi3(facts: ModelFacts) -> dict[str, Any]:
     metadata, size = facts.metadata, facts.head_size
     rotated = metadata.count(".rope.dimension_count", size)
     short, long = facts.factors(SHORT_FACTORS), facts.factors(LONG_FACTORS)
-    original = metadata.count(".context_length")
+    context = original = metadata.count(".context_length")
     if short is not None and long is not None:
         rope, original = longrope_parameters(metadata, short, long)
     else:
         rope = facts.rope
+    window = _window(metadata)
+    if not metadata.has(".attention.sliding_window") and context == _PHI3_CONTEXT:
+        window = _PHI3_WINDOW
     return {
         "model_type": "phi3",
         "rope_parameters": rope | {"partial_rotary_factor": rotated / size},
         "original_max_position_embeddings": original,
-        "sliding_window": _window(metadata),
+        "sliding_window": window,
     }
 
 
