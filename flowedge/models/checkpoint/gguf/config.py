@@ -15,6 +15,7 @@ from flowedge.models.checkpoint.gguf.architectures import (
     TOKEN_EMBEDDING,
     has_bias,
 )
+from flowedge.models.checkpoint.gguf.end_tokens import end_tokens
 from flowedge.models.checkpoint.gguf.metadata import Metadata
 from flowedge.models.checkpoint.gguf.refusals import check_computation
 from flowedge.models.checkpoint.gguf.rope import longrope_parameters, rope_parameters
@@ -94,12 +95,9 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
 def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
     """The content of generation_config.json: the tokens that begin and end a text."""
     metadata, vocab_size = facts.metadata, facts.vocab_size
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = [metadata.token(f"tokenizer.ggml.{key}", vocab_size) for key in keys]
-    ends = [token for token in dict.fromkeys(found) if token is not None]
     return {
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
-        "eos_token_id": ends or None,
+        "eos_token_id": end_tokens(metadata, vocab_size) or None,
         "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
 

@@ -71,6 +71,15 @@ def test_end_tokens_of_a_turn() -> None:
     assert make_generation_config(facts(LLAMA | more))["eos_token_id"] == [3, 4]
 
 
+def test_end_tokens_by_their_texts() -> None:
+    """Converters store the end of the text, and not the end of a turn of Gemma and Phi 3."""
+    tokens = ["<pad>", "<eos>", "<bos>", "a", "<end_of_turn>", "<|end|>", "</s>"]
+    ends = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.tokens": tokens}
+    assert make_generation_config(facts(LLAMA | ends))["eos_token_id"] == [1, 4, 5]
+    few = {"token_embd.weight": (5, 32)}
+    assert make_generation_config(facts(LLAMA | ends, few))["eos_token_id"] == [1, 4]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
