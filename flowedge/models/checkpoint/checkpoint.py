@@ -25,6 +25,7 @@ from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
+from flowedge.models.checkpoint.quantiser_settings import quantiser_file, quantiser_settings
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages, open_weights
 from flowedge.models.stored_quant.integer_weight import IntegerFormat
@@ -77,9 +78,10 @@ class Checkpoint:
         self.place = self.gguf[0] if self.gguf else directory
         self._raw_config = read_json_object(directory / "config.json")
         self.family: Family = family_of(str(self._raw_config.get("model_type")))
-        self.integer_format = _integer_format(self._raw_config, directory)
+        self._quantiser = quantiser_settings(self._raw_config, directory)
+        self.integer_format = _integer_format(self._quantiser, directory)
         self.quant = (
-            prequantised.stored_quant(self._raw_config, directory)
+            prequantised.stored_quant(self._quantiser, directory)
             if self.integer_format is None
             else self.integer_format.quant
         )
@@ -262,13 +264,16 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """A hex digest that two devices compare to find out whether they hold the same model.
 
-        The digest covers config.json, the names and sizes of the weight files, and 1 MiB of evenly spaced
-        samples of each file. It tells models and fine-tunes apart without reading gigabytes, and is no
-        protection against a crafted file.
+        The digest covers config.json, a quantiser's file beside it, the names and sizes of the weight files,
+        and 1 MiB of evenly spaced samples of each file. It tells models and fine-tunes apart without reading
+        gigabytes, and is no protection against a crafted file.
         """
         if self._external is not None:
             return self._external.fingerprint
         digest = hashlib.sha256((self.directory / "config.json").read_bytes())
+        quantiser = quantiser_file(self._raw_config, self.directory)
+        if quantiser is not None:
+            digest.update(quantiser.read_bytes())
         for path in sorted(set(self._files.values())):
             size = path.stat().st_size
             digest.update(f"\0{path.name}\0{size}\0".encode())
@@ -289,7 +294,7 @@ class Checkpoint:
             config.__dict__.pop("quantization_config", None)  # transformers' own layers are not used
         elif self.quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
-            config.quantization_config = self._raw_config["quantization_config"]
+            config.quantization_config = self._quantiser
         try:
             check_config(self.family, config)
         except CheckpointError as error:
@@ -337,10 +342,18 @@ class Checkpoint:
             if index.is_file():
                 return _locate_shards(self.directory, read_json_object(index))
             return dict.fromkeys(self._open_once(single).keys(), single)
+        single_file = self._quantisers_file()
+        if single_file is not None:
+            return dict.fromkeys(self._open_once(single_file).keys(), single_file)
         raise CheckpointError(
             f"{self.place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
             "beside a config.json is named by the path of its file"
         )
+
+    def _quantisers_file(self) -> Path | None:
+        """The only safetensors file of a quantised checkpoint. The first tools chose a name of their own."""
+        found = sorted(self.directory.glob("*.safetensors")) if self.integer_format is not None else []
+        return found[0] if len(found) == 1 else None
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._header(name)
@@ -385,10 +398,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _integer_format(raw_config: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
-    settings = raw_config.get("quantization_config")
+def _integer_format(settings: dict[str, Any] | None, directory: Path) -> IntegerFormat | None:
     try:
-        return integer_format(settings) if isinstance(settings, dict) else None
+        return None if settings is None else integer_format(settings)
     except CheckpointError as error:
         raise CheckpointError(f"{directory}: {error}") from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.gguf.parts import SUFFIX, only_model_in, part_names, parts_of
+from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
 
 BUNDLED = "bundled"
 CONFIG = "config.json"
@@ -25,6 +26,7 @@ DOWNLOADED_FILES = (
     "*.safetensors.index.json",
     CONFIG,
     "generation_config.json",
+    *QUANTISER_FILES,
     *TOKENIZER_FILES,
 )
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")

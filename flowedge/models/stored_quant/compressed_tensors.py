@@ -54,12 +54,15 @@ class CompressedTensors:
         (_, groups), scale_dtype = check_header(
             tensors, f"{layer}weight_scale", (out_features, None), _SCALES
         )
-        in_features = words * packed if self.group == -1 else groups * self.group
+        # Words are padded, and so are groups; a row that is no whole number of groups is one of words.
+        stored = words * packed
+        in_features = stored if self.group == -1 or groups * self.group > stored else groups * self.group
         if -(-in_features // packed) != words:
             raise CheckpointError(
                 f"tensor {name} holds {words * packed} weights a row, and there are scales for {in_features}"
             )
-        group = group_size(f"{layer}weight_scale", in_features, groups, self.group)
+        short_last = self.bits == 4  # no product takes uneven groups of 8 bits
+        group = group_size(f"{layer}weight_scale", in_features, groups, self.group, short_last=short_last)
         reordered = self.reordered and groups > 1
         return IntegerShape(self.bits, out_features, in_features, group, scale_dtype, reordered)
 

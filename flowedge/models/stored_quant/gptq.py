@@ -48,7 +48,8 @@ class GPTQ:
         in_features = words * packed
         (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), _SCALES)
         check_header(tensors, f"{layer}qzeros", (groups, -(-out_features // packed)), (torch.int32,))
-        group = group_size(f"{layer}scales", in_features, groups, self.group)
+        short_last = self.bits == 4  # no product takes uneven groups of 8 bits
+        group = group_size(f"{layer}scales", in_features, groups, self.group, short_last=short_last)
         reordered = self.reordered and groups > 1
         return IntegerShape(self.bits, out_features, in_features, group, dtype, reordered)
 

@@ -48,17 +48,19 @@ def check_header(
     return found, dtype
 
 
-def group_size(name: str, in_features: int, groups: int, announced: int) -> int:
+def group_size(name: str, in_features: int, groups: int, announced: int, *, short_last: bool = False) -> int:
     """The weights of a row that share a scale, which `groups` and the config have to agree on.
 
     Args:
         announced: the config's group size; -1 for one scale a row.
+        short_last: whether the last group of a row may be shorter than the others.
 
     Raises:
         CheckpointError: when they do not agree.
     """
     group = in_features if announced == -1 else announced
-    if group * groups != in_features:
+    fits = -(-in_features // group) == groups if short_last else group * groups == in_features
+    if not fits:
         raise CheckpointError(
             f"{name} has {groups} scales a row for {in_features} weights, and the config says "
             f"groups of {group}"
@@ -88,6 +90,8 @@ def read_order(
     check_header(tensors, name, (in_features,), (torch.int32, torch.int64))
     groups = tensors.raw(name).long()
     runs = torch.arange(in_features) // group
+    if bool((groups == -1).all()):  # compressed-tensors: the layer was not reordered after all
+        groups = runs
     if not reordered:
         if not torch.equal(groups, runs) and bool(groups.any()):
             raise CheckpointError(f"tensor {name} has an order of columns (desc_act) that the config denies")
