@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from transformers import AwqConfig, GPTQConfig
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.stored_quant.awq import AWQ
@@ -87,6 +89,18 @@ def two_schemes(bits: int, **weights: Any) -> dict[str, Any]:
 )
 def test_supported_settings(settings: dict[str, Any], expected: IntegerFormat | None) -> None:
     assert integer_format(settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (GPTQConfig(bits=4, group_size=64, desc_act=True), GPTQ(4, 64, reordered=True, zero_offset=1)),
+        (GPTQConfig(bits=8, format="gptq_v2"), GPTQ(8, 128, reordered=False, zero_offset=0)),
+        (AwqConfig(bits=4, group_size=64), AWQ(64)),
+    ],
+)
+def test_settings_that_transformers_writes(written: GPTQConfig, expected: IntegerFormat) -> None:
+    assert integer_format(json.loads(written.to_json_string(use_diff=False))) == expected
 
 
 @pytest.mark.parametrize(

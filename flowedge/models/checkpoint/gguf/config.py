@@ -234,8 +234,13 @@ def _layer_types(metadata: Metadata) -> dict[str, Any]:
     windowed = metadata.values.get(f"{metadata.architecture}.attention.sliding_window_pattern")
     if windowed is None:
         return {}
+    if type(windowed) is int and windowed > 0:  # the last of so many layers has no window
+        layers = metadata.count(".block_count", most=_MAX_LAYERS)
+        windowed = [bool((index + 1) % windowed) for index in range(layers)]
     if not isinstance(windowed, list) or not all(isinstance(value, bool) for value in windowed):
-        raise CheckpointError("sliding_window_pattern is not supported unless it has a bool for each layer")
+        raise CheckpointError(
+            "sliding_window_pattern is not supported unless it is a count or a bool for each layer"
+        )
     return {"layer_types": ["sliding_attention" if value else "full_attention" for value in windowed]}
 
 

@@ -39,7 +39,7 @@ class ModelFiles:
         """
         # transformers is imported when a tokenizer is needed: a stage needs none.
         try:
-            from flowedge.models.checkpoint.gguf.tokenizer_files import write_tokenizer  # noqa: PLC0415
+            from flowedge.models.checkpoint.gguf.tokenizer.tokenizer_files import write_tokenizer  # noqa: PLC0415
         except ImportError as error:
             raise CheckpointError(
                 f"{self.paths[0]}: converting its tokenizer needs transformers 5.20 or later ({error}); "

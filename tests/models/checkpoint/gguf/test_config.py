@@ -60,6 +60,18 @@ def test_the_window_of_the_first_phi3_files() -> None:
     assert window(context_length=16384) is None
 
 
+@pytest.mark.parametrize("pattern", [3, [True, True, False, True]])
+def test_windows_of_gemma3(pattern: Any) -> None:
+    values = {key.replace("llama.", "gemma3."): value for key, value in LLAMA.items()}
+    values |= {"gemma3.block_count": 4, "gemma3.attention.sliding_window": 8}
+    values["gemma3.attention.sliding_window_pattern"] = pattern
+    kinds = make_config(ModelFacts(Metadata(values, "gemma3"), SHAPES, lambda _: None))["layer_types"]
+    assert kinds == [f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")]
+    values["gemma3.attention.sliding_window_pattern"] = [1, 2]
+    with pytest.raises(CheckpointError, match="unless it is a count or a bool for each layer"):
+        make_config(ModelFacts(Metadata(values, "gemma3"), SHAPES, lambda _: None))
+
+
 def test_special_tokens_that_are_no_tokens() -> None:
     """Files of fine-tuned models may name a padding token behind the end of the vocabulary."""
     config = make_config(facts(LLAMA | {"tokenizer.ggml.padding_token_id": 50}))

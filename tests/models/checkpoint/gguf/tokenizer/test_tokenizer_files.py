@@ -14,7 +14,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.metadata import Metadata
-from flowedge.models.checkpoint.gguf.tokenizer_files import make_tokenizer
+from flowedge.models.checkpoint.gguf.tokenizer.tokenizer_files import make_tokenizer
 from flowedge.models.checkpoint.tokenizer import encode_messages, eos_token_ids, load_tokenizer
 from tests.models.checkpoint.gguf.conftest import Bundled
 from tests.support.gguf_files import BUNDLED, add_metadata, add_tensor, add_tokenizer, tensors_of

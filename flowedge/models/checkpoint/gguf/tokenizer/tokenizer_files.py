@@ -19,7 +19,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.header import Value
 from flowedge.models.checkpoint.gguf.metadata import Metadata
-from flowedge.models.checkpoint.gguf.split_rules import COMPOSED, WHOLE_WORDS, split_rule
+from flowedge.models.checkpoint.gguf.tokenizer.split_rules import COMPOSED, WHOLE_WORDS, split_rule
 
 _MODELS = ("gpt2", "llama")
 # Architectures whose vocabularies of SentencePiece treat spaces by a rule of their own.
