@@ -34,7 +34,8 @@ def stored_quant(settings: dict[str, Any] | None, directory: Path) -> str:
     if method != _METHOD:
         raise CheckpointError(
             f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
-            "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ or compressed-tensors"
+            "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ, AutoRound or "
+            "compressed-tensors"
         )
     if eight == four:
         raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")

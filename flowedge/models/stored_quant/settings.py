@@ -16,6 +16,7 @@ Settings = dict[str, Any]
 _CT_FORMATS = ("pack-quantized", "int-quantized", "naive-quantized")
 _CT_STRATEGIES = ("channel", "group")
 _CT_REORDERED = ("group", "dynamic", "true")  # "weight" and "static" leave the columns of a group together
+_FLOAT_BITS = 16  # AutoRound's number of bits for weights in floating point
 _PLAIN = "give the original checkpoint, or a checkpoint in a supported format"
 
 
@@ -86,6 +87,32 @@ def _awq(settings: Settings) -> AWQ:
     return AWQ(_group(settings, "group_size" if "group_size" in settings else "q_group_size", "AWQ"))
 
 
+def _auto_round(settings: Settings) -> IntegerFormat:
+    """AutoRound chooses other integers than GPTQ and AWQ, and stores them in the layout of either."""
+    method, packing = "AutoRound", str(settings.get("packing_format") or settings.get("backend"))
+    layout = packing.split(":")[1] if ":" in packing else packing
+    known = layout in ("gptq", "auto_gptq", "awq", "auto_awq")
+    _require(known, method, f"packing_format {packing!r}", "auto_round:auto_gptq or auto_round:auto_awq")
+    kind, rows = settings.get("data_type", "int"), settings.get("act_bits", 16)
+    _require(kind == "int", method, f"weights of type {kind!r}", "int")
+    _require(rows is None or rows == 16, method, f"quantised activations (act_bits {rows})", "weights only")
+    own = settings.get("extra_config") or {}
+    same = isinstance(own, dict) and all(_is_left_out_or_equal(each, settings) for each in own.values())
+    _require(same, method, "settings of single layers (extra_config)", "one for all")
+    return _gptq(settings) if "gptq" in layout else _awq(settings)
+
+
+def _is_left_out_or_equal(own: object, settings: Settings) -> bool:
+    """Return whether AutoRound's settings of a layer leave the layer out, or are those of all layers."""
+    if not isinstance(own, dict):
+        return False
+    bits = own.get("bits", settings.get("bits"))
+    names = ("bits", "group_size", "sym", "data_type")
+    return (isinstance(bits, int) and bits >= _FLOAT_BITS) or all(
+        own[name] == settings.get(name, own[name]) for name in names if name in own
+    )
+
+
 def _compressed_tensors(settings: Settings) -> CompressedTensors:
     method = "compressed-tensors"
     sparsity = settings.get("sparsity_config") or {}
@@ -140,6 +167,8 @@ def _scheme(scheme: Settings, settings: Settings) -> CompressedTensors:
 _METHODS: dict[str, Callable[[Settings], IntegerFormat]] = {
     "gptq": _gptq,
     "awq": _awq,
+    "auto-round": _auto_round,
+    "intel/auto-round": _auto_round,
     "compressed-tensors": _compressed_tensors,
 }
 METHODS = tuple(_METHODS)

@@ -19,6 +19,15 @@ from tests.support.integer_checkpoints import compressed_settings
 GPTQ_4 = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 AWQ_4 = {"quant_method": "awq", "bits": 4, "group_size": 128}
 
+ROUND_4 = {
+    "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+    "bits": 4,
+    "group_size": 128,
+    "sym": True,
+    "data_type": "int",
+}
+
 
 def compressed(**changes: Any) -> dict[str, Any]:
     return compressed_settings(4, 128) | changes
@@ -57,6 +66,14 @@ def two_schemes(bits: int, **weights: Any) -> dict[str, Any]:
         ({"bits": 4, "group_size": 64, "desc_act": True, "sym": True}, GPTQ(4, 64, True, 1)),
         ({"w_bit": 4, "q_group_size": 128, "zero_point": True, "version": "GEMM"}, AWQ(128)),
         (AWQ_4 | {"format": "gemm"}, AWQ(128)),
+        (ROUND_4, GPTQ(4, 128, reordered=False, zero_offset=1)),
+        (ROUND_4 | {"packing_format": "auto_round:auto_awq"}, AWQ(128)),
+        (ROUND_4 | {"extra_config": {"model.layers.0.mlp.gate": {"bits": 16}}}, GPTQ(4, 128, False, 1)),
+        (
+            {"quant_method": "intel/auto-round", "backend": "auto_round:gptq:exllamav2"}
+            | {"bits": 8, "group_size": 32, "extra_config": {"model.layers.0": {"bits": 8}}},
+            GPTQ(8, 32, False, 1),
+        ),
         (AWQ_4, AWQ(128)),
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"}, AWQ(64)),
         (compressed(), CompressedTensors(4, packed=True, group=128, symmetric=True, reordered=False)),
@@ -120,6 +137,13 @@ def test_settings_that_transformers_writes(written: GPTQConfig, expected: Intege
         (GPTQ_4 | {"dynamic": {"-:.*gate": {}, ".*up": {"group_size": 32}}}, "settings of single modules"),
         (GPTQ_4 | {"dynamic": ["-:.*gate"]}, "settings of single modules"),
         (GPTQ_4 | {"pack_dtype": "int8"}, "pack_dtype 'int8'"),
+        (ROUND_4 | {"packing_format": "auto_round:exllamav2"}, "packing_format 'auto_round:exllamav2'"),
+        (ROUND_4 | {"packing_format": None}, "packing_format 'None'"),
+        (ROUND_4 | {"act_bits": 8}, r"quantised activations \(act_bits 8\)"),
+        (ROUND_4 | {"data_type": "mx_fp"}, "weights of type 'mx_fp'"),
+        (ROUND_4 | {"extra_config": {"model.layers.0": {"bits": 8}}}, "settings of single layers"),
+        (ROUND_4 | {"extra_config": ["x"]}, "settings of single layers"),
+        (ROUND_4 | {"bits": 2}, "weights of 2 bits"),
         (AWQ_4 | {"bits": 8}, "quantised by AWQ with weights of 8 bits"),
         (AWQ_4 | {"version": "gemv"}, "the layout of version 'gemv'"),
         (AWQ_4 | {"format": "gemv_fast"}, "the layout of version 'gemv_fast'"),
