@@ -207,6 +207,18 @@ def test_it_can_be_a_drafter(whole: Path) -> None:
     assert kind_of(directory) == "lm" and Checkpoint(directory).gguf == (whole,)
 
 
+def test_links_of_the_hubs_cache_keep_their_names(tmp_path: Path, whole: Path) -> None:
+    """The hub's cache has links to files that are named by their hashes."""
+    snapshot, copy, blob = tmp_path / "snapshot", tmp_path / "copy", tmp_path / ("0" * 64)
+    shutil.copy(whole, blob)
+    for directory in (snapshot, copy):
+        directory.mkdir()
+    (snapshot / "x.gguf").symlink_to(blob)
+    shutil.copy(whole, copy / "x.gguf")
+    linked, plain = (Checkpoint.open(str(directory)) for directory in (snapshot, copy))
+    assert linked.gguf == (snapshot / "x.gguf",) and linked.fingerprint == plain.fingerprint
+
+
 def test_files_are_made_once_and_anew_after_a_change(tmp_path: Path, whole: Path, tiny: Path) -> None:
     path = tmp_path / "x.gguf"
     shutil.copy(whole, path)
