@@ -15,7 +15,10 @@ from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
 
 BUNDLED = choice.BUNDLED
-MODEL_HELP = "Checkpoint directory, GGUF file, hub id (owner/name or owner/name/FILE.gguf), or bundled."
+MODEL_HELP = (
+    "Checkpoint directory, GGUF file, hub id (owner/name, owner/name:Q4_K_M or owner/name/FILE.gguf), or "
+    "bundled."
+)
 TOKENIZER_HELP = "Directory or hub id of a tokenizer to use instead of the model's."
 PipelineDtype = Annotated[
     Literal["auto", "float16", "bfloat16", "float32"],

@@ -54,7 +54,7 @@ def quantise(
     group_of = np.arange(width) // size
     if shuffled:
         group_of = np.random.default_rng(width).permutation(group_of)
-    groups, top = width // size, 2**bits - 1
+    groups, top = -(-width // size), 2**bits - 1
     scales, zeros = np.zeros((out, groups), np.float32), np.zeros((out, groups), np.int64)
     for index in range(groups):
         part = values[:, group_of == index]

@@ -105,8 +105,9 @@ def plain_weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:
             zeros = zeros[: len(levels)]
     else:
         raise CheckpointError(f"{name} is not stored as integers")
-    if group_of is None:
-        group_of = np.arange(levels.shape[1]) // (levels.shape[1] // scales.shape[1])
+    if group_of is None or bool((group_of == -1).all()):
+        size = levels.shape[1] if stored.group == -1 else stored.group
+        group_of = np.arange(levels.shape[1]) // size
     plain = (levels - zeros[:, group_of]) * scales[:, group_of]
     return torch.from_numpy(plain.astype(np.float32))
 

@@ -47,7 +47,7 @@ class Checkpoint:
         model = ModelConfig.read(directory, self.place)
         self.family, self.config = model.family, model.config
         self.quant, self.integer_format = model.quant, model.integer_format
-        self._files: TensorFiles = external or DirectoryTensors(directory, self.gguf)
+        self._files: TensorFiles = external or DirectoryTensors(directory, self.gguf, model)
         self._tensors = name_tensors(model, self._files, self.place)
 
     @classmethod
@@ -223,9 +223,9 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """A hex digest that two devices compare to find out whether they hold the same model.
 
-        The digest covers config.json, the names and sizes of the weight files, and 1 MiB of evenly spaced
-        samples of each file. It tells models and fine-tunes apart without reading gigabytes, and is no
-        protection against a crafted file.
+        The digest covers config.json, a quantiser's file beside it, the names and sizes of the weight files,
+        and 1 MiB of evenly spaced samples of each file. It tells models and fine-tunes apart without reading
+        gigabytes, and is no protection against a crafted file.
         """
         return self._files.fingerprint
 

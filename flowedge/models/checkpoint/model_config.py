@@ -14,6 +14,7 @@ from flowedge.models.checkpoint import prequantised
 from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import Family, family_of
 from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.quantiser_settings import quantiser_settings
 from flowedge.models.stored_quant.integer_weight import IntegerFormat
 from flowedge.models.stored_quant.settings import integer_format
 
@@ -50,14 +51,15 @@ class ModelConfig:
         """
         raw = read_json_object(directory / CONFIG_NAME)
         family = family_of(str(raw.get("model_type")))
-        stored = _integer_format(raw, directory)
-        quant = prequantised.stored_quant(raw, directory) if stored is None else stored.quant
+        quantiser = quantiser_settings(raw, directory)
+        stored = _integer_format(quantiser, directory)
+        quant = prequantised.stored_quant(quantiser, directory) if stored is None else stored.quant
         config = _load_config(directory, place, raw, family)
         if stored is not None:
             config.__dict__.pop("quantization_config", None)  # transformers' own layers are not used
         elif quant != "none":
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
-            config.quantization_config = raw["quantization_config"]
+            config.quantization_config = quantiser
         try:
             check_config(family, config)
         except CheckpointError as error:
@@ -65,10 +67,9 @@ class ModelConfig:
         return cls(raw, family, stored, quant, config)
 
 
-def _integer_format(raw: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
-    settings = raw.get("quantization_config")
+def _integer_format(settings: dict[str, Any] | None, directory: Path) -> IntegerFormat | None:
     try:
-        return integer_format(settings) if isinstance(settings, dict) else None
+        return None if settings is None else integer_format(settings)
     except CheckpointError as error:
         raise CheckpointError(f"{directory}: {error}") from error
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.gguf.parts import SUFFIX, only_model_in, part_names, parts_of
+from flowedge.models.checkpoint.gguf.file_choice import (
+    QUANTISATION,
+    SIDE_FILES,
+    model_stating,
+    only_model_in,
+    patterns_of,
+)
+from flowedge.models.checkpoint.gguf.parts import SUFFIX, part_names, parts_of
+from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
 
 BUNDLED = "bundled"
 CONFIG = "config.json"
@@ -25,12 +33,14 @@ DOWNLOADED_FILES = (
     "*.safetensors.index.json",
     CONFIG,
     "generation_config.json",
+    *QUANTISER_FILES,
     *TOKENIZER_FILES,
 )
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 _PART = r"[A-Za-z0-9][\w.-]*"
 _HUB_ID = re.compile(rf"{_PART}(/{_PART})?")
+_STATED = re.compile(rf"(?P<place>.+):(?P<quantisation>{QUANTISATION})")
 _HUB_GGUF = re.compile(rf"(?P<id>{_PART}/{_PART})/(?P<file>({_PART}/)*{_PART}\.gguf)")
 
 
@@ -57,7 +67,8 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
 
     `source` is a directory, a GGUF file, a hub id (owner/name), or a GGUF file of a hub id
     (owner/name/FILE.gguf). A directory without a config may hold one GGUF model. A GGUF model that is split
-    into several files is named by any of them.
+    into several files is named by any of them. Of several GGUF models in a directory or hub id, the name's
+    quantisation chooses one (owner/name:Q4_K_M).
 
     Of a hub id, config, tokenizer and safetensors files are downloaded, or .bin files where there are no
     safetensors.
@@ -71,6 +82,9 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
         return FoundModel(path, () if first is None else parts_of(first))
     if path.suffix == SUFFIX and path.is_file():
         return FoundModel(path.parent, parts_of(path))
+    stated = _STATED.fullmatch(source)
+    if stated is not None and not path.exists():
+        return _find_quantisation(stated["place"], stated["quantisation"], hub)
     hub_file = _HUB_GGUF.fullmatch(source)
     if hub_file is not None:
         names = part_names(Path(hub_file["file"]).name)
@@ -82,16 +96,29 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
         return FoundModel(first.parent, parts_of(first))
     if not _HUB_ID.fullmatch(source):
         raise CheckpointError(
-            f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf)"
+            f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf, "
+            "owner/name:QUANTISATION)"
         )
     directory = _download(source, DOWNLOADED_FILES, hub)
     if not (directory / CONFIG).is_file():
         raise CheckpointError(
-            f"{source}: the hub id has no {CONFIG}; name one of its GGUF files by {source}/FILE.gguf"
+            f"{source}: the hub id has no {CONFIG}; name one of its GGUF files by {source}/FILE.gguf, or "
+            f"by its quantisation, like {source}:Q4_K_M"
         )
     if any(directory.glob("*.safetensors")):
         return FoundModel(directory)
     return FoundModel(_download(source, (*DOWNLOADED_FILES, *PICKLED_FILES), hub))
+
+
+def _find_quantisation(place: str, quantisation: str, hub: bool) -> FoundModel:
+    """The only GGUF model of a directory or hub id whose name states a quantisation."""
+    directory = Path(place).expanduser()
+    if not directory.is_dir():
+        if _HUB_ID.fullmatch(place) is None or "/" not in place:
+            raise CheckpointError(f"{place}: no such directory, and not a hub id (owner/name)")
+        directory = _download(place, patterns_of(quantisation), hub, ignored=SIDE_FILES)
+    first = model_stating(directory, quantisation)
+    return FoundModel(first.parent, parts_of(first))
 
 
 def model_directory(source: str, *, hub: bool = True) -> Path:
@@ -126,13 +153,17 @@ def tokenizer_directory(source: str, *, hub: bool = True) -> Path:
     return directory
 
 
-def _download(hub_id: str, files: Sequence[str], hub: bool) -> Path:
+def _download(hub_id: str, files: Sequence[str], hub: bool, ignored: Sequence[str] = ()) -> Path:
     # An idle agent imports this module, and has no need of the library.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(files), local_files_only=not hub))
+        return Path(
+            snapshot_download(
+                hub_id, allow_patterns=list(files), ignore_patterns=list(ignored), local_files_only=not hub
+            )
+        )
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
         if not hub:
             raise CheckpointError(

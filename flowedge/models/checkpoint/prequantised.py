@@ -21,19 +21,21 @@ COUNTED = ("weight", "SCB", "weight.absmax", "weight.nested_absmax")
 _METHOD = "bitsandbytes"
 
 
-def stored_quant(raw_config: dict[str, Any], directory: Path) -> str:
-    """The quantisation that a config.json gives for its weights; "none" when it gives none."""
-    settings = raw_config.get("quantization_config")
+def stored_quant(settings: dict[str, Any] | None, directory: Path) -> str:
+    """The quantisation that the settings of a quantiser give for the weights; "none" without settings.
+
+    Raises:
+        CheckpointError: when the quantiser is not bitsandbytes, or its settings are not supported.
+    """
     if settings is None:
         return "none"
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{directory}: quantization_config in config.json is not a JSON object")
     eight, four = bool(settings.get("load_in_8bit")), bool(settings.get("load_in_4bit"))
     method = settings.get("quant_method") or (_METHOD if eight or four else "an unnamed method")
     if method != _METHOD:
         raise CheckpointError(
             f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
-            "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ or compressed-tensors"
+            "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ, AutoRound or "
+            "compressed-tensors"
         )
     if eight == four:
         raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")

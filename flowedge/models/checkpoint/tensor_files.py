@@ -14,7 +14,8 @@ import torch
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.json_object import read_json_object
-from flowedge.models.checkpoint.model_config import CONFIG_NAME
+from flowedge.models.checkpoint.model_config import CONFIG_NAME, ModelConfig
+from flowedge.models.checkpoint.quantiser_settings import quantiser_file
 from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
 
 _SAMPLES_PER_FILE = 256
@@ -93,7 +94,7 @@ class DirectoryTensors:
 
     manifest_id = None
 
-    def __init__(self, directory: Path, gguf: Sequence[Path]) -> None:
+    def __init__(self, directory: Path, gguf: Sequence[Path], model: ModelConfig) -> None:
         """Find the file of each tensor.
 
         Args:
@@ -104,6 +105,7 @@ class DirectoryTensors:
         """
         self._directory = directory
         self._place = gguf[0] if gguf else directory
+        self._model = model
         self._open: dict[Path, Weights] = {}
         self.paths: Mapping[str, Path] = self._locate_gguf(gguf) if gguf else self._locate()
 
@@ -120,6 +122,9 @@ class DirectoryTensors:
     @property
     def fingerprint(self) -> str:
         digest = hashlib.sha256((self._directory / CONFIG_NAME).read_bytes())
+        quantiser = quantiser_file(self._model.raw, self._directory)
+        if quantiser is not None:
+            digest.update(quantiser.read_bytes())
         for path in sorted(set(self.paths.values())):
             size = path.stat().st_size
             digest.update(f"\0{path.name}\0{size}\0".encode())
@@ -156,10 +161,20 @@ class DirectoryTensors:
             if index.is_file():
                 return _locate_shards(self._directory, read_json_object(index))
             return dict.fromkeys(self._tensors_of(single).keys(), single)
+        own_name = self._quantisers_file()
+        if own_name is not None:
+            return dict.fromkeys(self._tensors_of(own_name).keys(), own_name)
         raise CheckpointError(
             f"{self._place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
             "beside a config.json is named by the path of its file"
         )
+
+    def _quantisers_file(self) -> Path | None:
+        """The only safetensors file of a quantised checkpoint. The first tools chose a name of their own."""
+        if self._model.integer_format is None:
+            return None
+        found = sorted(self._directory.glob("*.safetensors"))
+        return found[0] if len(found) == 1 else None
 
 
 def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:

@@ -66,10 +66,12 @@ def _int4(weight: IntegerWeight) -> Tensors:
     scale = weight.scales.bfloat16()
     zero = ((_MIDDLE[4] - weight.zeros.float()) * scale.float()).bfloat16()
     # A group that is longer than the kernels take is several groups with the same scale.
-    repeats = width // group // shape.groups
-    padding = (0, 0, 0, out - shape.out_features)
-    scale, zero = (pad(part.repeat_interleave(repeats, dim=1), padding) for part in (scale, zero))
-    return {"weight": nibbles, "scale": scale, "zero": zero}
+    repeats, padding = -(-shape.group // group), (0, 0, 0, out - shape.out_features)
+
+    def fitted(part: torch.Tensor) -> torch.Tensor:
+        return pad(part.repeat_interleave(repeats, dim=1)[:, : width // group], padding)
+
+    return {"weight": nibbles, "scale": fitted(scale), "zero": fitted(zero)}
 
 
 def _w8a16(weight: IntegerWeight) -> Tensors:

@@ -52,7 +52,9 @@ class CompressedTensors:
             name, dtype, packed = f"{layer}weight", torch.int8, 1
         (out_features, words), _ = check_header(tensors, name, (None, None), (dtype,))
         (_, groups), scale_dtype = check_header(tensors, f"{layer}weight_scale", (out_features, None), SCALES)
-        in_features = words * packed if self.group == -1 else groups * self.group
+        # Words are padded, and so are groups; a row that is no whole number of groups is one of words.
+        stored = words * packed
+        in_features = stored if self.group == -1 or groups * self.group > stored else groups * self.group
         if -(-in_features // packed) != words:
             raise CheckpointError(
                 f"tensor {name} holds {words * packed} weights a row, and there are scales for {in_features}"
@@ -60,7 +62,8 @@ class CompressedTensors:
         announced = IntegerShape(
             self.bits, out_features, in_features, self.group, scale_dtype, self.reordered
         )
-        return with_groups(announced, f"{layer}weight_scale", groups)
+        # No product takes uneven groups of 8 bits.
+        return with_groups(announced, f"{layer}weight_scale", groups, short_last=self.bits == 4)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
         shape = self.shape(layer, tensors)

@@ -49,7 +49,8 @@ class GPTQ:
         (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), SCALES)
         check_header(tensors, f"{layer}qzeros", (groups, -(-out_features // packed)), (torch.int32,))
         announced = IntegerShape(self.bits, out_features, in_features, self.group, dtype, self.reordered)
-        return with_groups(announced, f"{layer}scales", groups)
+        # No product takes uneven groups of 8 bits.
+        return with_groups(announced, f"{layer}scales", groups, short_last=self.bits == 4)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
         shape = self.shape(layer, tensors)

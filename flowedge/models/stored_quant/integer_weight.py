@@ -15,7 +15,7 @@ class IntegerShape:
 
     Attributes:
         bits: 4 or 8.
-        group: the weights of a row that share a scale and a zero.
+        group: the weights of a row that share a scale and a zero; the last group of a row may be shorter.
         scale_dtype: the dtype of the stored scales.
         reordered: whether the weight's columns are stored with an order of their own.
     """
@@ -29,7 +29,7 @@ class IntegerShape:
 
     @property
     def groups(self) -> int:
-        return self.in_features // self.group
+        return -(-self.in_features // self.group)
 
 
 @dataclass(frozen=True)

@@ -55,20 +55,24 @@ def check_header(
     return found, dtype
 
 
-def with_groups(announced: IntegerShape, scales: str, groups: int) -> IntegerShape:
+def with_groups(
+    announced: IntegerShape, scales: str, groups: int, *, short_last: bool = False
+) -> IntegerShape:
     """Return the shape of a weight whose rows have `groups` scales.
 
     Args:
         announced: the shape by the config: its `group` may be -1 for one scale a row, and `reordered` says
             whether groups of the checkpoint may be other than runs of neighbouring features.
         scales: the name of the tensor of scales.
+        short_last: whether the last group of a row may be shorter than the others.
 
     Raises:
         CheckpointError: when scales and config do not agree on the size of a group.
     """
     features = announced.in_features
     group = features if announced.group == -1 else announced.group
-    if group * groups != features:
+    fits = -(-features // group) == groups if short_last else group * groups == features
+    if not fits:
         raise CheckpointError(
             f"{scales} has {groups} scales a row for {features} weights, and the config says "
             f"groups of {group}"
@@ -95,6 +99,8 @@ def read_order(name: str, tensors: RawTensors, shape: IntegerShape) -> torch.Ten
     check_header(tensors, name, (shape.in_features,), (torch.int32, torch.int64))
     groups = tensors.raw(name).long()
     runs = torch.arange(shape.in_features) // shape.group
+    if bool((groups == -1).all()):  # compressed-tensors: the layer was not reordered after all
+        groups = runs
     if not shape.reordered:
         if not torch.equal(groups, runs) and bool(groups.any()):
             raise CheckpointError(f"tensor {name} has an order of columns (desc_act) that the config denies")

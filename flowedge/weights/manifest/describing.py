@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
 from flowedge.models.checkpoint.weight_file import StoredSlice, TensorFile
 from flowedge.storage.digest import digest_of, hash_range, is_digest
 from flowedge.storage.file_range import FileRange, FileState
@@ -102,7 +103,7 @@ def locate(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, FileRange]:
 
 def _small_files(checkpoint: Checkpoint) -> list[Path]:
     """The files of the config and of the tokenizer, sorted by name."""
-    of_model, tokenizer = {CONFIG, GENERATION_CONFIG}, checkpoint.tokenizer_directory()
+    of_model, tokenizer = {CONFIG, GENERATION_CONFIG, *QUANTISER_FILES}, checkpoint.tokenizer_directory()
     paths = [(checkpoint.directory if name in of_model else tokenizer) / name for name in sorted(FILE_NAMES)]
     return [path for path in paths if path.is_file()]
 

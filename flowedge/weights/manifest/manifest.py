@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from flowedge.core.errors import ProtocolError
 from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES
+from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
 from flowedge.storage.digest import digest_of
 from flowedge.weights.manifest import document
 
@@ -25,6 +26,7 @@ FILE_NAMES = frozenset(
     {
         CONFIG,
         GENERATION_CONFIG,
+        *QUANTISER_FILES,
         "tokenizer.json",
         "tokenizer.model",
         "tokenizer_config.json",

@@ -28,7 +28,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 CASES: list[tuple[str, str, torch.Tensor | None, str]] = [
-    ("gptq", "qweight", ints(8, 256), r"scales a row for 64 weights, and the config says groups of 128"),
+    ("gptq", "qweight", ints(32, 256), r"scales a row for 256 weights, and the config says groups of 128"),
     ("gptq", "qweight", ints(16, 128), r"tensor .*scales is \[1, 256\]"),
     ("gptq", "qweight", torch.zeros(16, 256), r"tensor .*qweight is .* of torch.float32"),
     ("gptq", "qweight", ints(16, 256, 1), r"tensor .*qweight is \[16, 256, 1\]"),

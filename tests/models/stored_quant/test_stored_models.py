@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant import repacking
+from flowedge.weights.manifest.describing import describe
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import make_multimodal, make_tiny
@@ -114,6 +117,85 @@ def test_a_bias_of_zeros_that_the_config_does_not_ask_for_is_no_bias(
             LayerBlock.load(checkpoint, 0, 1)
     else:
         assert LayerBlock.load(checkpoint, 0, 1).weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq-desc_act", "w4a16", "w4a16-actorder", "w4a16-asymmetric"])
+def test_rows_that_are_no_whole_number_of_groups(make_checkpoint: Make, tmp_path: Path, name: str) -> None:
+    """Small models have such rows: 576 or 960 features in groups of 128."""
+    sizes = {"hidden_size": 80, "intermediate_size": 144, "num_hidden_layers": 1}
+    plain = make_checkpoint(**sizes, num_attention_heads=4, num_key_value_heads=4)
+    group, settings = 64, copy.deepcopy(LAYOUTS[name].settings)
+    if "group_size" in settings:
+        settings["group_size"] = group
+    else:
+        settings["config_groups"]["group_0"]["weights"]["group_size"] = group
+    layout = Layout(LAYOUTS[name].quantise | {"group": group}, LAYOUTS[name].store, settings)
+    meant = write_integer_checkpoint(plain, tmp_path / "stored", layout)
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    for weight, expected in meant.items():
+        assert torch.equal(plain_weight(checkpoint, weight), expected), weight
+    block = LayerBlock.load(checkpoint, 0, 1)
+    assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+    for path in ("self_attn.o_proj", "mlp.down_proj"):
+        weight = meant[f"model.layers.0.{path}.weight"]
+        rows = torch.randn(3, weight.shape[1], generator=torch.Generator().manual_seed(1))
+        got = block.layers[0].get_submodule(path)(rows)
+        torch.testing.assert_close(got, rows @ weight.t(), atol=0.05, rtol=0.02)
+
+
+def test_a_layer_that_was_not_reordered_after_all(plain: Path, tmp_path: Path) -> None:
+    """compressed-tensors starts with the group -1 for every feature, and may leave a layer so."""
+    layout = Layout({}, LAYOUTS["w4a16-actorder"].store, LAYOUTS["w4a16-actorder"].settings)
+    meant = write_integer_checkpoint(plain, tmp_path / "stored", layout)
+    change(tmp_path / "stored", {f"{UP}.weight_g_idx": torch.full((128,), -1, dtype=torch.int32)})
+    checkpoint = Checkpoint.open(str(tmp_path / "stored"))
+    weight = meant[f"{UP}.weight"]
+    assert torch.equal(plain_weight(checkpoint, f"{UP}.weight"), weight)
+    block = LayerBlock.load(checkpoint, 0, 1)
+    rows = torch.randn(3, 128, generator=torch.Generator().manual_seed(1))
+    got = block.layers[0].get_submodule("mlp.up_proj")(rows)
+    torch.testing.assert_close(got, rows @ weight.t(), atol=0.05, rtol=0.02)
+    assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "weights"),
+    [
+        ("gptq", "quantize_config.json", "gptq_model-4bit-128g.safetensors"),
+        ("awq", "quant_config.json", "awq_model_w4_g64.safetensors"),
+    ],
+)
+def test_the_files_of_the_first_tools(
+    plain: Path, tmp_path: Path, name: str, file: str, weights: str
+) -> None:
+    """Their config.json says nothing of the quantisation, and the weights have a name of their own."""
+    directory = tmp_path / "stored"
+    meant = write_integer_checkpoint(plain, directory, LAYOUTS[name])
+    config = json.loads((directory / "config.json").read_text())
+    settings = config.pop("quantization_config")
+    del settings["quant_method"]
+    if name == "awq":
+        settings["w_bit"], settings["q_group_size"] = settings.pop("bits"), settings.pop("group_size")
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / file).write_text(json.dumps(settings))
+    (directory / "model.safetensors").rename(directory / weights)
+    checkpoint = Checkpoint.open(str(directory))
+    assert checkpoint.quant == "int4"
+    assert torch.equal(plain_weight(checkpoint, f"{UP}.weight"), meant[f"{UP}.weight"])
+    manifest = describe(checkpoint, tmp_path / "cache").manifest
+    assert file in [entry.name for entry in manifest.files] and manifest.quant == "int4"
+    fingerprint = checkpoint.fingerprint
+    (directory / file).write_text(json.dumps(settings | {"sym": "changed"}))
+    assert Checkpoint.open(str(directory)).fingerprint != fingerprint
+
+
+def test_the_first_key_of_compressed_tensors(plain: Path, tmp_path: Path) -> None:
+    write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["w4a16"])
+    path = tmp_path / "stored" / "config.json"
+    config = json.loads(path.read_text())
+    config["compression_config"] = config.pop("quantization_config")
+    path.write_text(json.dumps(config))
+    assert Checkpoint.open(str(tmp_path / "stored")).integer_format is not None
 
 
 def test_a_quantised_lm_head_is_refused(plain: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.we
 _MODEL = {TOKEN_EMBEDDING: EMBEDDING, "output_norm.weight": FINAL_NORM, OUTPUT: LM_HEAD}
 # They are part of the config, not of the weights.
 _FACTORS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
+# Rotary frequencies that the first converters copied for each layer; they follow from the config.
+_COPIED_FREQUENCIES = re.compile(r"blk\.\d{1,5}\.attn_rot_embd(\.weight)?")
 _LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias)")
 _STACKED = {
     "ffn_gate_exps": ("gate_proj",),
@@ -116,7 +118,7 @@ def module_tensors(
     """
     found: dict[str, StoredTensor] = {}
     for stored, shape in shapes.items():
-        if stored in _FACTORS:
+        if stored in _FACTORS or _COPIED_FREQUENCIES.fullmatch(stored):
             continue
         for name, place in _places(architecture, stored, shape, heads, kv_heads).items():
             if name in found:

@@ -15,13 +15,17 @@ from flowedge.models.checkpoint.gguf.architectures import (
     TOKEN_EMBEDDING,
     has_bias,
 )
+from flowedge.models.checkpoint.gguf.end_tokens import end_tokens
 from flowedge.models.checkpoint.gguf.metadata import Metadata
+from flowedge.models.checkpoint.gguf.refusals import check_computation
 from flowedge.models.checkpoint.gguf.rope import longrope_parameters, rope_parameters
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
 _MAX_LAYERS = 4096
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
+# The context and the window of the Phi 3 models whose first files do not store the window.
+_PHI3_CONTEXT, _PHI3_WINDOW = 4096, 2047
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,11 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
     """The content of config.json.
 
     Raises:
-        CheckpointError: when metadata are missing or impossible.
+        CheckpointError: when metadata are missing, impossible or not supported.
     """
     metadata, vocab_size = facts.metadata, facts.vocab_size
+    check_computation(metadata)
+    _check_rotation(facts)
     common: dict[str, Any] = {
         ARCHITECTURE_KEY: metadata.architecture,
         "vocab_size": vocab_size,
@@ -79,7 +85,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "tie_word_embeddings": OUTPUT not in facts.shapes,
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
         "eos_token_id": metadata.token("tokenizer.ggml.eos_token_id", vocab_size),
-        "pad_token_id": metadata.token("tokenizer.ggml.padding_token_id", vocab_size),
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
     if metadata.has(".feed_forward_length"):
         common["intermediate_size"] = metadata.count(".feed_forward_length")
@@ -89,14 +95,22 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
 def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
     """The content of generation_config.json: the tokens that begin and end a text."""
     metadata, vocab_size = facts.metadata, facts.vocab_size
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = [metadata.token(f"tokenizer.ggml.{key}", vocab_size) for key in keys]
-    ends = [token for token in dict.fromkeys(found) if token is not None]
     return {
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
-        "eos_token_id": ends or None,
-        "pad_token_id": metadata.token("tokenizer.ggml.padding_token_id", vocab_size),
+        "eos_token_id": end_tokens(metadata, vocab_size) or None,
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
+
+
+def _check_rotation(facts: ModelFacts) -> None:
+    """Check that whole heads are rotated, as the layers of all architectures but Phi 3 do."""
+    metadata, size = facts.metadata, facts.head_size
+    rotated = metadata.count(".rope.dimension_count", size)
+    if metadata.architecture != "phi3" and rotated != size:
+        raise CheckpointError(
+            f"{metadata.architecture}.rope.dimension_count is {rotated} of the {size} values of a head; "
+            "partial rotation is not supported in this architecture"
+        )
 
 
 def _biases(facts: ModelFacts) -> dict[str, Any]:
@@ -129,6 +143,7 @@ def _llama(facts: ModelFacts) -> dict[str, Any]:
 
 def _granite(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
+    _no_window(metadata)
     multipliers = {
         "attention_multiplier": ".attention.scale",
         "embedding_multiplier": ".embedding_scale",
@@ -144,13 +159,14 @@ def _granite(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _smollm3(facts: ModelFacts) -> dict[str, Any]:
+    _no_window(facts.metadata)
     # A file does not store which layers have no rotation: every fourth, in all published models.
     return {"model_type": "smollm3", "rope_parameters": facts.rope, **_biases(facts)}
 
 
 def _qwen2(facts: ModelFacts) -> dict[str, Any]:
     _no_window(facts.metadata)
-    return {"model_type": "qwen2", "rope_parameters": facts.rope}
+    return {"model_type": "qwen2", "head_dim": facts.head_size, "rope_parameters": facts.rope}
 
 
 def _qwen3(facts: ModelFacts) -> dict[str, Any]:
@@ -218,8 +234,13 @@ def _layer_types(metadata: Metadata) -> dict[str, Any]:
     windowed = metadata.values.get(f"{metadata.architecture}.attention.sliding_window_pattern")
     if windowed is None:
         return {}
+    if type(windowed) is int and windowed > 0:  # the last of so many layers has no window
+        layers = metadata.count(".block_count", most=_MAX_LAYERS)
+        windowed = [bool((index + 1) % windowed) for index in range(layers)]
     if not isinstance(windowed, list) or not all(isinstance(value, bool) for value in windowed):
-        raise CheckpointError("sliding_window_pattern is not supported unless it has a bool for each layer")
+        raise CheckpointError(
+            "sliding_window_pattern is not supported unless it is a count or a bool for each layer"
+        )
     return {"layer_types": ["sliding_attention" if value else "full_attention" for value in windowed]}
 
 
@@ -235,16 +256,19 @@ def _phi3(facts: ModelFacts) -> dict[str, Any]:
     metadata, size = facts.metadata, facts.head_size
     rotated = metadata.count(".rope.dimension_count", size)
     short, long = facts.factors(SHORT_FACTORS), facts.factors(LONG_FACTORS)
-    original = metadata.count(".context_length")
+    context = original = metadata.count(".context_length")
     if short is not None and long is not None:
         rope, original = longrope_parameters(metadata, short, long)
     else:
         rope = facts.rope
+    window = _window(metadata)
+    if not metadata.has(".attention.sliding_window") and context == _PHI3_CONTEXT:
+        window = _PHI3_WINDOW
     return {
         "model_type": "phi3",
         "rope_parameters": rope | {"partial_rotary_factor": rotated / size},
         "original_max_position_embeddings": original,
-        "sliding_window": _window(metadata),
+        "sliding_window": window,
     }
 
 

@@ -13,6 +13,7 @@ from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES, FLOAT_TYPES
 from flowedge.models.checkpoint.gguf.config import ModelFacts, make_config, make_generation_config
 from flowedge.models.checkpoint.gguf.gguf_file import GGUFFile
 from flowedge.models.checkpoint.gguf.metadata import Metadata
+from flowedge.models.checkpoint.gguf.refusals import check_holds_model
 from flowedge.models.checkpoint.weight_file import StoredSlice
 
 _MAX_FACTORS = 1 << 14
@@ -29,13 +30,14 @@ class GGUFModel:
         """Open all files of a model, in order.
 
         Raises:
-            CheckpointError: when a file cannot be read, the files do not belong together, or the architecture
-                or the type of a tensor is not supported.
+            CheckpointError: when a file cannot be read or holds no model, the files do not belong together,
+                or the architecture or the type of a tensor is not supported.
         """
         self.path = paths[0]
         self.files = tuple(GGUFFile(path) for path in paths)
         values = self.files[0].metadata
         try:
+            check_holds_model(values)
             architecture = architecture_of(values.get("general.architecture")).name
             self.metadata = Metadata(values, architecture)
             self._check_split()

@@ -29,6 +29,17 @@ _MAX_ALIGNMENT = 1 << 20
 _MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8  # of a tensor's entry without its name
 _DEFAULT_ALIGNMENT = 32
 _FLOAT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+# Types that llama.cpp has removed; files of the ARM types were common.
+_REMOVED_TYPES = {
+    4: "Q4_2",
+    5: "Q4_3",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
     GGUFValueType.INT8: "<i1",
@@ -93,6 +104,10 @@ class _Parser:
         if self._take(len(MAGIC)) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         version = self._unsigned(4)
+        if version and version & 0xFFFF == 0:
+            raise ValueError(
+                "its numbers are big-endian; convert it with gguf-convert-endian, of the gguf package"
+            )
         if version not in _VERSIONS:
             raise ValueError(f"its version is {version}; versions {_VERSIONS[0]} and {_VERSIONS[1]} are read")
         tensor_count, key_count = self._unsigned(8), self._unsigned(8)
@@ -135,7 +150,7 @@ class _Parser:
         try:
             kind = GGMLQuantizationType(number).name
         except ValueError:
-            kind = f"type {number}"
+            kind = _REMOVED_TYPES.get(number, f"type {number}")
         block = BLOCK_TYPES.get(kind)
         if block is not None and (len(shape) < 2 or shape[-1] % block.weights):
             raise ValueError(f"the tensor {name} of {kind} has the impossible shape {list(shape)}")

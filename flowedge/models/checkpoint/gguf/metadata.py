@@ -58,6 +58,11 @@ class Metadata:
             raise self._wrong(key, value, f"a token id below {vocab_size}")
         return value
 
+    def token_or_none(self, key: str, vocab_size: int) -> int | None:
+        """A token id; None if the key is missing or names no token, as in files of fine-tuned models."""
+        value = self.values.get(self._full(key))
+        return value if type(value) is int and 0 <= value < vocab_size else None
+
     def _full(self, key: str) -> str:
         return self.architecture + key if key.startswith(".") else key
 

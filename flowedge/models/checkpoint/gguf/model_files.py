@@ -39,7 +39,7 @@ class ModelFiles:
         """
         # transformers is imported when a tokenizer is needed: a stage needs none.
         try:
-            from flowedge.models.checkpoint.gguf.tokenizer_files import write_tokenizer  # noqa: PLC0415
+            from flowedge.models.checkpoint.gguf.tokenizer.tokenizer_files import write_tokenizer  # noqa: PLC0415
         except ImportError as error:
             raise CheckpointError(
                 f"{self.paths[0]}: converting its tokenizer needs transformers 5.20 or later ({error}); "
@@ -61,15 +61,16 @@ class _Converted:
         self._guard = threading.Lock()
 
     def files_of(self, paths: Sequence[Path]) -> ModelFiles:
-        real = tuple(path.resolve() for path in paths)
+        # Links are not followed: the files of the hub's cache are links to files without a telling name.
+        named = tuple(path.absolute() for path in paths)
         with self._guard:
             try:
-                state = (real, *((stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, real)))
+                state = (named, *((stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, named)))
             except OSError as error:
                 raise CheckpointError(f"{paths[0]}: cannot be read: {error}") from error
             known = self._by_state.get(state)
             if known is None:
-                known = ModelFiles(real, self._write(GGUFModel(real)))
+                known = ModelFiles(named, self._write(GGUFModel(named)))
                 self._by_state[state] = self._by_directory[known.directory] = known
             return known
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
@@ -41,17 +40,7 @@ def part_names(name: str) -> tuple[str, ...]:
     return tuple(f"{stem}-{number:05}-of-{count:05}{SUFFIX}" for number in range(1, count + 1))
 
 
-def only_model_in(directory: Path) -> Path | None:
-    """The first file of the only GGUF model in a directory; None if there is no model.
-
-    Raises:
-        CheckpointError: when there are several models.
-    """
-    models: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(directory.glob(f"*{SUFFIX}")):
-        match = _PART.fullmatch(path.name)
-        models[path.name if match is None else match["stem"]].append(path)
-    if len(models) > 1:
-        names = ", ".join(paths[0].name for paths in models.values())
-        raise CheckpointError(f"{directory}: holds several GGUF models: {names}; give the path of one file")
-    return next((paths[0] for paths in models.values()), None)
+def stem_of(name: str) -> str:
+    """The name of the model that a file of this name belongs to: without the suffix and the file's number."""
+    match = _PART.fullmatch(name)
+    return name.removesuffix(SUFFIX) if match is None else match["stem"]

@@ -28,11 +28,12 @@ def rope_parameters(metadata: Metadata, factors: Sequence[float] | None, head_si
     base = metadata.number(".rope.freq_base", _DEFAULT_BASE)
     if factors is not None:
         return {"rope_theta": base} | _factored(metadata, factors, base, head_size)
-    kind = metadata.text(".rope.scaling.type", "none")
+    linear = _linear_factor(metadata)
+    kind = metadata.text(".rope.scaling.type", "none" if linear is None else "linear")
     if kind == "none":
         return {"rope_theta": base, "rope_type": "default"}
     if kind == "linear":
-        factor = metadata.number(".rope.scaling.factor")
+        factor = metadata.number(".rope.scaling.factor", linear)
         return {"rope_theta": base, "rope_type": "linear", "factor": factor}
     if kind == "yarn":
         return {"rope_theta": base} | _yarn(metadata)
@@ -59,10 +60,15 @@ def longrope_parameters(
     return parameters, original
 
 
+def _linear_factor(metadata: Metadata) -> float | None:
+    """The factor of a linear scaling, which older files store without its type; None where positions stay."""
+    for key in (".rope.scaling.factor", ".rope.scale_linear"):
+        if metadata.values.get(metadata.architecture + key, 0) not in (0, 1):
+            return metadata.number(key)
+    return None
+
+
 def _yarn(metadata: Metadata) -> dict[str, Any]:
-    for key in (".rope.scaling.yarn_ext_factor", ".rope.scaling.yarn_log_multiplier"):
-        if metadata.has(key):
-            raise CheckpointError(f"{metadata.architecture}{key} is set, which is not supported")
     parameters: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": metadata.number(".rope.scaling.factor"),

@@ -38,9 +38,58 @@ def test_a_config() -> None:
     assert make_config(facts(LLAMA | {"llama.attention.sliding_window": 7}))["model_type"] == "mistral"
 
 
+@pytest.mark.parametrize("key", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
+def test_a_linear_scaling_without_its_type(key: str) -> None:
+    """The first converters stored the factor alone."""
+    rope = make_config(facts(LLAMA | {key: 4.0}))["rope_parameters"]
+    assert rope == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    assert make_config(facts(LLAMA | {key: 1.0}))["rope_parameters"]["rope_type"] == "default"
+
+
+def test_the_window_of_the_first_phi3_files() -> None:
+    values = {key.replace("llama.", "phi3."): value for key, value in LLAMA.items()}
+    values |= {"general.architecture": "phi3", "phi3.context_length": 4096}
+
+    def window(**more: int) -> Any:
+        keys = values | {f"phi3.{key}": value for key, value in more.items()}
+        return make_config(ModelFacts(Metadata(keys, "phi3"), SHAPES, lambda _: None))["sliding_window"]
+
+    assert window() == 2047
+    assert window(**{"attention.sliding_window": 0}) is None
+    assert window(**{"attention.sliding_window": 64}) == 64
+    assert window(context_length=16384) is None
+
+
+@pytest.mark.parametrize("pattern", [3, [True, True, False, True]])
+def test_windows_of_gemma3(pattern: Any) -> None:
+    values = {key.replace("llama.", "gemma3."): value for key, value in LLAMA.items()}
+    values |= {"gemma3.block_count": 4, "gemma3.attention.sliding_window": 8}
+    values["gemma3.attention.sliding_window_pattern"] = pattern
+    kinds = make_config(ModelFacts(Metadata(values, "gemma3"), SHAPES, lambda _: None))["layer_types"]
+    assert kinds == [f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")]
+    values["gemma3.attention.sliding_window_pattern"] = [1, 2]
+    with pytest.raises(CheckpointError, match="unless it is a count or a bool for each layer"):
+        make_config(ModelFacts(Metadata(values, "gemma3"), SHAPES, lambda _: None))
+
+
+def test_special_tokens_that_are_no_tokens() -> None:
+    """Files of fine-tuned models may name a padding token behind the end of the vocabulary."""
+    config = make_config(facts(LLAMA | {"tokenizer.ggml.padding_token_id": 50}))
+    assert config["pad_token_id"] is None and config["eos_token_id"] == 3
+
+
 def test_end_tokens_of_a_turn() -> None:
     more = {"tokenizer.ggml.eot_token_id": 4, "tokenizer.ggml.eom_token_id": 3}
     assert make_generation_config(facts(LLAMA | more))["eos_token_id"] == [3, 4]
+
+
+def test_end_tokens_by_their_texts() -> None:
+    """Converters store the end of the text, and not the end of a turn of Gemma and Phi 3."""
+    tokens = ["<pad>", "<eos>", "<bos>", "a", "<end_of_turn>", "<|end|>", "</s>"]
+    ends = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.tokens": tokens}
+    assert make_generation_config(facts(LLAMA | ends))["eos_token_id"] == [1, 4, 5]
+    few = {"token_embd.weight": (5, 32)}
+    assert make_generation_config(facts(LLAMA | ends, few))["eos_token_id"] == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +100,11 @@ def test_end_tokens_of_a_turn() -> None:
         ("llama.block_count", 100_000, "from 1 to 4096"),
         ("llama.attention.head_count_kv", [2, 2], r"is \[2, 2\], not an integer"),
         ("llama.embedding_length", "32", "is 32, not an integer"),
+        ("llama.use_parallel_residual", True, "use_parallel_residual is True, which FlowEdge's layers"),
         ("llama.attention.layer_norm_rms_epsilon", float("nan"), "is nan, not a finite number"),
         ("llama.attention.layer_norm_rms_epsilon", True, "is True, not a number"),
         ("llama.rope.scaling.type", "wave", "RoPE scaling 'wave' is not supported"),
+        ("llama.rope.scaling.factor", "two", "scaling.factor is two, not a number"),
         ("llama.rope.scaling.type", "linear", r"have no llama\.rope\.scaling\.factor"),
         ("tokenizer.ggml.eos_token_id", 50, "is 50, not a token id below 50"),
     ],
@@ -62,6 +113,12 @@ def test_impossible_metadata(key: str, value: Any, message: str) -> None:
     values = {k: v for k, v in (LLAMA | {key: value}).items() if v is not None}
     with pytest.raises(CheckpointError, match=message):
         make_config(facts(values))
+
+
+def test_partial_rotation() -> None:
+    sizes = {"llama.attention.key_length": 8, "llama.rope.dimension_count": 4}
+    with pytest.raises(CheckpointError, match=r"rope\.dimension_count is 4 of the 8 values of a head"):
+        make_config(facts(LLAMA | sizes))
 
 
 def test_no_embedding() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFWriter
+from gguf import GGUFEndian, GGUFWriter
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ MUTATIONS = 500
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    return write_gguf(directory / "tiny.gguf", make_tiny(directory / "hf", "llama"), "Q8_0", tokenizer=None)
+    return write_gguf(directory / "tinx.gguf", make_tiny(directory / "hf", "llama"), "Q8_0", tokenizer=None)
 
 
 def test_mutations(tmp_path: Path, whole: Path) -> None:
@@ -84,6 +84,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     [
         (b"GGUF", b"GGML", "does not begin with GGUF"),
         (b"GGUF\x03", b"GGUF\x01", "its version is 1"),
+        (b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03", "its numbers are big-endian"),
         (b"GGUF\x03\0\0\0\x01", b"GGUF\x03\0\0\0\x02", "ends too early|impossible|occurs twice|dimensions"),
         (struct.pack("<QQ", 1, 2), struct.pack("<QQ", 1 << 60, 2), "cannot hold 1152921504606846976 tensor"),
         (
@@ -105,6 +106,27 @@ def test_impossible_headers(tmp_path: Path, old: bytes, new: bytes, message: str
     with pytest.raises(CheckpointError, match=message) as raised:
         read_header(path)
     assert str(path) in str(raised.value)
+
+
+def test_a_big_endian_file(tmp_path: Path) -> None:
+    file = GGUFWriter(tmp_path / "x.gguf", "llama", endianess=GGUFEndian.BIG)
+    file.add_tensor("a", np.ones((2, 4), dtype=np.float32))
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    with pytest.raises(CheckpointError, match="big-endian; convert it with gguf-convert-endian"):
+        read_header(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(31, "Q4_0_4_4"), (20, "IQ4_NL"), (39, "MXFP4"), (99, "type 99")]
+)
+def test_types_by_name(tmp_path: Path, number: int, name: str) -> None:
+    path = tmp_path / "x.gguf"
+    data = simple(path)
+    path.write_bytes(data.replace(struct.pack("<QI", 2, 0), struct.pack("<QI", 2, number), 1))
+    assert [tensor.kind for tensor in read_header(path).tensors] == [name]
 
 
 def test_no_file(tmp_path: Path) -> None:

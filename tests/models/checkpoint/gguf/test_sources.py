@@ -10,10 +10,12 @@ import huggingface_hub.constants
 import pytest
 import torch
 from gguf import GGUFReader
+from huggingface_hub.utils import filter_repo_objects
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.gguf.file_choice import SIDE_FILES, patterns_of
 from flowedge.models.checkpoint.gguf.model_files import files_in, model_files
 from flowedge.models.checkpoint.model_source import find_model
 from flowedge.weights.model_directory import is_on_disk, model_name
@@ -66,6 +68,34 @@ def test_a_directory_with_one_model(split: list[Path], whole: Path) -> None:
     shutil.copy(whole, directory / "other.gguf")
     with pytest.raises(CheckpointError, match=r"several GGUF models: other\.gguf, tiny-00001-of-00003\.gguf"):
         Checkpoint.open(str(directory))
+
+
+def test_files_beside_a_model_are_no_models(tmp_path: Path, whole: Path) -> None:
+    shutil.copy(whole, tmp_path / "x-Q8_0.gguf")
+    for name in ("mmproj-x-f16.gguf", "x.imatrix.gguf"):
+        (tmp_path / name).write_bytes(b"other")
+    assert find_model(str(tmp_path)).gguf == (tmp_path / "x-Q8_0.gguf",)
+    with pytest.raises(CheckpointError, match=r"no GGUF model states the quantisation F16 .*: x-Q8_0\.gguf"):
+        find_model(f"{tmp_path}:F16")
+
+
+def test_a_quantisation_in_a_directory(tmp_path: Path, whole: Path, split: list[Path]) -> None:
+    for name in ("x.Q4_K_M.gguf", "x.Q4_K_S.gguf", "x-q8_0.gguf", "x-IQ4_K_M2.gguf"):
+        shutil.copy(whole, tmp_path / name)
+    folder = tmp_path / "BF16"
+    folder.mkdir()
+    for part in split:
+        part.rename(folder / part.name.replace("tiny-", "tiny-BF16-"))
+    assert find_model(f"{tmp_path}:Q4_K_M").gguf == (tmp_path / "x.Q4_K_M.gguf",)
+    assert find_model(f"{tmp_path}:Q8_0").gguf == (tmp_path / "x-q8_0.gguf",)
+    assert find_model(f"{tmp_path}:bf16").gguf == tuple(sorted(folder.iterdir()))
+    with pytest.raises(CheckpointError, match=r"several GGUF models: .*append .* like :Q4_K_M"):
+        find_model(str(tmp_path))
+    shutil.copy(whole, tmp_path / "y-Q4_K_M.gguf")
+    with pytest.raises(CheckpointError, match=r"several GGUF models: x\.Q4_K_M\.gguf, y-Q4_K_M\.gguf"):
+        find_model(f"{tmp_path}:Q4_K_M")
+    with pytest.raises(CheckpointError, match="nothing: no such directory, and not a hub id"):
+        find_model("nothing:Q4_K_M")
 
 
 def test_a_config_comes_before_gguf_files(tmp_path: Path, tiny: Path, whole: Path) -> None:
@@ -133,6 +163,27 @@ def test_a_file_of_a_hub_id(hub: Callable[[list[Path], str], Path], whole: Path)
         Checkpoint.open("owner/name", hub=False)
 
 
+def test_a_quantisation_of_a_hub_id(
+    hub: Callable[[list[Path], str], Path], whole: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / name for name in ("a-Q4_K_M.gguf", "a-Q6_K.gguf", "mmproj-a-Q6_K.gguf")]
+    for file in files:
+        shutil.copy(whole, file)
+    directory = hub(files, "")
+    assert find_model("owner/name:q6_k", hub=False).gguf == (directory / "a-Q6_K.gguf",)
+    with pytest.raises(CheckpointError, match=r"quantisation Q8_0 .* models are: a-Q4_K_M\.gguf, a-Q6"):
+        find_model("owner/name:Q8_0", hub=False)
+
+
+def test_patterns_for_the_hub() -> None:
+    names = ["x-Q4_K_M.gguf", "x.q4_k_m.gguf", "BF16/x-Q4_K_M-00001-of-00002.gguf", "mmproj-Q4_K_M.gguf"]
+    others = ["x-Q4_K_S.gguf", "x-Q4_K_M.gguf.txt", "x-Q4_K_M-old.gguf", "xQ4_K_M.gguf"]
+    found = filter_repo_objects(
+        [*names, *others], allow_patterns=patterns_of("Q4_K_M"), ignore_patterns=list(SIDE_FILES)
+    )
+    assert list(found) == names[:3]
+
+
 def test_a_split_model_in_a_folder_of_a_hub_id(
     hub: Callable[[list[Path], str], Path], split: list[Path], whole: Path
 ) -> None:
@@ -154,6 +205,18 @@ def test_whether_it_is_on_this_device(tmp_path: Path, split: list[Path], whole: 
 def test_it_can_be_a_drafter(whole: Path) -> None:
     directory = drafter_directory(str(whole))
     assert kind_of(directory) == "lm" and Checkpoint(directory).gguf == (whole,)
+
+
+def test_links_of_the_hubs_cache_keep_their_names(tmp_path: Path, whole: Path) -> None:
+    """The hub's cache has links to files that are named by their hashes."""
+    snapshot, copy, blob = tmp_path / "snapshot", tmp_path / "copy", tmp_path / ("0" * 64)
+    shutil.copy(whole, blob)
+    for directory in (snapshot, copy):
+        directory.mkdir()
+    (snapshot / "x.gguf").symlink_to(blob)
+    shutil.copy(whole, copy / "x.gguf")
+    linked, plain = (Checkpoint.open(str(directory)) for directory in (snapshot, copy))
+    assert linked.gguf == (snapshot / "x.gguf",) and linked.fingerprint == plain.fingerprint
 
 
 def test_files_are_made_once_and_anew_after_a_change(tmp_path: Path, whole: Path, tiny: Path) -> None:

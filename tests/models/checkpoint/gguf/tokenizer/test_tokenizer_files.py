@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
-from flowedge.models.checkpoint.gguf.tokenizer_files import make_tokenizer
+from flowedge.models.checkpoint.gguf.metadata import Metadata
+from flowedge.models.checkpoint.gguf.tokenizer.tokenizer_files import make_tokenizer
 from flowedge.models.checkpoint.tokenizer import encode_messages, eos_token_ids, load_tokenizer
 from tests.models.checkpoint.gguf.conftest import Bundled
 from tests.support.gguf_files import BUNDLED, add_metadata, add_tensor, add_tokenizer, tensors_of
@@ -102,6 +103,60 @@ def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("ab")) == ["\u2581ab"]
 
 
+def test_spaces_behind_special_tokens(tmp_path: Path) -> None:
+    """Only a file that says so (`add_space_prefix`) has no space behind a special token."""
+    expected = ["<s>", "\u2581ab", "<mark>", "\u2581a", "</s>", "\u2581", "\u2581ab"]
+    for prefix, words in (
+        ({}, expected),
+        ({"ggml__add_space_prefix": True}, ["<s>", "\u2581ab", "<mark>", "a"]),
+    ):
+        path = tmp_path / f"{len(prefix)}.gguf"
+        written(path, **SENTENCEPIECE, **prefix)
+        tokenizer = load_tokenizer(Checkpoint.open(str(path)))
+        found = tokenizer.convert_ids_to_tokens(tokenizer.encode("ab<mark>a</s> ab"))
+        assert found[: len(words)] == words
+        assert tokenizer.decode(tokenizer.encode("ab A"), skip_special_tokens=True) == "ab A"
+
+
+def test_a_sentencepiece_vocabulary_with_one_score_for_all(tmp_path: Path) -> None:
+    """The order of the tokens is the order of the merges where the converter had no scores."""
+    tokens = ["<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "b", "ab", "aba", "abab"]
+    one = {"ggml__tokens": tokens, "ggml__scores": [-1000.0] * 10, "ggml__token_type": [2, 3, 3, 6] + [1] * 6}
+    tokenizer = make_tokenizer(written(tmp_path / "x.gguf", **(SENTENCEPIECE | one)).metadata)
+    assert tokenizer.tokenize("ababa") == ["\u2581", "ab", "aba"]
+
+
+def test_special_tokens_of_phi3_take_the_space_behind_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    phi3 = {
+        "ggml__tokens": [
+            "<unk>",
+            "<s>",
+            "</s>",
+            "<0x0A>",
+            "\u2581",
+            "a",
+            "\u2581a",
+            "<|endoftext|>",
+            "<|end|>",
+        ],
+        "ggml__scores": [0.0, 0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -1000.0, -1000.0],
+        "ggml__token_type": [2, 3, 3, 6, 1, 1, 1, 3, 3],
+    }
+    model = written(path, **(SENTENCEPIECE | phi3))
+    tokenizer = make_tokenizer(Metadata(model.metadata.values, "phi3"))
+    tokenizer.save_pretrained(tmp_path / "phi3")
+    for loaded in (tokenizer, AutoTokenizer.from_pretrained(tmp_path / "phi3")):
+        ids = loaded.encode("a<|end|>\na<|endoftext|>\n", add_special_tokens=False)
+        texts = loaded.convert_ids_to_tokens(ids)
+        assert texts == ["\u2581a", "<|end|>", "\u2581a", "<|endoftext|>", "\u2581", "<0x0A>"]
+
+
+def test_a_padding_token_that_is_none(tmp_path: Path) -> None:
+    settings = SENTENCEPIECE | {"ggml__padding_token_id": 32000}
+    assert make_tokenizer(written(tmp_path / "x.gguf", **settings).metadata).pad_token is None
+
+
 def test_a_sentencepiece_vocabulary_without_the_first_space(tmp_path: Path) -> None:
     settings = SENTENCEPIECE | {"ggml__add_space_prefix": False}
     tokenizer = make_tokenizer(written(tmp_path / "x.gguf", **settings).metadata)
@@ -116,6 +171,11 @@ def test_a_sentencepiece_vocabulary_without_the_first_space(tmp_path: Path) -> N
         ("smollm", "a1234 b", ["a", "1", "2", "3", "4", " b"]),
         ("llama-bpe", "a1234 b", ["a", "123", "4", " b"]),
         ("qwen2", "a12 b", ["a", "1", "2", " b"]),
+        ("tekken", "a12 aB Bc", ["a", "1", "2", " a", "B", " Bc"]),
+        ("gpt-4o", "it's 1234", ["it's", " ", "123", "4"]),
+        ("seed-coder", "x12 =\n y", ["x", "1", "2", " =", "\n", " y"]),
+        ("deepseek-coder", "x12 =\ny.z", ["x", "1", "2", " =", "\n", "y", ".", "z"]),
+        ("deepseek-v3", "x1234 .foo", ["x", "123", "4", " .", "foo"]),
     ],
 )
 def test_rules_of_words(tmp_path: Path, split: str, text: str, words: list[str]) -> None:
@@ -130,9 +190,12 @@ def test_rules_of_words(tmp_path: Path, split: str, text: str, words: list[str])
     tokenizer = make_tokenizer(written(path, **values).metadata)
     backend: Tokenizer = tokenizer.backend_tokenizer
     assert backend.pre_tokenizer is not None
-    found = [word.replace("\u0120", " ") for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+    found = [
+        word.replace("\u0120", " ").replace("\u010a", "\n")
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)
+    ]
     assert found == words
-    whole = split == "llama-bpe"
+    whole = split in ("llama-bpe", "tekken")
     assert (tokenizer.tokenize("abc") == ["abc"]) is whole
 
 
@@ -148,9 +211,12 @@ BYTES = {
     ("changes", "message"),
     [
         (None, "splits words by the rule 'default'"),
+        ({"ggml__pre": "chatglm-bpe"}, "splits words by the rule 'chatglm-bpe'"),
+        ({"ggml__pre": ""}, r"does not name the rule that splits words \(tokenizer.ggml.pre\)"),
+        ({"ggml__model": "t5"}, "of the kind 't5' is not supported"),
         ({"ggml__model": "bert"}, "of the kind 'bert' is not supported"),
         ({"ggml__model": "none"}, "of the kind 'none'"),
-        ({"ggml__tokens": ["a", "b", "a"]}, "has a token twice"),
+        ({"ggml__tokens": ["a", "b", "a"]}, "has the token 'a' twice"),
         ({"ggml__tokens": "abc"}, "has no list of tokens"),
         ({"ggml__merges": ["ab"]}, "no list of merges"),
         ({"ggml__merges": ["a z"]}, "cannot be converted"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gguf.constants import TokenType
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-    GGUF_PRE_TOKENIZER_SPLITS,
     GGUF_TOKENIZER_MAPPING,
     convert_gguf_tokenizer,
 )
@@ -19,15 +19,9 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
 from flowedge.models.checkpoint.gguf.header import Value
 from flowedge.models.checkpoint.gguf.metadata import Metadata
+from flowedge.models.checkpoint.gguf.tokenizer.split_rules import COMPOSED, WHOLE_WORDS, split_rule
 
 _MODELS = ("gpt2", "llama")
-# Splits of text that transformers' converter makes without a pattern of its own.
-_GPT2_SPLITS = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling"})
-# The splits of GPT-2 in which each digit is a word of its own as well.
-_DIGIT_SPLITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
-# The rules of Llama 3, which takes a word that is a token as it is, whatever the merges make of its letters.
-_WHOLE_WORD_SPLITS = frozenset({"llama3", "llama-v3", "llama-bpe"})
-_COMPOSED_SPLITS = frozenset({"qwen2", "deepseek-r1-qwen"})  # Qwen composes characters (NFC) first
 # Architectures whose vocabularies of SentencePiece treat spaces by a rule of their own.
 _OWN_SPACES = frozenset({"gemma2", "gemma3", "phi3"})
 _SPACE = "\u2581"  # stands for a space in vocabularies of SentencePiece
@@ -37,6 +31,9 @@ _SPECIAL = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
+_NEEDED = frozenset({"bos_token_id", "eos_token_id"})  # an id that names no token is an error
+# The control tokens of Phi 3 that leave the white space behind them alone.
+_PHI3_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 _REMEDY = "give a tokenizer by --tokenizer DIR, the directory of the original model's tokenizer"
 
 
@@ -67,7 +64,8 @@ def make_tokenizer(metadata: Metadata) -> Any:
         raise CheckpointError("its tokenizer has no list of tokens")
     parts = _parts(metadata.values, "tokenizer")
     if len(set(names)) < len(names):
-        raise CheckpointError("its tokenizer has a token twice")
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise CheckpointError(f"its tokenizer has the token {twice[:80]!r} twice")
     for name in ("scores", "token_type"):
         if name in parts and len(parts[name]) != len(tokens):
             raise CheckpointError(f"its tokenizer has {len(tokens)} tokens and {len(parts[name])} {name}")
@@ -75,13 +73,12 @@ def make_tokenizer(metadata: Metadata) -> Any:
     if kind == "gpt2":
         backend = _byte_level(names, parts, split)
     else:
-        backend, _ = convert_gguf_tokenizer(metadata.architecture, parts)
-        if parts.get("add_prefix_space") is False and metadata.architecture not in _OWN_SPACES:
-            _leave_spaces(backend)
+        backend = _sentencepiece(metadata.architecture, names, parts)
     settings = _parts(metadata.values, "tokenizer_config")
-    settings.setdefault("add_bos_token", kind == "llama" or split in _WHOLE_WORD_SPLITS)
+    settings.setdefault("add_bos_token", kind == "llama" or split in WHOLE_WORDS)
     for name, key in _SPECIAL.items():
-        token = metadata.token(f"tokenizer.ggml.{key}", len(tokens))
+        read = metadata.token if key in _NEEDED else metadata.token_or_none
+        token = read(f"tokenizer.ggml.{key}", len(tokens))
         settings[name] = None if token is None else names[token]
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **settings
@@ -102,11 +99,11 @@ def _byte_level(tokens: list[str], parts: dict[str, Any], split: str) -> Tokeniz
     if not merges or any(len(merge) != 2 for merge in merges):
         raise CheckpointError("its tokenizer has no list of merges, or one that is not of pairs")
     vocab = {token: index for index, token in enumerate(tokens)}
-    whole_words = split in _WHOLE_WORD_SPLITS
+    whole_words = split in WHOLE_WORDS
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False, ignore_merges=whole_words))
-    backend.pre_tokenizer = _split_rule(split)
+    backend.pre_tokenizer = split_rule(split)
     backend.decoder = decoders.ByteLevel()
-    if split in _COMPOSED_SPLITS:
+    if split in COMPOSED:
         backend.normalizer = normalizers.NFC()
     backend.add_tokens(
         [
@@ -118,6 +115,49 @@ def _byte_level(tokens: list[str], parts: dict[str, Any], split: str) -> Tokeniz
     return backend
 
 
+def _sentencepiece(architecture: str, tokens: list[str], parts: dict[str, Any]) -> Tokenizer:
+    """A tokenizer of SentencePiece. transformers' converter makes it from tokens and scores.
+
+    The converter adds a space at the start of a text only. llama.cpp and the tokenizers of Llama 2 and the
+    first Mistral models add one behind each special token as well. Later tokenizers say that they add a
+    space at the start (`add_space_prefix`), and are taken at their word.
+    """
+    backend, _ = convert_gguf_tokenizer(architecture, parts | {"scores": _scores(parts)})
+    own_spaces, prefix = architecture in _OWN_SPACES, parts.get("add_prefix_space")
+    if not own_spaces and prefix is None:
+        _space_everywhere(backend)
+    elif not own_spaces and prefix is False:
+        _leave_spaces(backend)
+    if architecture == "phi3":
+        kinds = parts.get("token_type", ())
+        control = [name for name, kind in zip(tokens, kinds, strict=False) if kind == TokenType.CONTROL]
+        backend.add_special_tokens(
+            [
+                AddedToken(name, rstrip=True, normalized=False)
+                for name in control
+                if name not in _PHI3_KEEPS_SPACE
+            ]
+        )
+    return backend
+
+
+def _scores(parts: dict[str, Any]) -> list[float]:
+    """The scores of the tokens, or the order of the tokens where the file gives one score to all.
+
+    llama.cpp's converter writes one score where a model has a tokenizer.json and no tokenizer.model.
+    """
+    scores: list[float] = parts.get("scores", [])
+    kinds = parts.get("token_type", [TokenType.NORMAL] * len(scores))
+    normal = {score for score, kind in zip(scores, kinds, strict=True) if kind == TokenType.NORMAL}
+    return scores if len(normal) > 1 else [-float(index) for index in range(len(parts["tokens"]))]
+
+
+def _space_everywhere(backend: Tokenizer) -> None:
+    """Have a tokenizer add a space in front of a text, and in front of the text behind a special token."""
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
+    backend.pre_tokenizer = None
+
+
 def _leave_spaces(backend: Tokenizer) -> None:
     """Have a tokenizer add no space in front of a text, and remove none."""
     backend.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False)
@@ -126,24 +166,11 @@ def _leave_spaces(backend: Tokenizer) -> None:
     )
 
 
-def _split_rule(split: str) -> pre_tokenizers.PreTokenizer:
-    """The rule by which text is split into words before merges apply."""
-    pattern = GGUF_PRE_TOKENIZER_SPLITS.get(split)
-    if pattern is None and split in _DIGIT_SPLITS:
-        pattern = r"\p{N}"
-    elif pattern is None and split not in _GPT2_SPLITS:
-        raise CheckpointError(f"its tokenizer splits words by the rule {split!r}, which is not supported")
-    own_pattern = split in _GPT2_SPLITS or split in _DIGIT_SPLITS
-    steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), behavior="isolated")] if pattern else []
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own_pattern))
-    return pre_tokenizers.Sequence(steps)
-
-
 def _check_ids(tokenizer: Any, metadata: Metadata, tokens: list[str]) -> None:
     """Check that no token has changed its id, and that none was added."""
     if len(tokenizer) > len(tokens):
         raise CheckpointError(f"the converted tokenizer has {len(tokenizer)} tokens instead of {len(tokens)}")
     for key in _SPECIAL.values():
-        token = metadata.token(f"tokenizer.ggml.{key}", len(tokens))
+        token = metadata.token_or_none(f"tokenizer.ggml.{key}", len(tokens))
         if token is not None and tokenizer.convert_tokens_to_ids(tokens[token]) != token:
             raise CheckpointError(f"the converted tokenizer has another id for the token {tokens[token]!r}")
