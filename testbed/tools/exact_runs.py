@@ -24,6 +24,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
@@ -63,10 +64,11 @@ PRECISIONS = {
 class ExactRuns:
     """The bundled pair in one precision, with and without exact blocks."""
 
-    def __init__(self, precision: Precision, exact: bool) -> None:
+    def __init__(self, precision: Precision, exact: bool, device: torch.device) -> None:
         self._checkpoint = Checkpoint.open("bundled")
         self._tokenizer = load_tokenizer(self._checkpoint)
-        self._head = LMHead.load(self._checkpoint, precision.dtype, exact=exact)
+        self._device = device
+        self._head = LMHead.load(self._checkpoint, precision.dtype, device, exact=exact)
         self._blocks = [
             LayerBlock.load(
                 self._checkpoint,
@@ -74,6 +76,7 @@ class ExactRuns:
                 sum(SPLIT[: index + 1]),
                 quant=precision.quant,
                 dtype=precision.dtype,
+                device=device,
                 exact=exact,
                 kv=precision.kv if exact else "native",
             )
@@ -82,12 +85,13 @@ class ExactRuns:
         for block in self._blocks:
             if block.exact != exact:
                 raise SystemExit(f"the blocks are not exact here: {block.inexact_reason}")
+            capture_decoding(block)  # as agents do; nothing on a CPU
         self._drafter = self._bundled_drafter()
         small = Checkpoint(self._checkpoint.directory.parent / "small")
-        self._middle = LanguageModel.load(small, self._head.vocab_size, torch.float32)
+        self._middle = LanguageModel.load(small, self._head.vocab_size, torch.float32, device)
 
     def _bundled_drafter(self) -> Drafter:
-        head = LMHead.load(self._checkpoint)
+        head = LMHead.load(self._checkpoint, device=self._device)
         target = TargetModel(self._checkpoint, head, self._tokenizer, torch.float32)
         drafter = load_drafter(("bundled",), target)
         if drafter is None:
@@ -182,6 +186,7 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--minutes", type=float, default=20.0, help="no case is begun after these minutes")
     parser.add_argument("--plain", action="store_true", help="run blocks that are not exact, to compare")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", type=Path, default=Path("exact-runs.jsonl"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -197,7 +202,7 @@ def main() -> None:
                 break
             if (index, sampling, arguments.answer) in done:
                 continue
-            runs = runs or ExactRuns(PRECISIONS[precision], exact)
+            runs = runs or ExactRuns(PRECISIONS[precision], exact, torch.device(arguments.device))
             found = run_case(runs, prompts[index], SAMPLINGS[sampling], arguments.answer)
             common = {
                 "precision": precision,

@@ -58,6 +58,7 @@ class GpuStep:
 def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[GpuStep]:
     """Yield all steps; those that need the random model come after the one that writes it."""
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
+    yield GpuStep("facts", ["testbed.tools.gpu_facts", "--device", device])
     yield GpuStep("trial", ["flowedge.models.compute_trial", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(
@@ -106,6 +107,7 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
             f"exact-{precision}",
             [
                 *("testbed.tools.exact_runs", "--precision", precision, "--tokens", str(tokens)),
+                *("--device", device, "--results", str(model.with_name("exact.jsonl"))),
             ],
             limit_s=1800,
         )
