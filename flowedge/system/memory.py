@@ -138,7 +138,8 @@ def read_available_cuda_memory(
 
     free, total = torch.cuda.mem_get_info(device)
     # Graphs have pools of their own in the allocator; the pool of all other tensors is (0, 0).
-    segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()
+    snapshot: Any = torch.cuda.memory_snapshot
+    segments: list[dict[str, Any]] = snapshot()
     pooled = [each for each in segments if any(each["segment_pool_id"]) and _is_on(device, each["device"])]
     figures = CudaMemory(
         int(total),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention
 
-from flowedge.models.kv.mask import AttentionMask
+from flowedge.models.kv.mask import AttentionMask, MaskRows, write_masks
 from flowedge.models.kv.store import NativeStore
 from flowedge.models.layers import attention
 from flowedge_testbed.report.markdown import table
@@ -62,7 +62,8 @@ def efficient_shapes(device: torch.device, dtype: torch.dtype) -> list[list[str]
 def _is_efficient(store: NativeStore, mask: AttentionMask, rows: int, context: int) -> bool:
     """Whether the kernel takes the folded rows of a forward; torch logs why not."""
     seen = torch.ones((rows, rows)).tril().bool().numpy()
-    written = mask.write(context, seen).repeat(1, 1, GROUP, 1).expand(1, KV_HEADS, -1, -1)
+    (written,) = write_masks([mask], [MaskRows(context, seen)])
+    written = written.repeat(1, 1, GROUP, 1).expand(1, KV_HEADS, -1, -1)
     keys, values = store.view(0, 0, context + rows)
     query = torch.zeros((1, KV_HEADS, GROUP * rows, keys.shape[3]), dtype=keys.dtype, device=keys.device)
     params = SDPAParams(query, keys, values, written, 0.0, False, False)

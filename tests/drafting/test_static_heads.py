@@ -17,7 +17,7 @@ from flowedge.drafting.heads import recall
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
-from flowedge.models.graphs.pieces import Piece, PieceFunction
+from flowedge.models.graphs.pieces import CapturingMaker, Piece, PieceFunction
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
@@ -27,13 +27,14 @@ HIDDEN, VOCAB, ROWS = 32, 50, 1200
 Make = Callable[[], HeadDrafter]
 
 
-def eagle(recalls: bool = False, **config: object) -> HeadDrafter:
+def eagle(recalls: bool = False, device: str = "cpu") -> HeadDrafter:
     torch.manual_seed(0)
     sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1, **config), fc_bias=True).eval()
-    lm_head = LMHead(nn.Parameter(torch.randn(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
-    return HeadDrafter(head, lm_head, nn.Embedding(VOCAB, HIDDEN), recalls=recalls)
+    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(device).eval()
+    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(device), requires_grad=False)
+    embedding = nn.Embedding(VOCAB, HIDDEN).to(device)
+    return HeadDrafter(head, LMHead(weight, "lm_head.weight"), embedding, recalls=recalls)
 
 
 @pytest.fixture
@@ -201,3 +202,13 @@ def test_a_cpu_records_nothing() -> None:
     capture_drafting(drafter)
     drafter.open("s", 10, 0)
     assert drafter.session_bytes(10) == (10 + SCRATCH_ROWS) * (2 * 2 * 8 + HIDDEN) * 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_graphs_propose_what_is_proposed_without() -> None:
+    histories = Histories(lambda: eagle(recalls=True, device="cuda:0"), 9)
+    drafter = histories.drafters[1]
+    drafter.decode_statically(CapturingMaker(drafter.device), uncaptured=0)
+    drafter.open("s", ROWS, 0)
+    check(histories, 245)
+    assert not drafter.decoding_failure

@@ -140,7 +140,7 @@ def run_stage(gpu: FakeCuda, executor: BlockExecutor, mixtures: int) -> None:
     for job in (prompt, tree, pruned):
         uploads, downloads = gpu.copies_of(partial(executor.run, job))
         assert downloads == 1 + mixtures, "a forward waits for its rows alone, and for the choice of experts"
-        assert uploads <= 8 + mixtures
+        assert uploads <= 5 + mixtures
     executor.run(DropCache("s"))
 
 

@@ -22,7 +22,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.copies import to_host
 from flowedge.models.layers.head import LMHead
 

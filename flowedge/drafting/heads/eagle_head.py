@@ -18,7 +18,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-1/2"

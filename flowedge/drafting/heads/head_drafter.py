@@ -23,7 +23,7 @@ from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSessio
 from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
-from flowedge.models.graphs.shapes import SCRATCH_SHARE
+from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quantize import module_bytes
@@ -120,8 +120,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         return digest.hexdigest() + ("+recall" if self._sizes.recalls else "")
 
     def session_bytes(self, capacity: int) -> int:
-        share = 1.0 if self._decoding is None else SCRATCH_SHARE
-        return int((capacity + SCRATCH_ROWS) * self._sizes.row_bytes * share)
+        row = self._sizes.row_bytes
+        return (capacity + SCRATCH_ROWS) * (row if self._decoding is None else row_bytes_with_scratch(row))
 
     def open(
         self,

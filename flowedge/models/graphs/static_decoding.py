@@ -19,7 +19,7 @@ from flowedge.models.graphs.readings import (
     StaticReading,
     Windows,
 )
-from flowedge.models.graphs.shapes import SCRATCH_SHARE, StaticShape, choose_shape, static_rows
+from flowedge.models.graphs.shapes import StaticShape, choose_shape, row_bytes_with_scratch, static_rows
 from flowedge.models.graphs.static_forward import DecodeRows, StaticForward
 from flowedge.models.graphs.static_layers import BlockModules
 from flowedge.models.graphs.store_pool import StorePool
@@ -61,7 +61,7 @@ class BlockDecoding:
 
     @property
     def cache_row_bytes(self) -> int:
-        return int(self._row_bytes * SCRATCH_SHARE)
+        return row_bytes_with_scratch(self._row_bytes)
 
     def store_for(self, capacity_rows: int) -> KeyValueStore:
         return self._pool.take(capacity_rows, self._forwards.drop)
