@@ -1,11 +1,14 @@
 """Tries what FlowEdge computes on one device, as a program of its own: a broken library may crash or hang it.
 
-Its argument is torch's name of a device. It prints a DeviceTrial as a line of JSON.
+Its argument is torch's name of a device. It prints a DeviceTrial as a line of JSON before the quantisations
+are tried, and again after each of them. So the results before a crash are known.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -18,6 +21,7 @@ from flowedge.system.compute import (
     CPU,
     FLOAT16,
     FLOAT32,
+    NOT_TRIED,
     DeviceTrial,
     cpu_dtypes,
     processor_name,
@@ -27,30 +31,30 @@ WIDTH = 128  # of the matrices: a multiple of every kernel's group
 ROWS = (1, 16)  # libraries have a kernel for one row and another for more
 TOLERANCE = 0.05  # of the largest element, against the same product on the CPU
 _BFLOAT16_CAPABILITY = (8, 0)
+# bitsandbytes ends the process when it cannot launch a kernel, so torch's own products are tried first.
+_OF_TORCH = ("int4", "w8a16")
+_QUANTISATIONS = (*_OF_TORCH, *(quant for quant in QUANTISATIONS[1:] if quant not in _OF_TORCH))
 
 
-def try_here(name: str) -> DeviceTrial:
-    """Return what runs on a device."""
+def trials_here(name: str) -> Iterator[DeviceTrial]:
+    """Yield what runs on a device, as far as it has been tried; the last trial is complete."""
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        return DeviceTrial(name, problem="torch.cuda.is_available() is False")
+        yield DeviceTrial(name, problem="torch.cuda.is_available() is False")
+        return
     try:
         found = _describe(device)
         _try_product(device, found.dtypes[0])
         _try_attention(device, found.dtypes[0])
     except Exception as error:  # noqa: BLE001 (a broken driver may raise anything)
-        return DeviceTrial(name, problem=_said(error))
-    problems = {quant: _quant_problem(quant, device, found.dtypes[0]) for quant in QUANTISATIONS[1:]}
-    failed = {quant: problem for quant, problem in problems.items() if problem}
-    return DeviceTrial(
-        found.device,
-        found.processor,
-        found.dtypes,
-        quant_problems=failed,
-        integrated=found.integrated,
-        memory_total=found.memory_total,
-        memory_free=found.memory_free,
-    )
+        yield DeviceTrial(name, problem=_said(error))
+        return
+    problems = dict.fromkeys(_QUANTISATIONS, NOT_TRIED)
+    yield replace(found, quant_problems=problems)
+    for quant in _QUANTISATIONS:
+        problem = _quant_problem(quant, device, found.dtypes[0])
+        problems = {**problems, quant: problem} if problem else _without(problems, quant)
+        yield replace(found, quant_problems=problems)
 
 
 def _describe(device: torch.device) -> DeviceTrial:
@@ -77,9 +81,13 @@ def _try_product(device: torch.device, dtype: str) -> None:
 
 
 def _try_attention(device: torch.device, dtype: str) -> None:
+    """Attend with a mask, as layers do: torch has other kernels for that than without a mask."""
     query, key, value = (_values(seed, (1, 2, 16, 64), dtype) for seed in (2, 3, 4))
-    wanted = scaled_dot_product_attention(query.float(), key.float(), value.float())
-    found = scaled_dot_product_attention(query.to(device), key.to(device), value.to(device))
+    mask = torch.zeros((1, 1, 16, 16), dtype=query.dtype)
+    mask.masked_fill_(torch.ones(16, 16).triu(1).bool(), torch.finfo(query.dtype).min)
+    wanted = scaled_dot_product_attention(query.float(), key.float(), value.float(), mask.float())
+    query, key, value, mask = (part.to(device) for part in (query, key, value, mask))
+    found = scaled_dot_product_attention(query, key, value, mask)
     _compare(found, wanted, "an attention")
 
 
@@ -103,6 +111,10 @@ def _quant_problem(quant: str, device: torch.device, dtype: str) -> str:
     return ""
 
 
+def _without(problems: dict[str, str], quant: str) -> dict[str, str]:
+    return {other: problem for other, problem in problems.items() if other != quant}
+
+
 def _values(seed: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(getattr(torch, dtype))
@@ -120,4 +132,5 @@ def _said(error: Exception) -> str:
 
 if __name__ == "__main__":
     with torch.inference_mode():
-        print(try_here(sys.argv[1]).to_json())
+        for trial in trials_here(sys.argv[1]):
+            print(trial.to_json(), flush=True)

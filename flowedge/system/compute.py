@@ -25,6 +25,7 @@ FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 PREFERENCE = (BFLOAT16, FLOAT16, FLOAT32)
 TRIAL_S = 60.0  # a board needs 10 to 20 s, most of it for the import of torch
 TRIAL_PROGRAM = "flowedge.models.compute_trial"
+NOT_TRIED = "not tried"
 
 NO_CUDA_REMEDY = (
     "on a Jetson install NVIDIA's build of PyTorch (device_agents/install.sh does), elsewhere a build for "
@@ -36,7 +37,13 @@ QUANT_REMEDY = (
 )
 
 _SETTING = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
-_GPU_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvhost-ctrl-gpu", "proc/driver/nvidia/version")
+_GPU_FILES = (
+    "dev/nvidiactl",
+    "dev/nvhost-gpu",
+    "dev/nvhost-ctrl-gpu",
+    "dev/nvgpu",
+    "proc/driver/nvidia/version",
+)
 _FAST_BFLOAT16 = frozenset({"amx_bf16", "avx512_bf16"})  # flags of x86 processors
 
 
@@ -83,19 +90,32 @@ class DeviceTrial:
         values = json.loads(text)
         return cls(**{**values, "dtypes": tuple(values["dtypes"])})
 
+    def stopped(self, reason: str) -> DeviceTrial:
+        """Return a trial in which `reason` is the problem of every quantisation that was not tried."""
+        problems = self.quant_problems.items()
+        return replace(self, quant_problems={q: reason if p == NOT_TRIED else p for q, p in problems})
+
 
 def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceTrial:
-    """Compute something on a device, in a process of its own; `problem` says why that failed."""
+    """Compute something on a device, in a process of its own; `problem` says why that failed.
+
+    When the process crashes or hangs while it tries a quantisation, that quantisation and the quantisations
+    after it have a problem.
+    """
     command = [sys.executable, "-m", TRIAL_PROGRAM, device]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return DeviceTrial(device, problem=f"the trial did not end within {timeout_s:g} s")
-    last = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or not last.startswith("{"):
-        words = done.stderr.strip().rpartition("\n")[2]
-        return DeviceTrial(device, problem=f"the trial ended with {done.returncode}: {words}")
-    return DeviceTrial.from_json(last)
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        printed, reason = error.stdout or b"", f"the trial did not end within {timeout_s:g} s"
+    else:
+        words = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        printed, reason = done.stdout, f"the trial ended with {done.returncode}: {words}"
+    # The last line is complete only where a line end follows. Libraries may print lines of their own.
+    lines = printed.decode(errors="replace").split("\n")[:-1]
+    trials = [line for line in lines if line.startswith("{")]
+    return (
+        DeviceTrial.from_json(trials[-1]).stopped(reason) if trials else DeviceTrial(device, problem=reason)
+    )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -83,8 +84,10 @@ class CudaMemory:
     Attributes:
         total, free: the driver's figures of the whole device.
         reserved: bytes that torch has taken from the driver for this process.
-        allocated: bytes of `reserved` that tensors have; torch gives the rest to the next tensors.
+        allocated: bytes of `reserved` that tensors have.
         integrated: whether the GPU shares the memory of the host.
+        recorded: bytes of `reserved` that no tensor has and CUDA graphs use; torch gives the rest to the next
+            tensors.
     """
 
     total: int
@@ -92,11 +95,17 @@ class CudaMemory:
     reserved: int
     allocated: int
     integrated: bool
+    recorded: int = 0
+
+    @property
+    def used(self) -> int:
+        """The bytes of torch's reserve that tensors and CUDA graphs have."""
+        return self.allocated + self.recorded
 
     @property
     def idle(self) -> int:
-        """The bytes of torch's reserve that no tensor has."""
-        return self.reserved - self.allocated
+        """The bytes of torch's reserve that the next tensors can have."""
+        return self.reserved - self.used
 
 
 def available_cuda_memory(
@@ -115,7 +124,7 @@ def available_cuda_memory(
     if settings is not None and settings.limit_gib is not None:
         own = int(settings.limit_gib * GIB)
         # The pages of an integrated GPU are not among the pages that a process is said to hold.
-        held = cuda.allocated + (resident_bytes() if cuda.integrated else 0)
+        held = cuda.used + (resident_bytes() if cuda.integrated else 0)
         limits.append(AvailableMemory(own, max(own - held, 0), "the setting memory.limit_gib"))
     tightest = min(limits, key=lambda limit: limit.available)
     return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)
@@ -128,14 +137,25 @@ def read_available_cuda_memory(
     import torch  # noqa: PLC0415 (an idle agent reads memory as well)
 
     free, total = torch.cuda.mem_get_info(device)
+    # Graphs have pools of their own in the allocator; the pool of all other tensors is (0, 0).
+    snapshot: Any = torch.cuda.memory_snapshot
+    segments: list[dict[str, Any]] = snapshot()
+    pooled = [each for each in segments if any(each["segment_pool_id"]) and _is_on(device, each["device"])]
     figures = CudaMemory(
         int(total),
         int(free),
         reserved=int(torch.cuda.memory_reserved(device)),
         allocated=int(torch.cuda.memory_allocated(device)),
         integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
+        recorded=sum(int(each["total_size"]) - int(each["allocated_size"]) for each in pooled),
     )
     return available_cuda_memory(figures, read_available_memory(), settings)
+
+
+def _is_on(device: str, index: int) -> bool:
+    """Return whether torch's name of a CUDA device stands for the device of this index; "cuda" is any."""
+    _, colon, number = device.partition(":")
+    return not colon or int(number) == index
 
 
 def is_torch_loaded() -> bool:

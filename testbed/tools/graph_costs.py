@@ -41,6 +41,14 @@ def measure(blocks: Sequence[LayerBlock], context: int, rows: int, repeats: int)
     return [seconds * 1e3 for seconds in shortest]
 
 
+def driver_bytes(device: torch.device) -> int:
+    """The bytes of a GPU that are neither free nor in the reserve of torch; 0 on a CPU."""
+    if device.type == "cpu":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - torch.cuda.memory_reserved(device))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", nargs="*", default=["8M", "1B"], choices=SHAPES)
@@ -58,10 +66,15 @@ def main() -> None:
     for shape in arguments.shapes:
         block = generic_block(SHAPES[shape], arguments.layers, dtype, device, arguments.quant)
         blocks = variants(exact_copy(block, "native") if arguments.exact else block)
+        before = driver_bytes(device)
         for context in arguments.contexts:
             for rows in arguments.rows:
                 times = measure(blocks, context, rows, arguments.repeats)
                 lines.append([shape, str(context), str(rows), *(f"{ms:.2f}" for ms in times)])
+        if device.type == "cuda":
+            print(
+                f"{shape}: the driver took {driver_bytes(device) - before >> 20} MiB for graphs and kernels"
+            )
         for each in blocks[1:]:
             assert isinstance(each.decoding, BlockDecoding)
             if each.decoding.failure:

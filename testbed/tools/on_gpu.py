@@ -66,6 +66,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         sizes: arguments of random_model; tokens: compared tokens of each exact step.
     """
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
+    yield GpuStep("facts", ["testbed.tools.gpu_facts", "--device", device])
     yield GpuStep("trial", ["flowedge.models.compute_trial", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(

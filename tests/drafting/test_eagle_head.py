@@ -231,3 +231,21 @@ def test_bin_with_code_is_refused(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match="holds more than tensors"),
     ):
         load_eagle_head(tmp_path, torch.float32)
+
+
+def test_positions_have_a_batch_where_transformers_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, asked = small_head(), []
+    rotate = head.rotary_emb.forward
+
+    def noted(like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(positions.shape)
+        cos, sin = rotate(like, positions)
+        return cos, sin
+
+    monkeypatch.setattr(head.rotary_emb, "forward", noted)
+    like, positions = torch.zeros(0), torch.tensor([3, 4, 9])
+    flat, batched = head.rotation(like, positions), head.rotation(like, positions[None])
+    assert asked == [(1, 3), (1, 3)]
+    for alone, among in zip(flat, batched, strict=True):
+        assert alone.shape == (3, head.config.head_dim)
+        assert torch.equal(alone, among[0])

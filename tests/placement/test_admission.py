@@ -94,8 +94,14 @@ def test_a_gpu_of_its_own_has_memory_of_its_own(integrated: bool, monkeypatch: p
     gpu = SimpleNamespace(is_integrated=integrated)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (7, 8))
-    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 3)
-    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 1)
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 9)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 2)
+    segments = [
+        {"device": 0, "segment_pool_id": (0, 0), "total_size": 3, "allocated_size": 1},
+        {"device": 0, "segment_pool_id": (0, 1), "total_size": 6, "allocated_size": 1},  # of CUDA graphs
+        {"device": 1, "segment_pool_id": (0, 2), "total_size": 50, "allocated_size": 0},
+    ]
+    monkeypatch.setattr("torch.cuda.memory_snapshot", lambda: segments)
     room = read_memory_of("cuda:0")
     assert (room == AvailableMemory(8, 9, "the GPU's memory")) is not integrated
     assert (room.total == read_available_memory().total) is integrated
@@ -108,6 +114,9 @@ def test_the_idle_reserve_of_the_allocator_is_available_and_its_tensors_count_to
     assert available_cuda_memory(cuda, host, None) == AvailableMemory(8 * GIB, 2 * GIB, bound)
     board = available_cuda_memory(replace(cuda, integrated=True), host, MemorySettings())
     assert board == AvailableMemory(16 * GIB, 6 * GIB, "the device's memory")
+    graphs = replace(cuda, recorded=GIB // 2)
+    assert available_cuda_memory(graphs, host, None).available == GIB + GIB // 2
+    assert available_cuda_memory(graphs, host, MemorySettings(limit_gib=2.5)).available == 0
     own = available_cuda_memory(cuda, host, MemorySettings(limit_gib=2.5))
     assert own == AvailableMemory(int(2.5 * GIB), GIB // 2, "the setting memory.limit_gib")
     shared = available_cuda_memory(replace(cuda, integrated=True), host, MemorySettings(limit_gib=4.0))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.system import compute
 from flowedge.system.compute import (
+    NOT_TRIED,
     ComputeChoice,
     DeviceCompute,
     DeviceTrial,
@@ -72,6 +74,38 @@ def test_a_gpu_that_torch_cannot_use_leaves_the_cpu_with_the_reason(tmp_path: Pa
 def test_a_trial_that_breaks_or_hangs_is_a_problem() -> None:
     assert "did not end within 0.01 s" in try_device("cpu", timeout_s=0.01).problem
     assert "the trial ended with 1: RuntimeError" in try_device("no such device").problem
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        # Like bitsandbytes, which ends the process when a kernel cannot be launched.
+        (
+            "sys.stderr.write('Error named symbol not found\\n'); os._exit(1)",
+            "ended with 1: Error named symbol",
+        ),
+        ("time.sleep(60)", "did not end within 3 s"),
+    ],
+)
+def test_a_trial_that_stops_at_a_quantisation_leaves_the_gpu_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, reason: str
+) -> None:
+    tried = replace(GPU, quant_problems={"int4": "too old", "int8": NOT_TRIED, "nf4": NOT_TRIED})
+    lines = [
+        replace(tried, quant_problems={"int4": NOT_TRIED}).to_json(),
+        tried.to_json(),
+        "a library's line",
+    ]
+    printed = "".join(f"{line}\n" for line in lines) + '{"device": "cut off'
+    program = f"import os, sys, time\nsys.stdout.write({printed!r}); sys.stdout.flush()\n{end}\n"
+    write(tmp_path, "stopping_trial.py", program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(compute, "TRIAL_PROGRAM", "stopping_trial")
+    found = try_device("cuda", timeout_s=3)
+    assert (found.device, found.problem, found.dtypes) == ("cuda:0", "", GPU.dtypes)
+    assert found.quant_problems.keys() == {"int4", "int8", "nf4"}
+    assert found.quant_problems["int4"] == "too old"
+    assert all(reason in found.quant_problems[quant] for quant in ("int8", "nf4"))
 
 
 def test_a_trial_crosses_a_pipe() -> None:

@@ -52,7 +52,12 @@ class CachedAttention:
         if self.mask is not None and queries.device.type != "cpu" and queries.shape[1] != keys.shape[1]:
             return attend_packed(queries, keys, values, self.mask[None, None], None)
         return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=True
+            queries,
+            keys,
+            values,
+            attn_mask=self.mask,
+            is_causal=self.mask is None,
+            enable_gqa=queries.shape[-3] != keys.shape[-3],
         )
 
 
@@ -107,8 +112,14 @@ class DraftHead(nn.Module, ABC):
             positions: int64 [rows].
             mask: bool [rows, kv_len], True where a row sees a cache entry, its own included.
         """
-        context = CachedAttention(self.rotary_emb(features, positions), cache, mask)
+        context = CachedAttention(self.rotation(features, positions), cache, mask)
         return self.predict(token_embeddings, features, context)
+
+    def rotation(self, like: Tensor, positions: Tensor) -> Rotation:
+        """The rotation [..., rows, head_dim] of int64 [..., rows] positions, in the dtype of `like`."""
+        # Earlier versions of transformers 5 take positions with a batch alone.
+        cos, sin = self.rotary_emb(like, positions.view(-1, positions.shape[-1]))
+        return cos.view(*positions.shape, -1), sin.view(*positions.shape, -1)
 
     @abstractmethod
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:

@@ -109,7 +109,7 @@ class StaticHead(ABC, Generic[R]):
         embedded = self._modules.embedding(tokens).to(states.dtype)
         features = self._features(own)
         cache = StaticCache(self._store, self._reading, slots)
-        attention = StaticAttention(head, head.rotary_emb(features, positions), cache, mask)
+        attention = StaticAttention(head, head.rotation(features, positions), cache, mask)
         predicted = head.predict(embedded, features, attention)
         predicted = self._corrected(predicted, features, slots, own)
         states.index_copy_(0, slots, predicted)

@@ -196,8 +196,9 @@ class ReferenceModel:
 def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
     """The whole model; a checkpoint that is stored quantised is on `device`, others are on the CPU."""
     causal_lm = checkpoint.family.causal_lm
-    # transformers' sdpa does not apply soft-capping.
-    attention = "sdpa" if causal_lm._supports_sdpa else "eager"
+    # transformers' sdpa does not apply soft-capping, and not every version says so by _supports_sdpa.
+    capped = getattr(checkpoint.config, "attn_logit_softcapping", None) is not None
+    attention = "sdpa" if causal_lm._supports_sdpa and not capped else "eager"
     if checkpoint.gguf:
         return load_gguf_model(checkpoint, dtype, attention).eval()
     if checkpoint.integer_format is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from flowedge.models.kv.store import KeyValueStore
+from flowedge.models.memory_errors import is_out_of_memory
 
 MOST_FORWARDS = 32  # of a model part, over all sessions; each has one graph or more
 # A static forward gives way to another when none of so many forwards has used it. A capture takes longer than
@@ -54,6 +55,7 @@ class HeldForwards(Generic[F]):
         self._forwards: OrderedDict[tuple[KeyValueStore, Variant], F] = OrderedDict()
         self._used_at: dict[tuple[KeyValueStore, Variant], int] = {}  # the number of the latest use
         self._count = 0  # uses of all forwards so far
+        self._paused_until = 0  # the count of uses before which none is answered
         self._asked: dict[Variant, int] = {}
 
     def __iter__(self) -> Iterator[F]:
@@ -63,14 +65,16 @@ class HeldForwards(Generic[F]):
         """Return the forward of a variant over a store, new if need be.
 
         Returns:
-            None after a failure, for a variant that is not worth a capture yet, and when all forwards that
-            are held were used lately.
+            None after a failure, for a variant that is not worth a capture yet, when all forwards that are
+            held were used lately, and for some time after memory ran out.
         """
         asked = self._asked.get(variant, 0)
         self._asked[variant] = asked + 1
         if self.failure or asked < self._uncaptured:
             return None
         self._count += 1
+        if self._count < self._paused_until:
+            return None
         key = (store, variant)
         forward = self._forwards.get(key)
         if forward is None:
@@ -85,11 +89,17 @@ class HeldForwards(Generic[F]):
         return forward
 
     def make_pieces(self, forward: F) -> bool:
-        """Make the pieces of a forward; when the device cannot, say so once, and free all forwards."""
+        """Make the pieces of a forward; when the device cannot, say so in the log, and free all forwards.
+
+        Another attempt is made only if memory ran out, and not soon.
+        """
         try:
             forward.make_pieces()
         except RuntimeError as error:
-            self._give_up(error)
+            if is_out_of_memory(_first(error)):
+                self._pause()
+            else:
+                self._give_up(error)
             return False
         return True
 
@@ -106,10 +116,17 @@ class HeldForwards(Generic[F]):
     def _remove(self, key: tuple[KeyValueStore, Variant]) -> None:
         del self._forwards[key], self._used_at[key]
 
+    def _pause(self) -> None:
+        self._paused_until = self._count + UNUSED_FORWARDS
+        self.clear()
+        _log.warning(
+            "%s without CUDA graphs for the next %d forwards: memory ran out while they were recorded",
+            self._title,
+            UNUSED_FORWARDS,
+        )
+
     def _give_up(self, error: RuntimeError) -> None:
-        first: BaseException = error
-        while first.__context__ is not None:  # the end of a failed capture is another error
-            first = first.__context__
+        first = _first(error)
         self.failure = str(first).splitlines()[0] if str(first) else type(first).__name__
         self.clear()
         _log.warning(
@@ -118,3 +135,10 @@ class HeldForwards(Generic[F]):
             self._title,
             self.failure,
         )
+
+
+def _first(error: Exception) -> Exception:
+    """The error while which an error was raised: the end of a failed capture is another error."""
+    while isinstance(error.__context__, Exception):
+        error = error.__context__
+    return error

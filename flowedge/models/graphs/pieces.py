@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -73,25 +76,80 @@ class CapturingMaker:
             self._warm_up(functions)
             if not self._made:  # torch frees a pool together with its last graph
                 self._pool = torch.cuda.graph_pool_handle()
-            return [self._captured(function) for function in functions]
+            with torch.cuda.stream(self._side), _collection_off():
+                return [self._captured(function) for function in functions]
 
     def _warm_up(self, functions: Sequence[PieceFunction]) -> None:
         """Call the functions once, so that libraries choose kernels and allocate before a capture."""
         if self._side is None:
+            # A stream of this device, for captures too: workspaces of libraries belong to a stream.
             new_stream: Any = torch.cuda.Stream
             self._side = new_stream()
         current, side = torch.cuda.current_stream(), self._side
         side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for function in functions:
-                function()
-        current.wait_stream(side)
+        try:
+            with torch.cuda.stream(side), _waits_refused():
+                for function in functions:
+                    function()
+        finally:
+            current.wait_stream(side)
+        side.synchronize()
+        torch.cuda.empty_cache()  # memory of the side stream, which no other stream would use
 
     def _captured(self, function: PieceFunction) -> CapturedPiece:
-        graph = torch.cuda.CUDAGraph()
+        graph: Any = torch.cuda.CUDAGraph()
         # Other threads of the agent may allocate on the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
             function()
+        finally:
+            _end_capture(graph, self._pool)
         piece = CapturedPiece(graph)
         self._made.add(piece)
         return piece
+
+
+@contextmanager
+def _waits_refused() -> Iterator[None]:
+    """Make torch raise RuntimeError where the host would wait for the GPU, which no capture allows."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def _collection_off() -> Iterator[None]:
+    """Turn off garbage collection: freeing a graph or an event of other work may end a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _end_capture(graph: Any, pool: Any) -> None:
+    """End a capture; after a failure, also in torch's allocator.
+
+    torch itself leaves the allocator in the capture, where it frees no memory and `empty_cache` fails.
+    """
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        library: Any = torch._C
+        end = getattr(library, "_cuda_endAllocateToPool", None)  # the name since torch 2.8
+        end = end or library._cuda_endAllocateCurrentStreamToPool
+        device = torch.cuda.current_device()
+        try:
+            end(device, pool)
+        except RuntimeError:  # the failure came later: the allocator is not in the capture
+            pass
+        else:
+            library._cuda_releasePool(device, pool)
+        raise

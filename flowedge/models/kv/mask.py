@@ -61,7 +61,9 @@ class AttentionMask:
     def __init__(self, capacity: int, dtype: torch.dtype, device: torch.device | str) -> None:
         # A constant: with a fill computed from the mask, a row that sees one key would see all of them.
         self.fill = torch.finfo(dtype).min
-        self._buffer = torch.zeros((0, capacity), dtype=dtype, device=device)
+        # Rows begin at aligned addresses as well; torch would copy another mask in every layer on CUDA.
+        aligned = -(-capacity // _ALIGNED_COLUMNS) * _ALIGNED_COLUMNS
+        self._buffer = torch.zeros((0, aligned), dtype=dtype, device=device)
         self._clean = 0  # columns below are visible to every row, except for those of _edge
         self._edge = slice(0, 0)  # context columns that the last write hid from some row
 

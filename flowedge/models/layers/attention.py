@@ -135,5 +135,10 @@ def _check_arguments(dropout: float, others: dict[str, Any]) -> None:
         raise CheckpointError(f"the model's attention has arguments that are not supported: {names}")
 
 
+# cuDNN's attention, which torch prefers on some GPUs, is compiled anew for every number of columns.
+torch.backends.cuda.enable_cudnn_sdp(False)
+# NVIDIA's containers set a variable by which products of float32 are rounded to 11 bits. The angles of
+# positions above 2,048, and the self-tests of exact blocks, need float32.
+torch.set_float32_matmul_precision("highest")
 AttentionInterface.register(MASKED, attend)
 AttentionInterface.register(ORDERED, attend_ordered)

@@ -9,6 +9,14 @@ import torch
 
 _TENSOR_CORES = (8, 0)  # bfloat16 tensor cores
 _ARM64 = ("aarch64", "arm64")
+# Weights in float32 at a time, in a product without a kernel: as many as a CPU's caches hold, and on a GPU so
+# many that launches of kernels take less time than the kernels.
+UNPACKED_WEIGHTS = {"cpu": 1 << 18, "cuda": 1 << 22}
+
+
+def unpacked_rows(width: int, device: torch.device) -> int:
+    """The rows [rows, width] of a weight that a product without a kernel expands at a time."""
+    return max(1, UNPACKED_WEIGHTS[device.type] // width)
 
 
 @dataclass(frozen=True)

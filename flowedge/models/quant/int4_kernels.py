@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch.nn.functional import linear
 
-from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.hardware import Hardware, unpacked_rows
 
 _PACK_LEVELS = 1 << 20  # levels that are expanded to int32 at a time while a weight is packed
 _PACK_ROWS = 64  # rows that torch's CPU kernels pack as a unit, or a multiple of that unit
-_UNPACKED_WEIGHTS = 1 << 18  # weights in float32 at a time, in a product without a kernel
+_HAS_CPU_PRODUCT = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")  # torch 2.5 has none
 
 Pack = Callable[[torch.Tensor, torch.device], torch.Tensor]
 """Levels in nibbles, uint8 [out, width / 2] on the CPU -> the kernel's layout on a device."""
@@ -78,7 +78,7 @@ def _multiply_unpacked(
     out, width = nibbles.shape[0], 2 * nibbles.shape[1]
     scales, zeros = scales_and_zeros.to(rows.dtype).permute(2, 1, 0).unsqueeze(3)
     result = rows.new_empty((len(rows), out))
-    step = max(1, _UNPACKED_WEIGHTS // width)
+    step = unpacked_rows(width, rows.device)
     weights = rows.new_empty((min(step, out), width // 2, 2))
     for start in range(0, out, step):
         part = nibbles[start : start + step]
@@ -104,7 +104,7 @@ UNPACKED = Int4Kernel("unpacked in parts", torch.float32, _keep_nibbles, _multip
 # In order of preference. torch's CPU product on x86 is 30 times slower with other dtypes than bfloat16.
 KERNELS: tuple[tuple[Callable[[Hardware], bool], Int4Kernel], ...] = (
     (lambda hardware: hardware.has_tensor_cores, CUDA),
-    (lambda hardware: hardware.is_x86_with_vectors, X86),
-    (lambda hardware: hardware.is_arm64_cpu, NEON),
+    (lambda hardware: hardware.is_x86_with_vectors and _HAS_CPU_PRODUCT, X86),
+    (lambda hardware: hardware.is_arm64_cpu and _HAS_CPU_PRODUCT, NEON),
     (lambda _hardware: True, UNPACKED),
 )

@@ -11,10 +11,9 @@ from torch.nn.functional import linear
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.hardware import Hardware, unpacked_rows
 
 _LARGEST = 127
-_UNPACKED_WEIGHTS = 1 << 18  # weights in float32 at a time, in a product without a kernel
 
 Int8Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(rows [n, in], weight int8 [out, in], scales [out, groups]) -> float32 [n, out]."""
@@ -124,7 +123,7 @@ def multiply_unpacked(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Te
     """The product with weights that are expanded to the rows' dtype, a few rows of the weight at a time."""
     out, width = weight.shape
     result = rows.new_empty((len(rows), out))
-    step = max(1, _UNPACKED_WEIGHTS // width)
+    step = unpacked_rows(width, rows.device)
     for start in range(0, out, step):
         part = weight[start : start + step].to(rows.dtype)
         own = scales[start : start + step].to(rows.dtype)

@@ -30,7 +30,7 @@ from flowedge.profiling.measurement import (
     ModelTimes,
     milliseconds,
 )
-from flowedge.system.compute import processor_name
+from flowedge.system.compute import processor_name, try_device
 from flowedge.system.memory import read_memory_of
 from flowedge.version import VERSION
 
@@ -190,8 +190,13 @@ def _quantised_times(
     repeats = min(options.repeats, 5)
     times: dict[Quantisation, tuple[LayerTime, ...]] = {}
     problems: dict[Quantisation, str] = {}
+    # Tried in another process, which bitsandbytes ends when it has no kernel for this GPU.
+    known = try_device(str(device)).quant_problems if device.type == "cuda" else {}
     for quant in COMPARED:
         tell(f"layers in {quant}")
+        if quant in known:
+            problems[quant] = known[quant][:255]
+            continue
         try:
             check_available(quant, device)
             block = generic_block(sizes, COMPARED_LAYERS, torch_dtype(options.dtype), device, quant)

@@ -24,7 +24,7 @@ from flowedge.models.graphs.static_decoding import (
 )
 from flowedge.models.layers.block import LayerBlock
 from tests.models.conftest import Make
-from tests.models.graphs.static_pipeline import decode_statically, static_pipeline
+from tests.models.graphs.static_pipeline import CountingMaker, decode_statically, static_pipeline
 from tests.models.layers.test_exact_block import History
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import make_tiny
@@ -313,6 +313,39 @@ def test_a_device_that_cannot_record_says_so_once(directory: Path, caplog: pytes
     (record,) = caplog.records
     assert "layers 0 to 3 run without CUDA graphs" in record.message
     assert "(operation not permitted when stream is capturing)" in record.message
+
+
+class LackingMaker(CountingMaker):
+    """Makes pieces, but memory runs out at its first attempt, and the capture that was begun then fails."""
+
+    attempts = 0
+
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+        self.attempts += 1
+        if self.attempts > 1:
+            return super().make(functions)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("capture was invalidated")
+
+
+def test_memory_that_runs_out_in_a_capture_puts_captures_off(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    block, maker = load(directory), LackingMaker()
+    block.decoding = BlockDecoding(block, maker, uncaptured=0)
+    cache = block.new_cache(100)
+    with caplog.at_level(logging.WARNING):
+        for forwards in range(UNUSED_FORWARDS):
+            assert block.forward(tokens(1), cache=cache, **chain(0, 1)) is not None
+            assert maker.attempts == 1, forwards
+        block.forward(tokens(1), cache=cache, **chain(0, 1))
+    assert maker.attempts == 2
+    assert maker.runs == 1
+    assert not block.decoding.failure
+    (record,) = caplog.records
+    assert f"without CUDA graphs for the next {UNUSED_FORWARDS} forwards" in record.message
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_a_window_hides_the_context_before_it_after_any_history() -> None:
 
 def test_only_the_columns_that_can_have_changed_are_written() -> None:
     mask = AttentionMask(100, torch.float32, "cpu")
+    assert write(mask, 50, np.ones((2, 4), dtype=np.bool_)).stride(2) % 16 == 0
     view = write(mask, 50, np.ones((2, 4), dtype=np.bool_))
     view[..., :50] = 7.0  # would be overwritten if the context were masked again
     view = write(mask, 52, np.ones((2, 4), dtype=np.bool_))

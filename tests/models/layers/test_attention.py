@@ -94,3 +94,8 @@ def test_keys_and_values_are_not_copied() -> None:
 
 def test_it_is_registered() -> None:
     assert AttentionInterface()[MASKED] is attend
+
+
+def test_products_are_of_float32_and_attention_is_not_cudnns() -> None:
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

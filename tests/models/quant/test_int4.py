@@ -11,7 +11,7 @@ from torch import nn
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.hardware import UNPACKED_WEIGHTS, Hardware
 from flowedge.models.quant.int4 import GROUPS, Int4, Int4Linear, padded_shape
 from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Int4Kernel, kernel_of
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
@@ -90,7 +90,7 @@ def build(kernel: Int4Kernel, tensors: Tensors, like: nn.Linear) -> Int4Linear:
 def test_every_kernel_multiplies_with_the_same_weights(
     kernel: Int4Kernel, group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowedge.models.quant.int4_kernels._UNPACKED_WEIGHTS", 4000)
+    monkeypatch.setitem(UNPACKED_WEIGHTS, "cpu", 4000)
     monkeypatch.setattr("flowedge.models.quant.int4_kernels._PACK_LEVELS", 30000)
     out_features, in_features = 150, 512
     tensors = random_weight(out_features, in_features, group)

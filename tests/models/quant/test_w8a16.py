@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.quant import w8a16
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.hardware import Hardware
+from flowedge.models.quant.hardware import UNPACKED_WEIGHTS, Hardware
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
 from flowedge.models.quant.w8a16 import NEON, UNPACKED, W8A16, X86, Int8Kernel, W8A16Linear, kernel_of
 
@@ -33,7 +32,7 @@ def dequantised(tensors: Tensors) -> torch.Tensor:
 def test_every_kernel_multiplies_with_the_stored_weights(
     kernel: Int8Kernel, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(w8a16, "_UNPACKED_WEIGHTS", 4000)
+    monkeypatch.setitem(UNPACKED_WEIGHTS, "cpu", 4000)
     tensors, like = random_weight(groups), nn.Linear(IN, OUT)
     layer = W8A16(kernel).build(tensors, like, torch.float32, torch.device("cpu"))
     assert (type(layer) is W8A16Linear) == (groups == 1), "exact rows are tested once for each type"
