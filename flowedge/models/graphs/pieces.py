@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,7 +87,7 @@ class CapturingMaker:
         current, side = torch.cuda.current_stream(), self._side
         side.wait_stream(current)
         try:
-            with torch.cuda.stream(side), _waits_refused():
+            with torch.cuda.stream(side):
                 for function in functions:
                     function()
         finally:
@@ -107,19 +106,6 @@ class CapturingMaker:
         piece = CapturedPiece(graph)
         self._made.add(piece)
         return piece
-
-
-@contextmanager
-def _waits_refused() -> Iterator[None]:
-    """Make torch raise RuntimeError where the host would wait for the GPU, which no capture allows."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 @contextmanager

@@ -31,6 +31,12 @@ _SPECIAL = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
+# Settings of a tokenizer by the keys of a file. transformers' table of them lacks two in 5.20.
+_SETTINGS = {
+    "chat_template": "tokenizer.chat_template",
+    "add_bos_token": "tokenizer.ggml.add_bos_token",
+    "add_eos_token": "tokenizer.ggml.add_eos_token",
+}
 _NEEDED = frozenset({"bos_token_id", "eos_token_id"})  # an id that names no token is an error
 # The control tokens of Phi 3 that leave the white space behind them alone.
 _PHI3_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
@@ -62,7 +68,7 @@ def make_tokenizer(metadata: Metadata) -> Any:
     names = [token for token in tokens if isinstance(token, str)] if isinstance(tokens, list) else []
     if not isinstance(tokens, list) or not names or len(names) < len(tokens):
         raise CheckpointError("its tokenizer has no list of tokens")
-    parts = _parts(metadata.values, "tokenizer")
+    parts = _parts(metadata.values)
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise CheckpointError(f"its tokenizer has the token {twice[:80]!r} twice")
@@ -74,7 +80,8 @@ def make_tokenizer(metadata: Metadata) -> Any:
         backend = _byte_level(names, parts, split)
     else:
         backend = _sentencepiece(metadata.architecture, names, parts)
-    settings = _parts(metadata.values, "tokenizer_config")
+    values = metadata.values
+    settings: dict[str, Any] = {name: values[key] for name, key in _SETTINGS.items() if key in values}
     settings.setdefault("add_bos_token", kind == "llama" or split in WHOLE_WORDS)
     for name, key in _SPECIAL.items():
         read = metadata.token if key in _NEEDED else metadata.token_or_none
@@ -87,9 +94,9 @@ def make_tokenizer(metadata: Metadata) -> Any:
     return tokenizer
 
 
-def _parts(values: Mapping[str, Value], group: str) -> dict[str, Any]:
-    """The values of a group of transformers' converter, by the names that it gives them."""
-    names = GGUF_TOKENIZER_MAPPING[group]
+def _parts(values: Mapping[str, Value]) -> dict[str, Any]:
+    """The values that transformers' converter reads, by the names that it gives them."""
+    names = GGUF_TOKENIZER_MAPPING["tokenizer"]
     return {name: values[f"tokenizer.{key}"] for key, name in names.items() if f"tokenizer.{key}" in values}
 
 
