@@ -11,7 +11,7 @@ help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            all tests; TESTS="tests/cli -k name" runs some'
-	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages'
+	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, whole products'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
