@@ -29,11 +29,12 @@ demo: setup
 
 # One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
 # Three processes on two cores: agents, discovery and the doctor wait for much of their time.
+# Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
 
 proof: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof
 
 lint: setup protos-check
 	$(BIN)/ruff check .
