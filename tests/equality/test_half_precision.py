@@ -26,6 +26,7 @@ DRAFTING = [
     for name in STRATEGIES
     if name != PLAIN and not isinstance(make_strategy(name, {}), HierarchicalStrategy)
 ]
+SOME = ["flowspec", "auto", "pipedec", "pipeinfer"]
 OPTIONS = {
     "T0": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3),
     "T1": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3, temperature=1.0, top_p=0.95),
@@ -71,20 +72,23 @@ def answer(address: str, options: GenerateOptions) -> tuple[tuple[int, ...], lis
 
 
 @pytest.mark.parametrize(
-    ("draft_node", "sampling"),
+    ("draft_node", "sampling", "strategies"),
     [
-        pytest.param(BF16, "T1", id="bf16-T1"),
-        pytest.param(INT4_KV8, "T0", id="int4-kv8-T0"),
-        pytest.param(BF16, "T0", id="bf16-T0", marks=pytest.mark.proof),
-        pytest.param(INT4_KV8, "T1", id="int4-kv8-T1", marks=pytest.mark.proof),
+        pytest.param(BF16, "T1", DRAFTING, id="bf16-T1"),
+        pytest.param(INT4_KV8, "T0", SOME, id="int4-kv8-T0"),
+        pytest.param(BF16, "T0", DRAFTING, id="bf16-T0", marks=pytest.mark.proof),
+        pytest.param(INT4_KV8, "T0", DRAFTING, id="int4-kv8-T0-all", marks=pytest.mark.proof),
+        pytest.param(INT4_KV8, "T1", DRAFTING, id="int4-kv8-T1", marks=pytest.mark.proof),
     ],
     indirect=["draft_node"],
 )
-def test_every_strategy_draws_the_tokens_of_plain_decoding(draft_node: str, sampling: str) -> None:
+def test_every_strategy_draws_the_tokens_of_plain_decoding(
+    draft_node: str, sampling: str, strategies: list[str]
+) -> None:
     options = OPTIONS[sampling]
     _, plain = answer(draft_node, options)
-    found = {name: answer(draft_node, replace(options, strategy=name))[1] for name in DRAFTING}
-    assert found == dict.fromkeys(DRAFTING, plain)
+    found = {name: answer(draft_node, replace(options, strategy=name))[1] for name in strategies}
+    assert found == dict.fromkeys(strategies, plain)
 
 
 @pytest.mark.parametrize("draft_node", [BF16], indirect=True, ids=["bf16"])
