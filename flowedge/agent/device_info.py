@@ -116,6 +116,7 @@ class DeviceInfo:
         id: the same at every start; instance: another one at each start.
         kind: of the hardware; host, port: where the agent listens.
         compute: what the device can compute on.
+        cuda_graphs: whether a GPU records small forwards as CUDA graphs.
     """
 
     id: str
@@ -126,6 +127,7 @@ class DeviceInfo:
     compute: DeviceCompute
     instance: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     memory: MemorySettings = field(default_factory=MemorySettings)
+    cuda_graphs: bool = True
 
     @classmethod
     def of(
@@ -140,6 +142,7 @@ class DeviceInfo:
             port,
             compute,
             memory=config.memory,
+            cuda_graphs=config.agent.cuda_graphs,
         )
 
     @property
@@ -196,6 +199,7 @@ class DeviceInfo:
                 processor=compute.processor,
                 dtypes=compute.dtypes,
                 reason=compute.reason,
+                cuda_graphs=self.cuda_graphs and compute.device != CPU,
             ),
         )
 

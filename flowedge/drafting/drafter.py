@@ -89,6 +89,9 @@ class Drafter(Protocol):
     def close(self, session: str) -> None:
         """Free a session; an unknown session is ignored."""
 
+    def free_idle(self) -> None:
+        """Free memory that is held for later sessions."""
+
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
         """Add true rows, in order; the last token becomes the root.
 
@@ -168,6 +171,9 @@ class SessionDrafter(ABC, Generic[S]):
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
+
+    def free_idle(self) -> None:
+        pass
 
     def rewind(self, session: str, rows: int) -> None:
         state = self._sessions[session]

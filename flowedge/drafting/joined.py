@@ -77,6 +77,10 @@ class JoinedDrafter:
         for part in self._parts:
             part.close(session)
 
+    def free_idle(self) -> None:
+        for part in self._parts:
+            part.free_idle()
+
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
         state = self._sessions[session]
         known = len(next_tokens) if state.first is None else max(state.first - state.rows, 0)

@@ -12,7 +12,8 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
-from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
+from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
+from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
@@ -26,7 +27,7 @@ class _LMSession(ModelSession):
     """A session whose cache has a row for each known token, then rows for the nodes of a growth.
 
     Attributes:
-        final_states: [known tokens, hidden], the final hidden state of each known token.
+        final_states: [rows, hidden], the final hidden state of each row of the cache.
         cached: the number of known tokens with a row in the cache.
         waiting: the known tokens that follow, which are not computed yet.
         tail_parents: the parent of each node's row, CONTEXT for a child of the root.
@@ -55,11 +56,18 @@ class _LMSession(ModelSession):
         super().discard_growth()
         self.tail_parents, self.names = [], {}
 
-    def add_known(self, hidden: torch.Tensor) -> None:
-        """Note the final hidden states [n, hidden] of tokens whose rows follow those that are cached."""
-        self.final_states[self.cached : self.cached + len(hidden)] = hidden
-        self.cached += len(hidden)
-        self.root = GrownNode(hidden[-1].clone(), self.cached, ())
+    def add_known(self, count: int) -> None:
+        """Count rows of known tokens, whose states are stored behind those that are cached."""
+        self.cached += count
+        self.root = GrownNode(self.cached - 1, self.cached)
+
+    def enlarge(self, block: LayerBlock, rows: int) -> None:
+        """Make room for a growth of more than SCRATCH_ROWS nodes."""
+        larger, states = block.new_cache(rows), self.final_states
+        larger.kv[:, :, :, : self.cache.capacity] = self.cache.kv
+        self.final_states = states.new_zeros((rows, states.shape[1]))
+        self.final_states[: len(states)] = states
+        self.cache = larger
 
     def computed_path(self, tokens: Sequence[int]) -> list[GrownNode]:
         """The nodes of the growth along these tokens from the root, up to the first that is not computed."""
@@ -93,22 +101,23 @@ class LMDrafter(ModelDrafter[_LMSession]):
 
     def session_bytes(self, capacity: int) -> int:
         block = self._block
-        per_row = block.cache_row_bytes
-        per_token = block.hidden_size * block.dtype.itemsize
-        return per_row * _cache_rows(capacity) + (1 + capacity) * per_token
+        return (block.cache_row_bytes + block.hidden_size * block.dtype.itemsize) * _cache_rows(capacity)
 
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
     ) -> None:
+        block, rows = self._block, _cache_rows(capacity)
         self._sessions[session] = _LMSession(
             capacity=capacity,
             noise=noise,
-            cache=self._block.new_cache(_cache_rows(capacity)),
-            final_states=torch.zeros(
-                (1 + capacity, self._block.hidden_size), dtype=self._block.dtype, device=self._block.device
-            ),
+            cache=block.new_cache(rows),
+            final_states=torch.zeros((rows, block.hidden_size), dtype=block.dtype, device=block.device),
             waiting=[first_token],
         )
+
+    def free_idle(self) -> None:
+        if self._block.decoding is not None:
+            self._block.decoding.free()
 
     @torch.inference_mode()
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
@@ -116,43 +125,51 @@ class LMDrafter(ModelDrafter[_LMSession]):
         state = self._with_capacity(session, len(tokens))
         computed = state.computed_path(tokens)
         if computed:
-            state.cache.gather(state.cached, [node.rows[-1] for node in computed])
-            state.add_known(torch.stack([node.hidden for node in computed]))
+            rows = [node.row for node in computed]
+            state.cache.gather(state.cached, rows)
+            known = rows_of(state.final_states, rows).clone()  # both places may overlap
+            state.final_states[state.cached : state.cached + len(rows)] = known
+            state.add_known(len(rows))
         state.discard_growth()
         state.waiting += tokens[len(computed) :]
         if state.waiting:
-            rows = np.arange(state.cached, state.cached + len(state.waiting))
-            parents = np.where(rows == state.cached, CONTEXT, rows - 1)
-            state.add_known(self._forward(state, state.waiting, rows, parents))
+            slots = np.arange(state.cached, state.cached + len(state.waiting))
+            parents = np.where(slots == state.cached, CONTEXT, slots - 1)
+            self._forward(state, state.waiting, slots, parents)
+            state.add_known(len(state.waiting))
             state.waiting = []
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden)
 
-    def _compute(self, state: _LMSession, frontier: Frontier) -> None:
+    def _compute(self, state: _LMSession, frontier: Frontier) -> torch.Tensor:
         every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
         fresh = [each for each in every if each[0] not in state.nodes]
-        if not fresh:
-            return
+        if fresh:
+            self._compute_nodes(state, fresh)
+        rows = [state.nodes[node].row for node in frontier.nodes]
+        return self._logits(rows_of(state.final_states, rows))
+
+    def _compute_nodes(self, state: _LMSession, fresh: Sequence[tuple[int, int, int]]) -> None:
+        """Compute nodes, each a name, its parent's name and a token."""
         parents = state.parents([parent for _, parent, _ in fresh])
         first = state.cached + len(state.tail_parents)
-        tail = state.tail_parents + [node.rows[-1] if node.rows else CONTEXT for node in parents]
+        tail = state.tail_parents + [node.path[-1] if node.path else CONTEXT for node in parents]
         positions = np.array([node.position for node in parents])
-        hidden = self._forward(state, [token for _, _, token in fresh], positions, np.array(tail))
+        self._forward(state, [token for _, _, token in fresh], positions, np.array(tail))
         state.tail_parents = tail
         for i, (name, parent, token) in enumerate(fresh):
-            state.nodes[name] = GrownNode(hidden[i], parents[i].position + 1, (*parents[i].rows, first + i))
+            row = first + i
+            state.nodes[name] = GrownNode(row, parents[i].position + 1, (*parents[i].path, row))
             state.names[parent, token] = name
 
     def _forward(
         self, state: _LMSession, tokens: Sequence[int], positions: IntArray, tail_parents: IntArray
-    ) -> torch.Tensor:
-        """The final hidden states [n, hidden] of n tokens, whose rows are the last rows of the tail."""
+    ) -> None:
+        """Store the final hidden states of n tokens, whose rows are the last rows of the tail."""
         stop = state.cached + len(tail_parents)
         if stop > state.cache.capacity:
-            larger = self._block.new_cache(2 * stop)
-            larger.kv[:, :, :, : state.cache.capacity] = state.cache.kv
-            state.cache = larger
+            state.enlarge(self._block, 2 * stop)
         hidden = self._block.forward(
             to_tensor(self._model.known(np.array(tokens))),
             positions,
@@ -163,7 +180,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             lambda: False,
         )
         assert hidden is not None
-        return hidden
+        state.final_states[stop - len(tokens) : stop] = hidden
 
 
 def _cache_rows(capacity: int) -> int:

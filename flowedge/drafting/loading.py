@@ -25,7 +25,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
-from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
     CONFIG_NAME,
@@ -33,15 +33,20 @@ from flowedge.drafting.heads.head_files import (
     SAFETENSORS_NAME,
     llama_config,
 )
+from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.models.checkpoint.checkpoint import Checkpoint, read_json_object
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.checkpoint.gguf.model_files import files_in
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.graphs.recordable import is_recordable
+from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead, load_embedding
@@ -60,7 +65,7 @@ class TargetModel:
 
     Attributes:
         dtype: that of the drafter's weights and caches.
-        cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
+        cuda_graphs: whether a GPU records the forwards of drafters.
     """
 
     checkpoint: Checkpoint
@@ -171,7 +176,10 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
         embedding = load_embedding(
             target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
         )
-    return HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
+    drafter = HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
+    if target.cuda_graphs:
+        capture_drafting(drafter)
+    return drafter
 
 
 def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
@@ -235,19 +243,26 @@ class DrafterMemory:
         return DrafterMemory(self.weights + other.weights, self.row + other.row)
 
 
-def drafter_memory(names: Sequence[str], target: Checkpoint, dtype: torch.dtype) -> DrafterMemory:
+def drafter_memory(
+    names: Sequence[str], target: Checkpoint, dtype: torch.dtype, *, cuda_graphs: bool = False
+) -> DrafterMemory:
     """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
+
+    Args:
+        cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
 
     Raises:
         BadRequestError: when there is no drafter of a name.
         CheckpointError: when files cannot be read.
     """
     recalls = RECALL in names
-    sizes = (_memory(source, target, dtype, recalls) for source in names if source != RECALL)
+    sizes = (_memory(source, target, dtype, recalls, cuda_graphs) for source in names if source != RECALL)
     return sum(sizes, DrafterMemory())
 
 
-def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) -> DrafterMemory:
+def _memory(
+    source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool, cuda_graphs: bool
+) -> DrafterMemory:
     if source == NGRAM:
         drafter = NGramDrafter()
         return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
@@ -255,7 +270,9 @@ def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) 
     kind = kind_of(directory)
     if kind == "lm":
         own = Checkpoint(directory)
-        row = SessionCache.bytes_per_row(own.config, int(own.config.num_hidden_layers), dtype)
+        layers = int(own.config.num_hidden_layers)
+        row = SessionCache.bytes_per_row(own.config, layers, dtype)
+        row = row_bytes_with_scratch(row) if cuda_graphs and is_recordable(own, 0, layers) else row
         row += int(own.config.hidden_size) * dtype.itemsize
         return DrafterMemory(LanguageModel.required_bytes(own, dtype), row)
     config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
@@ -263,8 +280,10 @@ def _memory(source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool) 
     shared = target.head_name == target.embedding_name
     if not has_embedding and not shared:
         parameters += int(target.config.vocab_size * target.config.hidden_size)
-    features = HeadDrafter.feature_bytes(int(config.hidden_size), dtype, recalls and kind == "eagle")
-    row = SessionCache.bytes_per_row(config, 1, dtype) + features
+    sizes = HeadSizes.of(config, dtype, torch.device("cpu"), recalls and kind == "eagle")
+    row = sizes.row_bytes
+    if cuda_graphs and fixed_rope_length(config) is None:
+        row = row_bytes_with_scratch(row)
     return DrafterMemory(parameters * dtype.itemsize, row)
 
 

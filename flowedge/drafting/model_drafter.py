@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from flowedge.drafting.drafter import ROOT, Drafter, DrafterSession, DraftLayer, Frontier, SessionDrafter
 from flowedge.drafting.ranking import ranked
+from flowedge.models.copies import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +39,19 @@ class Predictor(Drafter, Protocol):
     def predict_true(self, session: str, start: int, stop: int) -> Prediction: ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class GrownNode:
     """A computed node of a growth.
 
     Attributes:
-        hidden: [hidden], the state whose logits predict the node's children.
+        row: the row whose state predicts the node's children.
         position: the absolute position of the node's children.
-        rows: the cache rows of the node and its ancestors below the root; empty for the root.
+        path: the rows of the node and its ancestors below the root; empty for the root.
     """
 
-    hidden: torch.Tensor
+    row: int
     position: int
-    rows: tuple[int, ...]
+    path: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -86,8 +88,8 @@ class ModelDrafter(SessionDrafter[M]):
     """The part of a Drafter that turns a model's hidden states into children."""
 
     @abstractmethod
-    def _compute(self, state: M, frontier: Frontier) -> None:
-        """Compute the nodes of a frontier, and add them to the session's nodes."""
+    def _compute(self, state: M, frontier: Frontier) -> torch.Tensor:
+        """Add a frontier's f nodes to the session's nodes; return their children's logits [f, columns]."""
 
     @abstractmethod
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -111,10 +113,8 @@ class ModelDrafter(SessionDrafter[M]):
                 raise ValueError(f"session {session} has no true row to draft from")
             state.growth = growth
             state.nodes[ROOT] = state.root
-        self._compute(state, frontier)
-        asked = [state.nodes[node] for node in frontier.nodes]
-        logits = self._logits(torch.stack([node.hidden for node in asked]))
-        return Prediction(logits, [node.position for node in asked], self._ids)
+        logits = self._compute(state, frontier)
+        return Prediction(logits, [state.nodes[node].position for node in frontier.nodes], self._ids)
 
     @torch.inference_mode()
     def predict_true(self, session: str, start: int, stop: int) -> Prediction:
@@ -122,3 +122,12 @@ class ModelDrafter(SessionDrafter[M]):
         logits = self._logits(self._sessions[session].predictors(start, stop))
         # True row t stands for token[t + 1], so the token after it is token[t + 2].
         return Prediction(logits, list(range(start + 2, stop + 2)), self._ids)
+
+
+def rows_of(states: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Return the rows [n, hidden] with these numbers; a view where they follow one another."""
+    first = rows[0]
+    if list(rows) == list(range(first, first + len(rows))):
+        return states[first : first + len(rows)]
+    (index,) = to_device(states.device, np.array(rows))
+    return states.index_select(0, index)

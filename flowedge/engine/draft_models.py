@@ -57,7 +57,7 @@ class DraftModels:
 
         Args:
             drafters: names as `drafter_names` checks them.
-            cuda_graphs: whether a GPU records the forwards of a drafter that is a language model.
+            cuda_graphs: whether a GPU records the forwards of drafters.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
@@ -157,12 +157,17 @@ def draft_node_spec(
     )
 
 
-def required_memory(checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str) -> tuple[int, int]:
+def required_memory(
+    checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str, *, cuda_graphs: bool = False
+) -> tuple[int, int]:
     """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
 
     No tensor is read. Raises what DraftModels.load raises.
+
+    Args:
+        cuda_graphs: whether the device records the drafter's small forwards as CUDA graphs, if it can.
     """
     dtype = torch_dtype(dtype_name)
     head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_memory(drafters, checkpoint, dtype)
+    size = drafter_memory(drafters, checkpoint, dtype, cuda_graphs=cuda_graphs)
     return head + size.weights, size.row

@@ -170,12 +170,17 @@ class HeadExecutor:
             claim,
             self.head.device,
             lambda: self._run(job),
-            lambda: self._drop(job.session),
+            lambda: self._free(job.session),
         )
 
     def _drop(self, session: str) -> None:
         if self.drafter is not None:
             self.drafter.close(session)
+
+    def _free(self, session: str) -> None:
+        self._drop(session)
+        if self.drafter is not None:
+            self.drafter.free_idle()
 
     def _run(self, job: DraftJob) -> DraftResult:
         match job:

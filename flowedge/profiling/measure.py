@@ -38,7 +38,7 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
     """Have an idle agent measure its device.
 
     Args:
-        options: `threads` and `compute` are not used; the agent has its own.
+        options: `threads`, `compute` and `cuda_graphs` are not used; the agent has its own.
         report: called with what is measured next.
 
     Raises:
@@ -50,7 +50,7 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
     request = pb.MeasureDeviceRequest(
         drafter=drafter_label(options.drafters),
         protocol_version=PROTOCOL_VERSION,
-        **options.model_dump(exclude={"threads", "compute"}),
+        **options.model_dump(exclude={"threads", "compute", "cuda_graphs"}),
     )
     text = ""
     with open_stub(address, MeasureStub) as stub:

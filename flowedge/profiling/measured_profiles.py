@@ -96,10 +96,11 @@ def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     model = found.model
     problems = "; ".join(f"{quant}: {problem}" for quant, problem in found.quant_problems.items())
     quantised = f" Not measured: {problems}." if problems else ""
+    graphs = " with CUDA graphs" if model.times.layer_by_layer_ms else ""
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
-        f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}, medians of "
-        f"{found.repeats}: the constants reproduce the times of generic layers within "
+        f"{found.kind}, {found.processor}, {_count(found.threads, 'thread')}, in {found.dtype}{graphs}, "
+        f"medians of {found.repeats}: the constants reproduce the times of generic layers within "
         f"{roofline.error:.0%} (rms); `measured` holds for {model.model}, timed on a block of "
         f"{_count(model.timed_layers, 'layer')} after {model.times.cached_rows} cached rows; "
         f"memory is the memory that was available.{quantised}"
@@ -111,6 +112,10 @@ def _quantised(found: DeviceMeasurement) -> MeasuredQuantisations | None:
     sizes = next((times[0].sizes for times in found.quantised.values() if times), None)
     if sizes is None:
         return None
+    layer_by_layer = {
+        quant: milliseconds({time.rows: time.layer_by_layer for time in times if time.layer_by_layer})
+        for quant, times in found.quantised.items()
+    }
     return MeasuredQuantisations(
         **sizes.model_dump(),
         dtype=found.dtype,
@@ -118,6 +123,7 @@ def _quantised(found: DeviceMeasurement) -> MeasuredQuantisations | None:
             quant: milliseconds({time.rows: time.seconds for time in times})
             for quant, times in found.quantised.items()
         },
+        layer_by_layer_ms={quant: times for quant, times in layer_by_layer.items() if times} or None,
     )
 
 

@@ -40,6 +40,7 @@ class MeasureOptions(SettingsGroup):
         repeats: number of timings, of which the median counts.
         stack_mib: MiB of weights of the generic layers (see device/generic_layers.py).
         compute: torch device.
+        cuda_graphs: whether a GPU records small forwards as CUDA graphs.
     """
 
     model: Name
@@ -50,15 +51,22 @@ class MeasureOptions(SettingsGroup):
     stack_mib: Annotated[int, Field(ge=MIN_STACK_MIB, le=MAX_STACK_MIB)] = 256
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     compute: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
+    cuda_graphs: bool = True
 
 
 class LayerTime(StrictModel):
-    """The time of one decoder layer over `rows` rows that see `cached` rows before them."""
+    """The time of one decoder layer over `rows` rows that see `cached` rows before them.
+
+    Attributes:
+        seconds: as an agent computes the rows.
+        layer_by_layer: seconds without CUDA graphs; None where an agent uses none.
+    """
 
     sizes: LayerSizes
     rows: Size
     cached: Annotated[int, Field(ge=0, le=1 << 20)]
     seconds: Seconds
+    layer_by_layer: Seconds | None = None
 
 
 class ModelTimes(StrictModel):

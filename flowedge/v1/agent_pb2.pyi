@@ -97,16 +97,18 @@ class Device(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., dtype: _Optional[str] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Compute(_message.Message):
-    __slots__ = ("device", "processor", "dtypes", "reason")
+    __slots__ = ("device", "processor", "dtypes", "reason", "cuda_graphs")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     DTYPES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CUDA_GRAPHS_FIELD_NUMBER: _ClassVar[int]
     device: str
     processor: str
     dtypes: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, device: _Optional[str] = ..., processor: _Optional[str] = ..., dtypes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    cuda_graphs: bool
+    def __init__(self, device: _Optional[str] = ..., processor: _Optional[str] = ..., dtypes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., cuda_graphs: _Optional[bool] = ...) -> None: ...
 
 class Middle(_message.Message):
     __slots__ = ("model", "address")

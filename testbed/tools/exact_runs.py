@@ -1,8 +1,9 @@
 """Count the tokens in which strategies differ from the same pipeline's plain decoding, in any precision.
 
-Each run is one prompt by one strategy on the bundled models, in one process on the virtual clock. Results are
-appended to a file, and runs that are in the file already are not repeated: a call with a limit of minutes is
-continued by the next call.
+Each run is one prompt by one strategy on the bundled models, in one process on the virtual clock. All of them
+are computed on one device, on a GPU with CUDA graphs as agents have them. Results are appended to a file, and
+runs that are in the file already are not repeated: a call with a limit of minutes is continued by the next
+call. The exit code is 1 if exact blocks gave a token that differs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
@@ -48,6 +51,29 @@ class Precision:
     kv: KvFormat = "native"
 
 
+@dataclass(frozen=True)
+class ResultKind:
+    """What the runs of one line of the report have in common.
+
+    Attributes:
+        precision: a key of PRECISIONS.
+        exact: whether the blocks are exact.
+        device: torch's name of the device that computes.
+        graphs: whether small forwards are CUDA graphs.
+    """
+
+    precision: str
+    exact: bool
+    device: str
+    graphs: bool
+
+    def of(self, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the results of this kind. Results without a device are of a CPU."""
+        own = asdict(self).items()
+        defaults = {"device": "cpu", "graphs": False}
+        return [result for result in results if own <= (defaults | result).items()]
+
+
 PRECISIONS = {
     "fp32": Precision("none", torch.float32),
     "bf16": Precision("none", torch.bfloat16),
@@ -61,12 +87,13 @@ PRECISIONS = {
 
 
 class ExactRuns:
-    """The bundled pair in one precision, with and without exact blocks."""
+    """The bundled models of one kind of results: blocks, LM head, drafter and middle model on one device."""
 
-    def __init__(self, precision: Precision, exact: bool) -> None:
+    def __init__(self, kind: ResultKind) -> None:
+        precision, exact = PRECISIONS[kind.precision], kind.exact
         self._checkpoint = Checkpoint.open("bundled")
         self._tokenizer = load_tokenizer(self._checkpoint)
-        self._head = LMHead.load(self._checkpoint, precision.dtype, exact=exact)
+        self._head = LMHead.load(self._checkpoint, precision.dtype, kind.device, exact=exact)
         self._blocks = [
             LayerBlock.load(
                 self._checkpoint,
@@ -74,6 +101,7 @@ class ExactRuns:
                 sum(SPLIT[: index + 1]),
                 quant=precision.quant,
                 dtype=precision.dtype,
+                device=kind.device,
                 exact=exact,
                 kv=precision.kv if exact else "native",
             )
@@ -82,13 +110,16 @@ class ExactRuns:
         for block in self._blocks:
             if block.exact != exact:
                 raise SystemExit(f"the blocks are not exact here: {block.inexact_reason}")
-        self._drafter = self._bundled_drafter()
+        self._drafter = self._bundled_drafter(kind)
         small = Checkpoint(self._checkpoint.directory.parent / "small")
-        self._middle = LanguageModel.load(small, self._head.vocab_size, torch.float32)
+        self._middle = LanguageModel.load(small, self._head.vocab_size, torch.float32, kind.device)
+        if kind.graphs:
+            for block in (*self._blocks, self._middle.block):
+                capture_decoding(block)
 
-    def _bundled_drafter(self) -> Drafter:
-        head = LMHead.load(self._checkpoint)
-        target = TargetModel(self._checkpoint, head, self._tokenizer, torch.float32)
+    def _bundled_drafter(self, kind: ResultKind) -> Drafter:
+        head = LMHead.load(self._checkpoint, device=kind.device)
+        target = TargetModel(self._checkpoint, head, self._tokenizer, torch.float32, kind.graphs)
         drafter = load_drafter(("bundled",), target)
         if drafter is None:
             raise SystemExit("the bundled drafter cannot be loaded")
@@ -158,26 +189,63 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def kinds_of(results: Sequence[dict[str, Any]]) -> list[ResultKind]:
+    """Return the kinds of the results, in the order of PRECISIONS, plain before exact."""
+    devices = sorted({(result.get("device", "cpu"), result.get("graphs", False)) for result in results})
+    kinds = [
+        ResultKind(precision, exact, device, graphs)
+        for precision in PRECISIONS
+        for exact in (False, True)
+        for device, graphs in devices
+    ]
+    return [kind for kind in kinds if kind.of(results)]
+
+
 def report(results: Sequence[dict[str, Any]]) -> str:
-    """A table of compared tokens and differences by precision, attention and temperature."""
+    """A table of compared tokens and differences by kind and temperature."""
     lines = []
-    for precision in PRECISIONS:
-        for exact in (False, True):
-            own = [r for r in results if (r["precision"], r["exact"]) == (precision, exact)]
-            if not own:
-                continue
-            line = [precision, "exact" if exact else "plain"]
-            for sampling in SAMPLINGS:
-                at = [r for r in own if r["sampling"] == sampling]
-                line += [str(sum(r["tokens"] for r in at)), str(sum(r["differences"] for r in at))]
-            lines.append(line)
+    for kind in kinds_of(results):
+        device = f"{kind.device}, graphs" if kind.graphs else kind.device
+        line = [kind.precision, "exact" if kind.exact else "plain", device]
+        for sampling in SAMPLINGS:
+            at = [r for r in kind.of(results) if r["sampling"] == sampling]
+            line += [str(sum(r["tokens"] for r in at)), str(sum(r["differences"] for r in at))]
+        lines.append(line)
     columns = [f"{sampling} {what}" for sampling in SAMPLINGS for what in ("tokens", "differences")]
-    return table(["precision", "attention", *columns], lines)
+    return table(["precision", "attention", "device", *columns], lines)
+
+
+def compare(kind: ResultKind, path: Path, *, tokens: int, answer: int, end: float) -> None:
+    """Append runs of a kind to the results until there are `tokens` compared tokens.
+
+    Args:
+        answer: tokens of an answer.
+        end: no case is begun after this time of the monotonic clock.
+    """
+    prompts = read_prompts()
+    runs: ExactRuns | None = None
+    for index, sampling in cases(len(prompts)):
+        own = kind.of(read_results(path))
+        if sum(result["tokens"] for result in own) >= tokens or time.monotonic() > end:
+            break
+        if (index, sampling, answer) in {(r["prompt"], r["sampling"], r["answer"]) for r in own}:
+            continue
+        runs = runs or ExactRuns(kind)
+        common = {**asdict(kind), "prompt": index, "sampling": sampling, "answer": answer}
+        found = list(run_case(runs, prompts[index], SAMPLINGS[sampling], answer))
+        lines = [
+            json.dumps({**common, "strategy": strategy, "tokens": count, "differences": differences})
+            for strategy, count, differences in found
+        ]
+        with path.open("a") as file:
+            file.write("".join(line + os.linesep for line in lines))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--precision", nargs="*", default=["bf16", "int8", "int4", "nf4"], choices=PRECISIONS)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--without-graphs", action="store_true", help="compute layer by layer on a GPU")
     parser.add_argument("--tokens", type=int, default=20_000, help="least compared tokens of each precision")
     parser.add_argument("--answer", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--minutes", type=float, default=20.0, help="no case is begun after these minutes")
@@ -185,34 +253,19 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("exact-runs.jsonl"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    exact, end = not arguments.plain, time.monotonic() + 60 * arguments.minutes
-    prompts = read_prompts()
-    for precision in arguments.precision:
-        runs: ExactRuns | None = None
-        for index, sampling in cases(len(prompts)):
-            results = read_results(arguments.results)
-            own = [r for r in results if (r["precision"], r["exact"]) == (precision, exact)]
-            done = {(r["prompt"], r["sampling"], r["answer"]) for r in own}
-            if sum(r["tokens"] for r in own) >= arguments.tokens or time.monotonic() > end:
-                break
-            if (index, sampling, arguments.answer) in done:
-                continue
-            runs = runs or ExactRuns(PRECISIONS[precision], exact)
-            found = run_case(runs, prompts[index], SAMPLINGS[sampling], arguments.answer)
-            common = {
-                "precision": precision,
-                "exact": exact,
-                "prompt": index,
-                "sampling": sampling,
-                "answer": arguments.answer,
-            }
-            lines = [
-                json.dumps({**common, "strategy": strategy, "tokens": tokens, "differences": differences})
-                for strategy, tokens, differences in list(found)
-            ]
-            with arguments.results.open("a") as file:
-                file.write("".join(line + os.linesep for line in lines))
-    print(report(read_results(arguments.results)))
+    on_gpu = torch.device(arguments.device).type == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error(f"torch finds no GPU for --device {arguments.device}; give cpu")
+    graphs, end = on_gpu and not arguments.without_graphs, time.monotonic() + 60 * arguments.minutes
+    kinds = [
+        ResultKind(precision, not arguments.plain, arguments.device, graphs)
+        for precision in arguments.precision
+    ]
+    for kind in kinds:
+        compare(kind, arguments.results, tokens=arguments.tokens, answer=arguments.answer, end=end)
+    results = read_results(arguments.results)
+    print(report(results))
+    sys.exit(any(result["differences"] for kind in kinds if kind.exact for result in kind.of(results)))
 
 
 if __name__ == "__main__":

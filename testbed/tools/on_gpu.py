@@ -1,7 +1,9 @@
 """Run everything that has to be seen on a GPU once, and write what it said to a folder.
 
 Each step is a process with a time limit; a step that fails does not keep the others from running. The last
-lines say which steps passed. Run: python -m testbed.tools.on_gpu --out DIR [--device cuda:0]
+lines say which steps passed. The exact steps share a file of results in the folder: a call with the same
+folder and `--only exact` goes on where an earlier call ended.
+Run: python -m testbed.tools.on_gpu --out DIR [--device cuda:0]
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ PROMPT = "Write a JavaScript function that reverses a string, and explain each s
 NEW_TOKENS = 96
 LAYOUTS = (("bfloat16", "none"), ("bfloat16", "int4"), ("bfloat16", "nf4"), ("bfloat16", "int8"))
 TEMPERATURES = (0.0, 1.0)
+EXACT_RESULTS = "exact-runs.jsonl"  # of all exact steps
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,13 @@ class GpuStep:
         return code == 0, time.monotonic() - started
 
 
-def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[GpuStep]:
-    """Yield all steps; those that need the random model come after the one that writes it."""
+def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int) -> Iterator[GpuStep]:
+    """Yield all steps. Steps that need the random model come after the step that writes it.
+
+    Args:
+        out: the folder of all output; model: the directory for the random model.
+        sizes: arguments of random_model; tokens: compared tokens of each exact step.
+    """
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
     yield GpuStep("trial", ["flowedge.models.compute_trial", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
@@ -74,13 +82,21 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
         ],
     )
     yield GpuStep(
-        "profile", ["flowedge.cli.main", "profile", "--device", device, "--out", "profile", "--force"]
+        "profile",
+        ["flowedge.cli.main", "profile", "--device", device, "--out", str(out / "profile"), "--force"],
     )
     for quant in ("none", "int4", "nf4", "int8"):
         command = ["testbed.tools.graph_costs", "--device", device, "--quant", quant]
         yield GpuStep(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
         yield GpuStep(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
-    yield GpuStep("graphs-tests", ["pytest", "-q", "-n", "0", "tests/models/graphs"], limit_s=600)
+    head_costs = ["testbed.tools.head_costs", "--device", device, "--shapes", "1B", "7B"]
+    yield GpuStep("graphs-head", head_costs, limit_s=600)
+    yield GpuStep("graphs-head-recall", [*head_costs, "--recall"], limit_s=600)
+    yield GpuStep(
+        "graphs-tests",
+        ["pytest", "-q", "-n", "0", "tests/models/graphs", "tests/drafting/test_static_heads.py"],
+        limit_s=600,
+    )
     for strategy in STRATEGIES:
         if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
             yield GpuStep(
@@ -102,7 +118,8 @@ def steps(device: str, model: Path, sizes: Sequence[str], tokens: int) -> Iterat
         yield GpuStep(
             f"exact-{precision}",
             [
-                *("testbed.tools.exact_runs", "--precision", precision, "--tokens", str(tokens)),
+                *("testbed.tools.exact_runs", "--device", device, "--precision", precision),
+                *("--tokens", str(tokens), "--results", str(out / EXACT_RESULTS)),
             ],
             limit_s=1800,
         )
@@ -142,7 +159,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     lines = []
     with tempfile.TemporaryDirectory(prefix="flowedge-") as directory:
-        for step in steps(options.device, Path(directory) / "model", options.sizes, options.tokens):
+        model = Path(directory) / "model"
+        for step in steps(options.device, options.out, model, options.sizes, options.tokens):
             if options.only and not step.name.startswith(tuple(options.only)):
                 continue
             passed, seconds = step.run(options.out)

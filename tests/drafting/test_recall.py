@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle_head import EagleHead
-from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
 from flowedge.models.layers.head import LMHead
 
@@ -78,5 +78,5 @@ def test_a_text_that_comes_again_is_foreseen() -> None:
             hits[recalls] += int(layer.tokens[0, 0] == tokens[known + 1])
     assert hits[True] == 15 > hits[False] + 5
     plain = HeadDrafter(head, lm_head, embedding)
-    assert drafter.session_bytes(10) - plain.session_bytes(10) == 3 * 10 * HIDDEN * 4
+    assert drafter.session_bytes(10) - plain.session_bytes(10) == 3 * (10 + SCRATCH_ROWS) * HIDDEN * 4
     assert drafter.fingerprint != plain.fingerprint

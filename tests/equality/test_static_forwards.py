@@ -1,4 +1,4 @@
-"""Pipelines whose small forwards are static: every strategy draws the tokens of a pipeline layer by layer."""
+"""Static small forwards of stages and draft head: every strategy draws the tokens that it draws without."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.models.checkpoint.tokenizer import StreamDecoder, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.simulate.fixed_costs import FixedCosts
@@ -21,6 +24,7 @@ from tests.support.breadth import dealt_diagonally
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
 CASES = dealt_diagonally((PLAIN, *OTHERS), list(SAMPLINGS), one_in=2)
+WITHOUT_DRAFTS = (PLAIN,)
 PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
 
 
@@ -37,14 +41,25 @@ def blocks(*, static: bool) -> tuple[list[LayerBlock], list[CountingMaker]]:
     return loaded, [decode_statically(block) for block in loaded] if static else []
 
 
+@cache
+def static_drafter() -> tuple[HeadDrafter, CountingMaker]:
+    """The bundled head, whose errors are recalled."""
+    checkpoint = Checkpoint.open("bundled")
+    target = TargetModel(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
+    drafter, maker = load_drafter(("bundled", "recall"), target), CountingMaker()
+    assert isinstance(drafter, HeadDrafter)
+    drafter.decode_statically(maker, uncaptured=0)
+    return drafter, maker
+
+
 def generate(
-    pair: Pair, loaded: list[LayerBlock], sampling: SamplingParams, strategy: str
+    pair: Pair, drafter: Drafter, loaded: list[LayerBlock], sampling: SamplingParams, strategy: str
 ) -> tuple[int, ...]:
     pipeline = virtual_pipeline(
         pair.checkpoint,
         [3, 5],
         FixedCosts(),
-        drafter=pair.drafter,
+        drafter=drafter,
         head=head(),
         make_text=lambda: StreamDecoder(pair.tokenizer),
         blocks=loaded,
@@ -54,13 +69,16 @@ def generate(
 
 @cache
 def plain(pair: Pair, sampling: str) -> tuple[int, ...]:
-    return generate(pair, blocks(static=False)[0], SAMPLINGS[sampling], PLAIN)
+    return generate(pair, pair.drafter, blocks(static=False)[0], SAMPLINGS[sampling], PLAIN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "sampling"), CASES)
 def test_strategies(pair: Pair, strategy: str, sampling: str) -> None:
     loaded, makers = blocks(static=True)
-    assert generate(pair, loaded, SAMPLINGS[sampling], strategy) == plain(pair, sampling)
+    drafter, drafting = static_drafter()
+    grown = drafting.runs
+    assert generate(pair, drafter, loaded, SAMPLINGS[sampling], strategy) == plain(pair, sampling)
+    assert strategy in WITHOUT_DRAFTS or drafting.runs > grown + 5, "drafting runs static forwards"
     for maker, pieces in zip(makers, (1, 2), strict=True):
         assert maker.runs > 5 * pieces, "decoding runs static forwards"

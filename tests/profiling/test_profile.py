@@ -80,7 +80,7 @@ def test_this_machine_is_measured_and_its_profile_runs(
     assert device.memory_efficiency == 1
     assert device.dequantise_gweights_s is not None
     assert device.quantised is not None
-    assert set(device.quantised.layer_ms) == {"none", "int8", "nf4", "int4"}
+    assert set(device.quantised.layer_ms) == {"none", "int8", "nf4", "int4", "w8a16"}
     assert all(list(table) == list(device.measured.layer_ms) for table in device.quantised.layer_ms.values())
     assert (model.layers, model.dtype) == (8, cpu_dtypes()[0])
 

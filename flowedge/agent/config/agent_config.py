@@ -14,7 +14,7 @@ from flowedge.net.address import checked_address, host_ip
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
 from flowedge.storage.limits import CacheSettings
-from flowedge.system.compute import checked_device, default_threads
+from flowedge.system.compute import CPU, checked_device, default_threads
 from flowedge.system.memory import MemorySettings
 from flowedge.weights.settings import WeightsSettings
 
@@ -67,6 +67,10 @@ class DeviceSettings(SettingsGroup):
     @property
     def torch_threads(self) -> int:
         return self.threads or default_threads()
+
+    def records_on(self, device: str) -> bool:
+        """Return whether forwards on torch's device of this name are recorded, where a model allows it."""
+        return self.cuda_graphs and device != CPU
 
 
 class PipelineSettings(SettingsGroup):

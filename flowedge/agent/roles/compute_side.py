@@ -85,7 +85,8 @@ class ComputeSide:
             raise BadRequestError(f"{content.model} is another model here than on the draft node")
         compute = self._compute.choose(content.held_quant(checkpoint))
         memory = read_memory_of(compute.device, self._config.memory)
-        content.admit(self._device, checkpoint, self._config.memory, memory)
+        graphs = self._config.agent.records_on(compute.device)
+        content.admit(self._device, checkpoint, self._config.memory, memory, cuda_graphs=graphs)
 
     def open_here(self, content: StageContent, fingerprint: str) -> OpenedModel:
         """Open a model by its name and admit the content. Raises what StageContent.open and `admit` raise."""
@@ -197,8 +198,9 @@ class ComputeSide:
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
         checkpoint, dtype, drafters = target.checkpoint, target.dtype, drafters_of(request)
-        weights, row_bytes = required_memory(checkpoint, drafters, dtype)
         device = self._compute.best.device
+        graphs = self._config.agent.records_on(device)
+        weights, row_bytes = required_memory(checkpoint, drafters, dtype, cuda_graphs=graphs)
         title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
         admit(
             title,
@@ -294,7 +296,7 @@ def _planned(
         PlannedStage(
             address,
             content,
-            content.row_bytes(checkpoint),
+            content.row_bytes(checkpoint, cuda_graphs=devices[address].compute.cuda_graphs),
             devices[address].name,
             devices[address].memory_available,
         )

@@ -13,6 +13,8 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
+from flowedge.models.graphs.recordable import is_recordable
+from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.kv.store import kv_format, kv_row_bytes
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.language_model import LanguageModel
@@ -93,10 +95,16 @@ class StageContent(ABC):
         quant = check_quant(self.quant or "none")
         return QuantisedRequest(quant, torch_dtype(self.dtype), self.start, self.stop)
 
-    def row_bytes(self, checkpoint: Checkpoint) -> int:
-        """Return the bytes that one row of a session's cache takes."""
+    def row_bytes(self, checkpoint: Checkpoint, *, cuda_graphs: bool = False) -> int:
+        """Return the most bytes that one row of a session's cache takes.
+
+        Args:
+            cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
+        """
         dtype = torch_dtype(self.dtype)
-        return self.num_layers * kv_row_bytes(checkpoint.config, dtype, kv_format(self.kv))
+        size = self.num_layers * kv_row_bytes(checkpoint.config, dtype, kv_format(self.kv))
+        recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
+        return row_bytes_with_scratch(size) if recorded else size
 
     def admit(
         self,
@@ -104,10 +112,14 @@ class StageContent(ABC):
         checkpoint: Checkpoint,
         settings: MemorySettings,
         memory: AvailableMemory | None = None,
+        *,
+        cuda_graphs: bool = False,
     ) -> None:
         """Check that weights and caches fit the memory of this device, which is named `device`.
 
-        memory: what is available; the host's memory now if None.
+        Args:
+            memory: what is available; the host's memory now if None.
+            cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
 
         Raises:
             CapacityError: when they do not.
@@ -116,7 +128,7 @@ class StageContent(ABC):
             self.title,
             device,
             weights=self.weight_bytes(checkpoint),
-            row_bytes=self.row_bytes(checkpoint),
+            row_bytes=self.row_bytes(checkpoint, cuda_graphs=cuda_graphs),
             max_rows=max_positions(checkpoint.config),
             settings=settings,
             memory=memory,

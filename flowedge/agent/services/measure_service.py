@@ -126,8 +126,10 @@ class MeasureService(rpc.MeasureServicer):
         }
         info, load_s = self._agent.info, self._agent.config.deadlines.load_s
         compute = info.compute.choose(request.quant)
-        threads = self._agent.config.agent.torch_threads
-        options = MeasureOptions(**asked, compute=compute.device, threads=threads)
+        own = self._agent.config.agent
+        options = MeasureOptions(
+            **asked, compute=compute.device, threads=own.torch_threads, cuda_graphs=own.cuda_graphs
+        )
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
             self._agent.compute.run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.measured_profiles import FittedDevice
 from flowedge.profiling.run import Profiled
 
+LAYER_BY_LAYER = "layer by layer"  # without the CUDA graphs that the agent uses
 _SHOWN_ROWS = (1, 16, 128)
 _SHOWN_NODES = 10
 _PIPED_WIDTH = 200  # columns
@@ -74,21 +75,30 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
             "-" if four_bit is None else f"{four_bit:.3g}",
             f"±{device.roofline.error:.0%}",
         ]
-        layers = measured.layer_ms if measured is not None else {}
-        cells += [f"{layers[rows]:.3g} ms" if rows in layers else "-" for rows in _SHOWN_ROWS]
+        cells += _layer_cells({} if measured is None else measured.layer_ms)
         draft = measured.draft if measured is not None else None
         grown = None if draft is None else draft.grow_ms.get(_SHOWN_NODES)
         cells.append("-" if grown is None else f"{grown:.3g} ms")
         table.add_row(escape(profile.title), *cells)
+        if measured is not None and measured.layer_by_layer_ms is not None:
+            table.add_row(LAYER_BY_LAYER, *[""] * 6, *_layer_cells(measured.layer_by_layer_ms), "")
     return table
+
+
+def _layer_cells(layers: Mapping[int, float]) -> list[str]:
+    return [f"{layers[rows]:.3g} ms" if rows in layers else "-" for rows in _SHOWN_ROWS]
 
 
 def _quantised_table(title: str, measured: MeasuredQuantisations) -> Table:
     counts = sorted({rows for table in measured.layer_ms.values() for rows in table})
     layer = f"ms of a layer of width {measured.hidden}, by rows in {measured.dtype}: {title}"
     table = plain_table(layer, right=[str(rows) for rows in counts])
+    layer_by_layer = measured.layer_by_layer_ms or {}
     for quant, times in measured.layer_ms.items():
         table.add_row(quant, *(f"{times[rows]:.3g}" if rows in times else "-" for rows in counts))
+        if quant in layer_by_layer:
+            cells = (f"{layer_by_layer[quant][rows]:.3g}" for rows in sorted(layer_by_layer[quant]))
+            table.add_row(f"{quant}, {LAYER_BY_LAYER}", *cells)
     return table
 
 

@@ -108,11 +108,11 @@ class DraftHead(nn.Module, ABC):
             mask: bool [rows, kv_len], True where a row sees a cache entry, its own included.
         """
         context = CachedAttention(self.rotary_emb(features, positions), cache, mask)
-        return self._predict(token_embeddings, features, context)
+        return self.predict(token_embeddings, features, context)
 
     @abstractmethod
-    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
-        """The result of `forward`."""
+    def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+        """The states that follow the given rows, for `token_embeddings` and `features` as in `forward`."""
 
 
 class EagleAttention(nn.Module):

@@ -22,7 +22,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.copies import to_host
 from flowedge.models.layers.head import LMHead
 
@@ -86,7 +86,7 @@ class Eagle3Head(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:  # noqa: ARG002
         return self.logits(states)
 
-    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+    def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.midlayer(embedded, hidden, context)
         return predicted
 

@@ -18,7 +18,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.checkpoint import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-1/2"
@@ -58,7 +58,7 @@ class EagleHead(DraftHead):
     def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
         return lm_head.logits(states)
 
-    def _predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
+    def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.layers[0](self.fc(torch.cat((embedded, hidden), dim=-1)), context)
         return predicted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,35 +15,38 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
-from flowedge.drafting.heads.recall import Recall
+from flowedge.drafting.heads.head_decoding import HeadDecoding
+from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
+from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
+from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
+from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.copies import to_device, to_host
-from flowedge.models.kv.store import head_size
+from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
+from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quantize import module_bytes
 
-SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the buffer
+_log = logging.getLogger(__name__)
+
+SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the store
 
 
 @dataclass(kw_only=True)
 class _HeadSession(ModelSession):
-    """A session's buffer: a row for each true row, then rows for the nodes of a growth.
+    """A session whose store has a row for each true row, then rows for the nodes of a growth.
 
     Attributes:
-        kv: [2, kv_heads, rows, head_dim], keys at index 0 and values at 1.
-        predicted: [true rows, hidden], the state that each true row predicts.
         scratch_rows: the number of rows of the growth.
     """
 
-    kv: torch.Tensor
-    predicted: torch.Tensor
-    recall: Recall | None
+    store: HeadStore
     true_rows: int = 0
     scratch_rows: int = 0
 
     def predictors(self, start: int, stop: int) -> torch.Tensor:
-        return self.predicted[start:stop]
+        return self.store.states[start:stop]
 
     def truncate(self, rows: int) -> None:
         self.true_rows, self.root = rows, None
@@ -51,12 +54,6 @@ class _HeadSession(ModelSession):
     def discard_growth(self) -> None:
         super().discard_growth()
         self.scratch_rows = 0
-
-    def views(self, stop: int) -> KeyValueViews:
-        """The buffer's rows below `stop`. A growth of more than SCRATCH_ROWS nodes enlarges the buffer."""
-        if stop > self.kv.shape[2]:
-            self.kv = torch.cat((self.kv, torch.zeros_like(self.kv[:, :, :stop])), dim=2)
-        return KeyValueViews(self.kv[0, :, :stop], self.kv[1, :, :stop])
 
 
 class HeadDrafter(ModelDrafter[_HeadSession]):
@@ -85,14 +82,28 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self.taps = taps
         self._lm_head = lm_head
         self._embedding = embedding
-        self._kv_heads = int(head.config.num_key_value_heads or head.config.num_attention_heads)
-        self._head_dim = head_size(head.config)
         first = next(head.parameters())
-        self._dtype, self._device = first.dtype, first.device
-        self._hidden_size = int(head.config.hidden_size)
-        self._recalls = recalls
+        self._sizes = HeadSizes.of(head.config, first.dtype, first.device, recalls)
+        self.device = first.device
         vocabulary = head.vocabulary
-        self._columns = None if vocabulary is None else to_device(self._device, vocabulary)[0]
+        self._columns = None if vocabulary is None else to_device(self.device, vocabulary)[0]
+        self._decoding: HeadDecoding | None = None
+
+    def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
+        """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
+        columns = self._lm_head.vocab_size if self._columns is None else len(self._columns)
+        modules = HeadModules(self.head, self._lm_head, self._embedding, columns)
+        self._decoding = HeadDecoding(modules, self._sizes, maker, uncaptured=uncaptured)
+
+    @property
+    def decoding_failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can, and where none are recorded."""
+        return "" if self._decoding is None else self._decoding.failure
+
+    @property
+    def decoding_bytes(self) -> int:
+        """The bytes of static tensors, and of stores that wait for the next session."""
+        return 0 if self._decoding is None else self._decoding.nbytes
 
     @property
     def weight_bytes(self) -> int:
@@ -106,16 +117,11 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         for name, tensor in sorted(self.head.state_dict().items()):
             (content,) = to_host(tensor)
             digest.update(name.encode() + content.tobytes())
-        return digest.hexdigest() + ("+recall" if self._recalls else "")
-
-    @staticmethod
-    def feature_bytes(hidden: int, dtype: torch.dtype, recalls: bool) -> int:
-        """The bytes that a session keeps of each true row beside its keys and values."""
-        return hidden * dtype.itemsize + (Recall.row_bytes(hidden, dtype) if recalls else 0)
+        return digest.hexdigest() + ("+recall" if self._sizes.recalls else "")
 
     def session_bytes(self, capacity: int) -> int:
-        kv = math.prod(self._kv_shape(capacity)) * self._dtype.itemsize
-        return kv + capacity * self.feature_bytes(self._hidden_size, self._dtype, self._recalls)
+        row = self._sizes.row_bytes
+        return (capacity + SCRATCH_ROWS) * (row if self._decoding is None else row_bytes_with_scratch(row))
 
     def open(
         self,
@@ -124,13 +130,19 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         first_token: int,  # noqa: ARG002 (true rows begin with the second)
         noise: SamplingParams | None = None,
     ) -> None:
-        self._sessions[session] = _HeadSession(
-            capacity=capacity,
-            noise=noise,
-            kv=torch.zeros(self._kv_shape(capacity), dtype=self._dtype, device=self._device),
-            predicted=torch.zeros((capacity, self._hidden_size), dtype=self._dtype, device=self._device),
-            recall=Recall(capacity, self._hidden_size, self._dtype, self._device) if self._recalls else None,
-        )
+        rows, decoding = capacity + SCRATCH_ROWS, self._decoding
+        store = HeadStore(self._sizes, rows) if decoding is None else decoding.store_for(rows)
+        self._sessions[session] = _HeadSession(capacity=capacity, noise=noise, store=store)
+
+    def close(self, session: str) -> None:
+        state = self._sessions.get(session)
+        super().close(session)
+        if state is not None and self._decoding is not None:
+            self._decoding.give_back(state.store)
+
+    def free_idle(self) -> None:
+        if self._decoding is not None:
+            self._decoding.free()
 
     @torch.inference_mode()
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
@@ -138,19 +150,13 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             raise ValueError("an EAGLE head drafts from features")
         state = self._with_capacity(session, len(next_tokens))
         state.discard_growth()
-        start, stop = state.true_rows, state.true_rows + len(next_tokens)
-        if start == stop:
+        if not len(next_tokens):
             return
-        rows, tokens = to_device(self._device, features, np.asarray(next_tokens))
-        positions = torch.arange(start, stop, device=self._device)
-        mask = torch.arange(stop, device=self._device)[None] <= positions[:, None]
-        given = self.head.true_states(rows.to(self._dtype))
-        predicted = self._forward(state, tokens, given, positions, mask)
-        if state.recall is not None:
-            predicted = state.recall.extend(start, given, predicted)
-        state.predicted[start:stop] = predicted
-        state.true_rows = stop
-        state.root = GrownNode(predicted[-1].clone(), stop + 1, ())
+        rows = TrueRows.at(state.true_rows, features, np.asarray(next_tokens))
+        if self._decoding is None or not self._decoding.extend(state.store, rows):
+            self._extend(state.store, rows)
+        state.true_rows = rows.stop
+        state.root = GrownNode(rows.stop - 1, rows.stop + 1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head.draft_logits(hidden, self._lm_head)
@@ -159,44 +165,77 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _ids(self) -> torch.Tensor | None:
         return self._columns
 
-    def _compute(self, state: _HeadSession, frontier: Frontier) -> None:
+    def _compute(self, state: _HeadSession, frontier: Frontier) -> torch.Tensor:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
-            return
+            return self._logits(state.store.states[state.true_rows - 1 : state.true_rows])
         parents = state.parents(frontier.parents)
-        first = state.true_rows + state.scratch_rows
-        stop = first + len(parents)
-        paths = [(*parent.rows, first + i) for i, parent in enumerate(parents)]
-        seen = np.zeros((len(parents), stop - state.true_rows), dtype=np.bool_)
-        for i, path in enumerate(paths):
-            seen[i, np.array(path) - state.true_rows] = True
-        tokens, positions, tail = to_device(
-            self._device,
-            np.array(frontier.tokens, dtype=np.int64),
-            # A node's row has the RoPE position of its token's predecessor.
-            np.array([parent.position - 1 for parent in parents], dtype=np.int64),
-            seen,
+        rows = GrownRows.below(
+            state.true_rows + state.scratch_rows,
+            state.true_rows,
+            [parent.path for parent in parents],
+            frontier.tokens,
         )
-        mask = torch.ones((len(parents), stop), dtype=torch.bool, device=self._device)
-        mask[:, state.true_rows :] = tail
-        features = torch.stack([parent.hidden for parent in parents])
-        predicted = self._forward(state, tokens, features, positions, mask)
-        if state.recall is not None:
-            predicted = state.recall.corrected(predicted, state.true_rows - 1)
-        state.scratch_rows += len(parents)
-        for i, node in enumerate(frontier.nodes):
-            state.nodes[node] = GrownNode(predicted[i], parents[i].position + 1, paths[i])
+        self._make_room(state, rows.stop)
+        logits = None if self._decoding is None else self._decoding.grow(state.store, rows)
+        if logits is None:
+            logits = self._logits(self._grow(state.store, rows))
+        state.scratch_rows += rows.count
+        for row, (node, parent) in enumerate(zip(frontier.nodes, parents, strict=True), rows.first):
+            state.nodes[node] = GrownNode(row, parent.position + 1, (*parent.path, row))
+        return logits
+
+    def _make_room(self, state: _HeadSession, stop: int) -> None:
+        """Enlarge the store for a growth of more than SCRATCH_ROWS nodes."""
+        if stop < state.store.rows:  # the last row is scratch
+            return
+        old, state.store = state.store, state.store.enlarged(2 * stop)
+        if self._decoding is not None:
+            self._decoding.give_back(old)
+
+    def _extend(self, store: HeadStore, rows: TrueRows) -> None:
+        """Compute true rows, and store what they predict."""
+        features, tokens = to_device(self.device, rows.given, rows.tokens)
+        positions = torch.arange(rows.first, rows.stop, device=self.device)
+        mask = torch.arange(rows.stop, device=self.device)[None] <= positions[:, None]
+        given = self.head.true_states(features.to(self._sizes.dtype))
+        predicted = self._forward(store, tokens, given, positions, mask)
+        if store.recall is not None:
+            predicted = store.recall.extend(rows.first, given, predicted)
+        store.states[rows.first : rows.stop] = predicted
+
+    def _grow(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
+        """Compute rows of a growth, store what they predict, and return that: [n, hidden]."""
+        tokens, positions, before, seen = to_device(
+            self.device, rows.tokens, rows.positions, rows.before, rows.seen
+        )
+        mask = torch.ones((rows.count, rows.stop), dtype=torch.bool, device=self.device)
+        mask[:, rows.true_rows :] = seen
+        features = store.states.index_select(0, before)
+        predicted = self._forward(store, tokens, features, positions, mask)
+        if store.recall is not None:
+            predicted = store.recall.corrected(predicted, rows.true_rows - 1)
+        store.states[rows.first : rows.stop] = predicted
+        return predicted
 
     def _forward(
         self,
-        state: _HeadSession,
+        store: HeadStore,
         tokens: torch.Tensor,
         features: torch.Tensor,
         positions: torch.Tensor,
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        embedded = self._embedding(tokens).to(self._dtype)
-        predicted: torch.Tensor = self.head(embedded, features, positions, state.views(mask.shape[1]), mask)
+        embedded = self._embedding(tokens).to(self._sizes.dtype)
+        keys, values = store.kv[0, :, :, : mask.shape[1]]
+        predicted: torch.Tensor = self.head(embedded, features, positions, KeyValueViews(keys, values), mask)
         return predicted
 
-    def _kv_shape(self, capacity: int) -> tuple[int, int, int, int]:
-        return 2, self._kv_heads, capacity + SCRATCH_ROWS, self._head_dim
+
+def capture_drafting(drafter: HeadDrafter) -> None:
+    """Let a head on a GPU record its small forwards as CUDA graphs, if it can."""
+    if drafter.device.type != "cuda":
+        return
+    if fixed_rope_length(drafter.head.config) is not None:
+        _log.info("the draft head runs without CUDA graphs: its rotary angles are computed on the host")
+        return
+    drafter.decode_statically(CapturingMaker(drafter.device))

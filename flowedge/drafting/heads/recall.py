@@ -8,6 +8,8 @@ target's earlier answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 BANDWIDTH = 0.05  # in units of 1 - cosine: the distance at which an earlier prediction hardly counts
@@ -32,6 +34,20 @@ class Recall:
     def row_bytes(hidden: int, dtype: torch.dtype) -> int:
         return ROW_VECTORS * hidden * dtype.itemsize
 
+    @property
+    def nbytes(self) -> int:
+        return ROW_VECTORS * self._predicted.nbytes
+
+    def clear(self) -> None:
+        """Fill all rows with zeros, as in a new Recall."""
+        for each in (self._predicted, self._directions, self._errors):
+            each.zero_()
+
+    def copy_rows(self, other: Recall) -> None:
+        """Take over all rows of another Recall, which has no more rows than this one."""
+        for own, others in self._pairs(other):
+            own[: len(others)] = others
+
     def extend(self, start: int, given: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
         """Store true rows from `start` on, in place of earlier ones, and correct their predictions.
 
@@ -42,37 +58,76 @@ class Recall:
         Returns:
             [n, hidden], each prediction corrected by the errors known before its row.
         """
-        stop = start + len(given)
-        self._predicted[start:stop] = predicted
-        self._directions[start:stop] = _direction(predicted)
+        stop, device = start + len(given), predicted.device
         first = max(start - 1, 0)
-        self._errors[first : stop - 1] = given[first + 1 - start :] - self._predicted[first : stop - 1]
-        chunks = [range(first, min(first + CHUNK, stop)) for first in range(start, stop, CHUNK)]
-        return torch.cat(
-            [self._corrected(predicted[known[0] - start : known[-1] + 1 - start], known) for known in chunks]
-        )
+        rows, before = (torch.arange(*each, device=device) for each in ((start, stop), (first, stop - 1)))
+        self.note(rows, predicted, before, given[first + 1 - start :])
+        chunks = [slice(begin, min(begin + CHUNK, len(given))) for begin in range(0, len(given), CHUNK)]
+        corrected = []
+        for chunk in chunks:
+            place = slice(max(start + chunk.start - WINDOW, 0), start + chunk.stop - 1)
+            corrected.append(self._corrected(predicted[chunk], rows[chunk, None], place))
+        return torch.cat(corrected)
 
     def corrected(self, predicted: torch.Tensor, rows: int) -> torch.Tensor:
         """Predictions [n, hidden] corrected by the errors of the first `rows` true rows."""
-        return self._corrected(predicted, range(rows, rows + 1))
+        known = torch.full((1, 1), rows, device=predicted.device)
+        return self._corrected(predicted, known, slice(max(rows - WINDOW, 0), rows))
 
-    def _corrected(self, predicted: torch.Tensor, known: range) -> torch.Tensor:
+    def note(
+        self, rows: torch.Tensor, predicted: torch.Tensor, before: torch.Tensor, given: torch.Tensor
+    ) -> None:
+        """Store predictions, and the errors of predictions whose true states are given.
+
+        Args:
+            rows: int64 [n], the rows that predict `predicted` [n, hidden].
+            before: int64 [m], the rows whose predictions stand for the true states `given` [m, hidden].
+        """
+        self._predicted.index_copy_(0, rows, predicted)
+        self._directions.index_copy_(0, rows, _direction(predicted))
+        self._errors.index_copy_(0, before, given - self._predicted.index_select(0, before))
+
+    def corrected_within(self, predicted: torch.Tensor, known: torch.Tensor, columns: int) -> torch.Tensor:
+        """Predictions [n, hidden] corrected by errors among the first `columns` rows, without host work.
+
+        Args:
+            known: int64 [n], the number of true rows whose errors correct each prediction; all numbers are
+                within n of the largest.
+        """
+        if columns <= 2 * WINDOW:
+            return self._corrected(predicted, known[:, None], slice(0, columns))
+        # Copying the rows of the window takes less time than reading all columns.
+        span = min(WINDOW + len(known), columns)
+        place = (known.amax() - span).clamp(min=0) + torch.arange(span, device=known.device)
+        return self._corrected(predicted, known[:, None], place)
+
+    def _corrected(
+        self, predicted: torch.Tensor, known: torch.Tensor, place: slice | torch.Tensor
+    ) -> torch.Tensor:
         """Predictions [n, hidden], each corrected by the latest errors of the first known[i] true rows.
-
-        `known` has n numbers, or one for all predictions.
 
         The correction is the weighted mean of these errors and of an error of 0. An error's weight is
         exp((cosine - 1) / BANDWIDTH), by the cosine of its prediction and this one; that of 0 is RESISTANCE.
+
+        Args:
+            known: int64 [n, 1], or [1, 1] for all predictions.
+            place: the rows whose errors are read, at least the last WINDOW before each of `known`.
         """
-        stop = known[-1]
-        place = torch.arange(max(known[0] - WINDOW, 0), stop, device=predicted.device)
-        counts = torch.arange(known[0], known[-1] + 1, device=predicted.device)[:, None]
-        remembered = (place < counts) & (place >= counts - WINDOW)
-        directions, errors = (each[stop - len(place) : stop] for each in (self._directions, self._errors))
+        if isinstance(place, slice):
+            directions, errors = self._directions[place], self._errors[place]
+            place = torch.arange(place.start, place.stop, device=predicted.device)
+        else:
+            directions, errors = (each.index_select(0, place) for each in (self._directions, self._errors))
+        remembered = (place < known) & (place >= known - WINDOW)
         cosines = (_direction(predicted) @ directions.T).float()
         weights = torch.exp((cosines - 1) / BANDWIDTH) * remembered
         weights = weights / (weights.sum(dim=-1, keepdim=True) + RESISTANCE)
         return predicted + weights.to(predicted.dtype) @ errors
+
+    def _pairs(self, other: Recall) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield self._predicted, other._predicted
+        yield self._directions, other._directions
+        yield self._errors, other._errors
 
 
 def _direction(rows: torch.Tensor) -> torch.Tensor:

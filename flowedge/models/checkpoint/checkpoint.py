@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 
 import flowedge
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint import prequantised
-from flowedge.models.checkpoint.config_support import check_config
-from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD, Family, family_of
-from flowedge.models.checkpoint.gguf.architectures import architecture_of, module_tensors
-from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
-from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
+from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD
 from flowedge.models.checkpoint.gguf.model_files import files_in
+from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
-from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages, open_weights
-from flowedge.models.stored_quant.integer_weight import IntegerFormat
-from flowedge.models.stored_quant.settings import integer_format
-
-_SAMPLES_PER_FILE = 256
-_SAMPLE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class ExternalTensors:
-    """The tensors of a checkpoint whose weight files are not in its directory.
-
-    Attributes:
-        weights: each tensor by its stored name. Shape and dtype are known before the data is there.
-        paths: the file that holds each tensor, by stored name.
-        digests: the SHA-256 of each tensor's bytes, by stored name.
-        fingerprint: the fingerprint of the original checkpoint.
-        manifest_id: the id of the original checkpoint's manifest.
-    """
-
-    weights: Mapping[str, StoredSlice]
-    paths: Mapping[str, Path]
-    digests: Mapping[str, str]
-    fingerprint: str
-    manifest_id: str
+from flowedge.models.checkpoint.stored_tensors import StoredTensor
+from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
+from flowedge.models.checkpoint.tensor_names import name_tensors
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages
 
 
 class Checkpoint:
@@ -61,6 +30,7 @@ class Checkpoint:
     Attributes:
         directory: the directory of the config; for a GGUF model, one of this process.
         place: the path to name in messages: the directory, or the GGUF file.
+        family: the model's family; config: its decoder's config, from transformers.
         gguf: the GGUF files that hold the tensors; empty for other models.
         tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
@@ -71,22 +41,14 @@ class Checkpoint:
         """Open the model in `directory`. `external` replaces the weight files of the directory."""
         self.directory = directory
         self.tokenizer: Path | None = None
-        self._external = external
         self._converted = files_in(directory)
         self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
         self.place = self.gguf[0] if self.gguf else directory
-        self._raw_config = read_json_object(directory / "config.json")
-        self.family: Family = family_of(str(self._raw_config.get("model_type")))
-        self.integer_format = _integer_format(self._raw_config, directory)
-        self.quant = (
-            prequantised.stored_quant(self._raw_config, directory)
-            if self.integer_format is None
-            else self.integer_format.quant
-        )
-        self.config = self._load_config()
-        self._handles: dict[Path, Weights] = {}
-        self._files = dict(external.paths) if external is not None else self._locate_tensors()
-        self._tensors = self._name_tensors()
+        model = ModelConfig.read(directory, self.place)
+        self.family, self.config = model.family, model.config
+        self.quant, self.integer_format = model.quant, model.integer_format
+        self._files: TensorFiles = external or DirectoryTensors(directory, self.gguf)
+        self._tensors = name_tensors(model, self._files, self.place)
 
     @classmethod
     def open(cls, source: str, *, hub: bool = True) -> Checkpoint:
@@ -151,23 +113,21 @@ class Checkpoint:
     def source(self, name: str) -> tuple[Path, StoredTensor]:
         """The file that holds a tensor, and the tensor's place in that file."""
         stored = self._tensor(name)
-        return self._files[stored.name], stored
+        return self._files.paths[stored.name], stored
 
     def drop_cached_pages(self) -> None:
         """Free the page cache of the checkpoint's files, which an integrated GPU counts as used memory."""
-        for path in set(self._files.values()):
+        for path in set(self._files.paths.values()):
             drop_cached_pages(path)
 
     def sha256(self, name: str) -> str | None:
         """The SHA-256 of a tensor's bytes, or None where only reading the tensor would tell."""
         stored = self._tensor(name)
-        if self._external is None or stored.expert is not None:
-            return None
-        return self._external.digests[stored.name]
+        return None if stored.expert is not None else self._files.sha256(stored.name)
 
     def block_type(self, name: str) -> str:
         """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""
-        handle = self._handle(self._tensor(name).name)
+        handle = self._files.handle(self._tensor(name).name)
         return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
 
     def stored_form(self, name: str) -> str:
@@ -185,7 +145,7 @@ class Checkpoint:
         return self._read_stored(name, in_file, start, stop)
 
     def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:
-        handle = self._handle(part.name)
+        handle = self._files.handle(part.name)
         whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
         return self._take(name, part, whole, slice(start, stop))
 
@@ -216,15 +176,16 @@ class Checkpoint:
     @property
     def manifest_id(self) -> str | None:
         """The id of the manifest of external tensors; None for a model in a directory."""
-        return None if self._external is None else self._external.manifest_id
+        return self._files.manifest_id
 
     @property
     def files(self) -> list[Weights]:
-        return [self._open_once(path) for path in sorted(set(self._files.values()))]
+        """The tensors of each weight file, in the order of the files' names."""
+        return self._files.opened()
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
-        return self._take(name, stored, self._handle(stored.name), rows)
+        return self._take(name, stored, self._files.handle(stored.name), rows)
 
     def _take(
         self, name: str, part: StoredTensor, whole: StoredSlice | torch.Tensor, rows: slice | None
@@ -266,81 +227,7 @@ class Checkpoint:
         samples of each file. It tells models and fine-tunes apart without reading gigabytes, and is no
         protection against a crafted file.
         """
-        if self._external is not None:
-            return self._external.fingerprint
-        digest = hashlib.sha256((self.directory / "config.json").read_bytes())
-        for path in sorted(set(self._files.values())):
-            size = path.stat().st_size
-            digest.update(f"\0{path.name}\0{size}\0".encode())
-            with path.open("rb") as file:
-                for index in range(_SAMPLES_PER_FILE):
-                    file.seek(max(0, size - _SAMPLE_BYTES) * index // (_SAMPLES_PER_FILE - 1))
-                    digest.update(file.read(_SAMPLE_BYTES))
-        return digest.hexdigest()
-
-    def _load_config(self) -> Any:
-        if self.family.multimodal and not isinstance(self._raw_config.get("text_config"), dict):
-            raise CheckpointError(f"{self.place}: the config has no text_config, the decoder's part")
-        try:
-            config = self.family.config.from_pretrained(self.directory, local_files_only=True)
-        except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
-            raise CheckpointError(f"{self.place}: config.json is not valid: {error}") from error
-        if self.integer_format is not None:
-            config.__dict__.pop("quantization_config", None)  # transformers' own layers are not used
-        elif self.quant != "none":
-            # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
-            config.quantization_config = self._raw_config["quantization_config"]
-        try:
-            check_config(self.family, config)
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.place}: {error}") from error
-        return config
-
-    def _name_tensors(self) -> dict[str, StoredTensor]:
-        """The place of each tensor, by the name that the family's modules have for it."""
-        architecture = self._raw_config.get(ARCHITECTURE_KEY)
-        if architecture is not None:
-            return self._name_gguf_tensors(architecture)
-        found: dict[str, StoredTensor] = {}
-        for stored in self._files:
-            name = self.family.module_name(stored)
-            if is_stack(name):
-                found |= experts_of(name, stored, tuple(self._handle(stored).shape))
-            else:
-                found[name] = StoredTensor(stored)
-        return found
-
-    def _name_gguf_tensors(self, architecture: object) -> dict[str, StoredTensor]:
-        shapes = {stored: tuple(self._handle(stored).shape) for stored in self._files}
-        heads, kv_heads = int(self.config.num_attention_heads), int(self.config.num_key_value_heads)
-        try:
-            return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.place}: {error}") from error
-
-    def _locate_tensors(self) -> dict[str, Path]:
-        """The file of each stored tensor. Safetensors are preferred; .bin files come with a warning."""
-        if self.gguf:
-            files = GGUFModel(self.gguf).files
-            self._handles |= {file.path: file for file in files}
-            return {name: file.path for file in files for name in file}
-        for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
-            single = self.directory / f"{stem}.{suffix}"
-            index = self.directory / f"{stem}.{suffix}.index.json"
-            if not index.is_file() and not single.is_file():
-                continue
-            if suffix == "bin":
-                warnings.warn(
-                    f"{self.place}: reading .bin weights (weights_only=True); prefer safetensors",
-                    stacklevel=4,
-                )
-            if index.is_file():
-                return _locate_shards(self.directory, read_json_object(index))
-            return dict.fromkeys(self._open_once(single).keys(), single)
-        raise CheckpointError(
-            f"{self.place}: no model.safetensors, no index of shards and no pytorch_model.bin; a GGUF model "
-            "beside a config.json is named by the path of its file"
-        )
+        return self._files.fingerprint
 
     def _stored(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         shape, dtype = self._header(name)
@@ -350,7 +237,7 @@ class Checkpoint:
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         stored = self._tensor(name)
-        handle = self._handle(stored.name)
+        handle = self._files.handle(stored.name)
         return stored.shape(tuple(handle.shape)), handle.dtype
 
     def _tensor(self, name: str) -> StoredTensor:
@@ -358,47 +245,3 @@ class Checkpoint:
         if stored is None:
             raise CheckpointError(f"{self.place}: tensor {name} is missing")
         return stored
-
-    def _handle(self, stored: str) -> StoredSlice | torch.Tensor:
-        if self._external is not None:
-            return self._external.weights[stored]
-        path = self._files[stored]
-        handle = self._open_once(path).get(stored)
-        if handle is None:
-            raise CheckpointError(f"{self.place}: {path.name} holds no tensor {stored}")
-        return handle
-
-    def _open_once(self, path: Path) -> Weights:
-        if path not in self._handles:
-            self._handles[path] = open_weights(path)
-        return self._handles[path]
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return content
-
-
-def _integer_format(raw_config: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
-    settings = raw_config.get("quantization_config")
-    try:
-        return integer_format(settings) if isinstance(settings, dict) else None
-    except CheckpointError as error:
-        raise CheckpointError(f"{directory}: {error}") from error
-
-
-def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{directory}: the index of shards has no weight_map")
-    for file_name in {str(value) for value in weight_map.values()}:
-        # The index is data: it may name files of this directory only.
-        if Path(file_name).name != file_name or not (directory / file_name).is_file():
-            raise CheckpointError(f"{directory}: the index names shard {file_name!r}, which is not there")
-    return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}

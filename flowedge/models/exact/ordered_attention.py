@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.functional import pad
 
@@ -30,7 +29,6 @@ _HIDDEN = -1e30  # added to the score of a key that is not read, so that the lar
 _LEAST = -87.0  # of a score below the largest; below that, exponentials are denormal, which takes CPUs long
 _ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
 
-Floats: TypeAlias = npt.NDArray[np.float32]
 Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest score, weights, weighted values
 
 
@@ -100,28 +98,29 @@ class OrderedReading:
     @classmethod
     def of(cls, plan: ReadingPlan, device: torch.device, least_queries: int) -> OrderedReading:
         tails = [_stacked(run) for run in _runs(plan)]
-        arrays: list[HostArray] = [array for _, _, slots, mask in tails for array in (slots, mask)]
+        hidden = [own for *_, own in tails]
+        indices: list[HostArray] = [slots for _, _, slots, _ in tails]
         for head in plan.heads:
-            arrays += [] if head.rows is None else [head.rows]
-            for chunk in head.chunks:
-                arrays += [] if chunk.slots is None else [chunk.slots]
-                arrays += [] if chunk.hidden is None else [_mask(chunk.hidden)]
-        copied = iter(to_device(device, *arrays))  # all arrays of the plan in one copy
+            indices += [] if head.rows is None else [head.rows]
+            indices += [chunk.slots for chunk in head.chunks if chunk.slots is not None]
+            hidden += [chunk.hidden for chunk in head.chunks if chunk.hidden is not None]
+        copied, masks = _copied(device, indices, hidden)
+        index, mask = iter(copied), iter(masks)
         return cls(
             plan.rows,
             least_queries,
             [
-                _Tail(first, stop, len(slots), next(copied).flatten(), _Mask(*next(copied)))
+                _Tail(first, stop, len(slots), next(index).flatten(), next(mask))
                 for first, stop, slots, _ in tails
             ],
             [
                 _Head(
-                    None if head.rows is None else next(copied),
+                    None if head.rows is None else next(index),
                     [
                         _Chunk(
                             chunk.start,
-                            None if chunk.slots is None else next(copied),
-                            None if chunk.hidden is None else _Mask(*next(copied)),
+                            None if chunk.slots is None else next(index),
+                            None if chunk.hidden is None else next(mask),
                         )
                         for chunk in head.chunks
                     ],
@@ -283,17 +282,31 @@ def _runs(plan: ReadingPlan) -> list[list[TailGroup]]:
     return [list(plan.tails)] if single else [[tail] for tail in plan.tails]
 
 
-def _stacked(run: Sequence[TailGroup]) -> tuple[int, int, Ints, Floats]:
-    """The first row and the row behind a run of tail groups, their slots [groups, width], and their mask."""
+def _stacked(run: Sequence[TailGroup]) -> tuple[int, int, Ints, Bools]:
+    """The first row and the row behind a run of tail groups.
+
+    Then their slots [groups, width], and what is hidden [groups, rows, width].
+    """
     width = max(len(tail.slots) for tail in run)
     slots = np.zeros((len(run), width), dtype=np.int64)
     hidden = np.ones((len(run), run[0].stop - run[0].first, width), dtype=np.bool_)
     for index, tail in enumerate(run):
         slots[index, : len(tail.slots)] = tail.slots
         hidden[index, :, : len(tail.slots)] = tail.hidden
-    return run[0].first, run[-1].stop, slots, _mask(hidden)
+    return run[0].first, run[-1].stop, slots, hidden
 
 
-def _mask(hidden: Bools) -> Floats:
-    """The arrays of a _Mask: float32 [2, *hidden.shape]."""
-    return np.stack((hidden * np.float32(_HIDDEN), (~hidden).astype(np.float32)))
+def _copied(
+    device: torch.device, indices: Sequence[HostArray], hidden: Sequence[Bools]
+) -> tuple[list[torch.Tensor], list[_Mask]]:
+    """The tensors of indices, and the masks of hidden keys; a GPU is given all of them in one copy."""
+    if device.type == "cpu":
+        masks = [(own * np.float32(_HIDDEN), (~own).astype(np.float32)) for own in hidden]
+        return to_device(device, *indices), [
+            _Mask(torch.from_numpy(added), torch.from_numpy(factor)) for added, factor in masks
+        ]
+    flat, *copied = to_device(device, np.concatenate([own.ravel() for own in hidden]), *indices)
+    sizes = [own.size for own in hidden]
+    added, factor = (torch.split(values, sizes) for values in (flat * _HIDDEN, flat.logical_not().float()))
+    parts = zip(hidden, added, factor, strict=True)
+    return copied, [_Mask(first.view(own.shape), second.view(own.shape)) for own, first, second in parts]

@@ -11,6 +11,7 @@ from flowedge.models.exact.row_counts import RowCounts
 
 _ROWS = (1, 8, 16, 32, 64)
 _LEAST_SLOTS = 256
+SCRATCH_SHARE = 1.25  # most slots of a cache for a row of its session
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,18 @@ def choose_shape(counts: Sequence[int], rows: int, stop: int, slots: int) -> Sta
 
 
 def static_slots(capacity: int) -> int:
-    """The slots of a cache of `capacity` rows: at most a quarter more, or 256.
+    """The slots of a cache of `capacity` rows: at most a quarter more, or 127 more, or 256 in all.
 
     Few different numbers of slots let sessions reuse the caches of ended sessions.
     """
     step = max(CHUNK, 1 << max(0, capacity.bit_length() - 3))
     return max(_LEAST_SLOTS, -(-capacity // step) * step)
+
+
+def row_bytes_with_scratch(row_bytes: int) -> int:
+    """Return the most bytes of a cache for each row of its session, where a row itself takes `row_bytes`.
+
+    Every sum of memory takes the figure from here: before a model is loaded, and afterwards. It holds for
+    capacities from 512 on; smaller caches take at most 127 rows more than their capacity, or 256 rows in all.
+    """
+    return int(row_bytes * SCRATCH_SHARE)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.reading_plan import CachedPaths
+from flowedge.models.graphs.held_forwards import HeldForwards
 from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
 from flowedge.models.graphs.readings import (
     MaskedStaticReading,
@@ -20,10 +19,10 @@ from flowedge.models.graphs.readings import (
     StaticReading,
     Windows,
 )
-from flowedge.models.graphs.shapes import StaticShape, choose_shape, static_rows
+from flowedge.models.graphs.shapes import StaticShape, choose_shape, row_bytes_with_scratch, static_rows
 from flowedge.models.graphs.static_forward import DecodeRows, StaticForward
 from flowedge.models.graphs.static_layers import BlockModules
-from flowedge.models.graphs.store_pool import NewStore, StorePool
+from flowedge.models.graphs.store_pool import StorePool
 from flowedge.models.kv.store import KeyValueStore, new_store, store_shape
 from flowedge.models.kv.tail import tail_depths, visible_tail
 from flowedge.models.layers.block import LayerBlock
@@ -31,75 +30,47 @@ from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.decoding import Computed
 from flowedge.models.layers.experts import ExpertLinears
 
-MOST_FORWARDS = 32  # of a block, over all sessions; each has a graph for every few layers
-# A static forward gives way to another when none of so many forwards has used it. A capture takes longer than
-# a forward, so sessions in turns must not take each other's place.
-UNUSED_FORWARDS = 256
-_SCRATCH_SHARE = 1.25  # most slots of a store for a row of its session
-
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A static forward of a block. Stores are compared by identity."""
-
-    store: KeyValueStore
-    shape: StaticShape
-    taps: tuple[int, ...]
-
-
 class BlockDecoding:
-    """The StaticDecoding of a block.
-
-    A forward of a new shape is computed layer by layer for the first `uncaptured` times, since a shape that
-    never comes again is not worth a capture.
-
-    Attributes:
-        failure: why the device cannot record forwards; empty as long as it can.
-    """
+    """The StaticDecoding of a block."""
 
     def __init__(self, block: LayerBlock, maker: PieceMaker, *, uncaptured: int = 1) -> None:
-        self.failure = ""
-        self._title = f"layers {block.start} to {block.stop - 1}"
+        """Decode for a block; `uncaptured` as for HeldForwards."""
         self._maker = maker
-        self._uncaptured = uncaptured
         self._modules = BlockModules.of(block)
         self._windows: Windows = block.windows
         exactness = block.exactness
         self._sizes: AttentionSizes | None = None if exactness is None else exactness.attention
         self._counts = static_rows(None if exactness is None else exactness.row_counts)
         self._row_bytes = SessionCache.bytes_per_row(block.config, block.num_layers, block.dtype, block.kv)
-        config, layers, dtype, device, kv = (
-            block.config,
-            block.num_layers,
-            block.dtype,
-            block.device,
-            block.kv,
+        self._pool = StorePool(_store_maker(block))
+        self._forwards: HeldForwards[StaticForward] = HeldForwards(
+            f"layers {block.start} to {block.stop - 1} run", uncaptured
         )
-        self._pool = StorePool(lambda rows: new_store(store_shape(config, layers, rows), dtype, device, kv))
-        self._forwards: OrderedDict[_Key, StaticForward] = OrderedDict()
-        self._used_at: dict[_Key, int] = {}  # the number of the forward that used a static forward last
-        self._count = 0  # forwards so far
-        self._uses: dict[tuple[StaticShape, tuple[int, ...]], int] = {}
+
+    @property
+    def failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can."""
+        return self._forwards.failure
 
     @property
     def nbytes(self) -> int:
-        return self._pool.idle_bytes + sum(each.nbytes for each in list(self._forwards.values()))
+        return self._pool.idle_bytes + sum(each.nbytes for each in self._forwards)
 
     @property
     def cache_row_bytes(self) -> int:
-        return int(self._row_bytes * _SCRATCH_SHARE)
+        return row_bytes_with_scratch(self._row_bytes)
 
     def store_for(self, capacity_rows: int) -> KeyValueStore:
-        return self._pool.take(capacity_rows, self._drop)
+        return self._pool.take(capacity_rows, self._forwards.drop)
 
     def reclaim(self, cache: SessionCache) -> None:
         weakref.finalize(cache, self._pool.give_back, cache.store).atexit = False
 
     def free(self) -> None:
         self._forwards.clear()
-        self._used_at.clear()
         self._pool.clear()
 
     def forward(
@@ -113,78 +84,39 @@ class BlockDecoding:
         should_abort: Callable[[], bool],
         taps: Sequence[int],
     ) -> Computed | None:
-        rows = len(inputs)
-        shape = choose_shape(self._counts, rows, cached + rows, self._pool.slots(cache.store))
-        if self.failure or shape is None or not self._is_common(shape, tuple(taps)):
+        rows, store = len(inputs), cache.store
+        shape = choose_shape(self._counts, rows, cached + rows, self._pool.slots(store))
+        if shape is None:
             return None
         cache.begin(cached, rows)
         seen = visible_tail(tail_parents, context, rows)
         tail_positions = context + tail_depths(tail_parents, context)
         decode = DecodeRows(inputs, cached, CachedPaths(context, tail_positions, seen, positions))
-        forward = self._forward(_Key(cache.store, shape, tuple(taps)))
-        if forward is None:
-            return None
-        plan = forward.plan(decode)
-        if plan is None:
+        forward = self._forward(store, shape, tuple(taps))
+        plan = None if forward is None else forward.plan(decode)
+        if forward is None or plan is None:
             return None
         forward.fill(decode, plan)
-        try:
-            forward.make_pieces()
-        except RuntimeError as error:
-            self._give_up(error)
+        if not self._forwards.make_pieces(forward):
             return None
         return Computed(forward.run(rows, should_abort))
 
-    def _is_common(self, shape: StaticShape, taps: tuple[int, ...]) -> bool:
-        used = self._uses.get((shape, taps), 0)
-        self._uses[shape, taps] = used + 1
-        return used >= self._uncaptured
+    def _forward(
+        self, store: KeyValueStore, shape: StaticShape, taps: tuple[int, ...]
+    ) -> StaticForward | None:
+        def make() -> StaticForward:
+            reading = self._reading(store, shape)
+            return StaticForward(self._modules, store, shape, taps, reading, self._maker)
 
-    def _forward(self, key: _Key) -> StaticForward | None:
-        """The forward of a key; None when all forwards that are held are in use, so that none is captured."""
-        self._count += 1
-        forward = self._forwards.get(key)
-        if forward is None:
-            if len(self._forwards) == MOST_FORWARDS:
-                oldest = next(iter(self._forwards))
-                if self._count - self._used_at[oldest] < UNUSED_FORWARDS:
-                    return None
-                self._remove(oldest)
-            forward = self._forwards[key] = StaticForward(
-                self._modules, key.store, key.shape, key.taps, self._reading(key), self._maker
-            )
-        self._forwards.move_to_end(key)
-        self._used_at[key] = self._count
-        return forward
+        return self._forwards.find(store, (shape, taps), make)
 
-    def _remove(self, key: _Key) -> None:
-        del self._forwards[key], self._used_at[key]
-
-    def _reading(self, key: _Key) -> StaticReading:
+    def _reading(self, store: KeyValueStore, shape: StaticShape) -> StaticReading:
         if self._sizes is None:
-            return MaskedStaticReading(key.store, self._windows, key.shape, self._modules.dtype)
-        return OrderedStaticReading(key.store, self._windows, key.shape, self._sizes)
-
-    def _drop(self, store: KeyValueStore) -> None:
-        for key in [key for key in self._forwards if key.store is store]:
-            self._remove(key)
-
-    def _give_up(self, error: RuntimeError) -> None:
-        first: BaseException = error
-        while first.__context__ is not None:  # the end of a failed capture is another error
-            first = first.__context__
-        self.failure = str(first).splitlines()[0] if str(first) else type(first).__name__
-        self._forwards.clear()
-        self._used_at.clear()
-        _log.warning(
-            "%s run without CUDA graphs, layer by layer: the device cannot record them (%s); "
-            "set agent.cuda_graphs = false to leave out the attempt",
-            self._title,
-            self.failure,
-        )
+            return MaskedStaticReading(store, self._windows, shape, self._modules.dtype)
+        return OrderedStaticReading(store, self._windows, shape, self._sizes)
 
 
-def _store_maker(block: LayerBlock) -> NewStore:
+def _store_maker(block: LayerBlock) -> Callable[[int], KeyValueStore]:
     """Return a function that allocates stores, and does not refer to the block."""
     config, layers, dtype, device, kv = block.config, block.num_layers, block.dtype, block.device, block.kv
 

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from flowedge.models.graphs.shapes import static_slots
 from flowedge.models.kv.store import KeyValueStore
 
-NewStore = Callable[[int], KeyValueStore]  # of a number of rows
+S = TypeVar("S", bound=KeyValueStore)
 
 
-class StorePool:
+class StorePool(Generic[S]):
     """Stores whose last row is scratch, for rows of padding.
 
     Graphs hold the addresses of a store. So the store of an ended session waits for the next session of the
     same size, until a store of another size is needed.
     """
 
-    def __init__(self, new_store: NewStore) -> None:
+    def __init__(self, new_store: Callable[[int], S]) -> None:
+        """Begin without stores; `new_store` allocates a store of a number of rows."""
         self._new_store = new_store
-        self._owned: weakref.WeakSet[KeyValueStore] = weakref.WeakSet()
-        self._idle: list[KeyValueStore] = []
+        self._owned: weakref.WeakSet[S] = weakref.WeakSet()
+        self._idle: list[S] = []
 
     @property
     def idle_bytes(self) -> int:
         return sum(store.nbytes for store in list(self._idle))
 
-    def slots(self, store: KeyValueStore) -> int:
+    def slots(self, store: S) -> int:
         """The slots of a store without the scratch row; 0 for a store of another origin."""
         return store.kv.shape[3] - 1 if store in self._owned else 0
 
-    def take(self, capacity_rows: int, drop: Callable[[KeyValueStore], None]) -> KeyValueStore:
+    def take(self, capacity_rows: int, drop: Callable[[S], None]) -> S:
         """Return a store of zeros for a session of `capacity_rows` rows.
 
         Args:
@@ -55,6 +57,6 @@ class StorePool:
         """Free the idle stores."""
         self._idle.clear()
 
-    def give_back(self, store: KeyValueStore) -> None:
+    def give_back(self, store: S) -> None:
         """Keep a store, whose session has ended, for another session."""
         self._idle.append(store)

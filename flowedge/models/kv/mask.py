@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from flowedge.models.copies import to_device
+from flowedge.models.copies import HostArray, to_device
 
 _ALIGNED_COLUMNS = 16  # views of a mask begin at a multiple of this many columns
+
+
+@dataclass(frozen=True, eq=False)
+class MaskRows:
+    """The columns that each row of a forward sees.
+
+    Attributes:
+        context: the columns below it are the context.
+        seen: [rows, tail], True where a row sees a column of [context, context + tail).
+        first_seen: [rows], the first column of the context that each row sees; None for 0.
+    """
+
+    context: int
+    seen: npt.NDArray[np.bool_]
+    first_seen: npt.NDArray[np.int64] | None = None
+
+    @cached_property
+    def edge(self) -> slice:
+        """The columns of the context that some rows see and others do not, and up to 15 columns before."""
+        if self.first_seen is None:
+            return slice(0, 0)
+        first = self.first_seen.clip(0, self.context)
+        # Kernels want views of keys and mask to begin at a multiple of 16 bytes.
+        return slice(int(first.min()) // _ALIGNED_COLUMNS * _ALIGNED_COLUMNS, int(first.max()))
+
+    def hidden(self) -> list[HostArray]:
+        """What each row does not see of the tail [rows, tail], and of the edge, if there is one."""
+        if self.first_seen is None:
+            return [~self.seen]
+        return [~self.seen, np.arange(self.edge.start, self.edge.stop) < self.first_seen[:, None]]
+
+
+def write_masks(masks: Sequence[AttentionMask], rows: Sequence[MaskRows]) -> list[torch.Tensor]:
+    """Write the rows of each mask, after one copy to the device of all masks; see `AttentionMask.write`."""
+    arrays = [each.hidden() for each in rows]
+    copied = iter(to_device(masks[0].device, *(array for own in arrays for array in own)))
+    return [
+        mask.write(own, [next(copied) for _ in hidden])
+        for mask, own, hidden in zip(masks, rows, arrays, strict=True)
+    ]
 
 
 class AttentionMask:
@@ -22,46 +66,36 @@ class AttentionMask:
         self._edge = slice(0, 0)  # context columns that the last write hid from some row
 
     @property
+    def device(self) -> torch.device:
+        return self._buffer.device
+
+    @property
     def nbytes(self) -> int:
         return self._buffer.nbytes
 
-    def write(
-        self,
-        context: int,
-        tail_rows: npt.NDArray[np.bool_],
-        first_seen: npt.NDArray[np.int64] | None = None,
-    ) -> torch.Tensor:
+    def write(self, own: MaskRows, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
         """Write the mask of some rows.
 
         Args:
-            tail_rows: [rows, tail], True where a row sees a column of [context, context + tail).
-            first_seen: [rows], the first column of the context that each row sees; 0 by default.
+            hidden: the arrays of `own.hidden()`, on the device.
 
         Returns:
             A view [1, 1, rows, columns] of the buffer, valid until the next write: 0 where a row sees a
             column, the fill elsewhere. The last column is context + tail - 1. The first is 0, or with
             `first_seen` up to 15 columns before the first that some row sees.
         """
-        rows, tail = tail_rows.shape
+        context, (rows, tail) = own.context, own.seen.shape
         self._reserve(rows)
         if context > self._clean:
             self._buffer[:, self._clean : context] = 0
         self._clean = context
         self._buffer[:, self._edge] = 0
-        low = 0 if first_seen is None else self._write_edge(first_seen.clip(0, context))
-        (hidden,) = to_device(self._buffer.device, ~tail_rows)
+        self._edge = own.edge
+        for part in hidden[1:]:
+            self._buffer[:rows, self._edge].masked_fill_(part, self.fill)
         block = self._buffer[:rows, context : context + tail]
-        block.zero_().masked_fill_(hidden, self.fill)
-        return self._buffer[None, None, :rows, low : context + tail]
-
-    def _write_edge(self, first_seen: npt.NDArray[np.int64]) -> int:
-        # Kernels want views of keys and mask to begin at a multiple of 16 bytes.
-        low = int(first_seen.min()) // _ALIGNED_COLUMNS * _ALIGNED_COLUMNS
-        high = int(first_seen.max())
-        (hidden,) = to_device(self._buffer.device, np.arange(low, high) < first_seen[:, None])
-        self._edge = slice(low, high)
-        self._buffer[: first_seen.size, self._edge].masked_fill_(hidden, self.fill)
-        return low
+        block.zero_().masked_fill_(hidden[0], self.fill)
+        return self._buffer[None, None, :rows, own.edge.start : context + tail]
 
     def _reserve(self, rows: int) -> None:
         held, capacity = self._buffer.shape

@@ -12,7 +12,7 @@ import torch
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.ordered_attention import OrderedReading
 from flowedge.models.exact.reading_plan import CachedPaths, plan_reading
-from flowedge.models.kv.mask import AttentionMask
+from flowedge.models.kv.mask import AttentionMask, MaskRows, write_masks
 from flowedge.models.kv.store import KeyValueStore
 from flowedge.models.kv.tail import tail_depths, visible_tail
 
@@ -72,15 +72,15 @@ class MaskedReader:
         if rows != positions.size:
             raise ValueError("attention with a mask takes no rows of padding")
         seen = visible_tail(tail_parents, context, positions.size)
-        written: dict[int | None, torch.Tensor] = {}
-        for window, mask in self._masks.items():
+        own = []
+        for window in self._masks:
             if window is None:
-                written[window] = mask.write(context, seen)
+                own.append(MaskRows(context, seen))
                 continue
             first_seen = positions - (window - 1)
             tail_positions = context + tail_depths(tail_parents, context)
-            within = seen & (tail_positions >= first_seen[:, None])
-            written[window] = mask.write(context, within, first_seen)
+            own.append(MaskRows(context, seen & (tail_positions >= first_seen[:, None]), first_seen))
+        written = dict(zip(self._masks, write_masks([*self._masks.values()], own), strict=True))
         stop = context + tail_parents.size
         self._lows = [stop - written[window].shape[-1] for window in self._windows]
         return [written[window] for window in self._windows]

@@ -9,9 +9,16 @@ from flowedge.core.errors import ProtocolError
 
 
 def tail_depths(parents: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.int64]:
-    """The depth [tail] of each row of a draft tail, 0 for a child of the context; `parents` as below."""
+    """The depth [tail] of each row of a draft tail, 0 for a child of the context.
+
+    Args:
+        parents: [tail], as in `visible_tail`.
+
+    Raises:
+        ProtocolError: when a parent does not come before its child.
+    """
+    local = _local_parents(parents, context)
     depths = np.arange(parents.size)
-    local = np.where(parents == -1, -1, parents - context)
     if not (local == depths - 1).all():
         for row, parent in enumerate(local.tolist()):
             depths[row] = 0 if parent == -1 else depths[parent] + 1
@@ -31,13 +38,23 @@ def visible_tail(parents: npt.NDArray[np.int64], context: int, rows: int) -> npt
         ProtocolError: when a parent does not come before its child.
     """
     tail = parents.size
-    own = np.arange(tail)
-    local = np.where(parents == -1, -1, parents - context)
-    if ((local < -1) | (local >= own) | ((parents < context) & (parents != -1))).any():
-        raise ProtocolError(f"a tail row's parent is neither -1 nor an earlier slot from {context} up")
-    if (local == own - 1).all():
+    local = _local_parents(parents, context)
+    if (local == np.arange(tail) - 1).all():
         return np.tri(rows, tail, tail - rows, dtype=np.bool_)
     seen = np.eye(tail, dtype=np.bool_)
     for row in np.flatnonzero(local >= 0):
         seen[row] |= seen[local[row]]
     return seen[tail - rows :]
+
+
+def _local_parents(parents: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.int64]:
+    """The index [tail] of each parent in the tail, -1 for the context. Raises ProtocolError as above."""
+    local = np.where(parents == -1, -1, parents - context)
+    wrong = (local >= np.arange(parents.size)) | ((parents < context) & (parents != -1))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ProtocolError(
+            f"the parent of tail row {row} is {parents[row]}, which is neither -1 nor an earlier slot from "
+            f"{context} up"
+        )
+    return local

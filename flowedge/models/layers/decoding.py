@@ -24,6 +24,10 @@ class StaticDecoding(Protocol):
     """Computes the small forwards of a block over tensors that stay in place."""
 
     @property
+    def failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can."""
+
+    @property
     def nbytes(self) -> int:
         """The bytes of static tensors, and of caches that wait for the next session."""
 

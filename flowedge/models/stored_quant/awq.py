@@ -7,12 +7,17 @@ from dataclasses import dataclass
 import torch
 
 from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight, RawTensors
-from flowedge.models.stored_quant.packed_integers import WORD_BITS, check_header, group_size, unpack
+from flowedge.models.stored_quant.packed_integers import (
+    SCALES,
+    WORD_BITS,
+    check_header,
+    unpack,
+    with_groups,
+)
 
 _BITS = 4
 _PACKED = WORD_BITS // _BITS
 _NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)  # the place in the word of each of eight features
-_SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,10 @@ class AWQ:
     def shape(self, layer: str, tensors: RawTensors) -> IntegerShape:
         (in_features, words), _ = check_header(tensors, f"{layer}qweight", (None, None), (torch.int32,))
         out_features = words * _PACKED
-        (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), _SCALES)
+        (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), SCALES)
         check_header(tensors, f"{layer}qzeros", (groups, words), (torch.int32,))
-        group = group_size(f"{layer}scales", in_features, groups, self.group)
-        return IntegerShape(_BITS, out_features, in_features, group, dtype, reordered=False)
+        announced = IntegerShape(_BITS, out_features, in_features, self.group, dtype, reordered=False)
+        return with_groups(announced, f"{layer}scales", groups)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
         shape = self.shape(layer, tensors)

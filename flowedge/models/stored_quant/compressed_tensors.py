@@ -9,14 +9,14 @@ import torch
 from flowedge.core.errors import CheckpointError
 from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight, RawTensors
 from flowedge.models.stored_quant.packed_integers import (
+    SCALES,
     WORD_BITS,
     check_header,
-    group_size,
+    held_as,
     read_order,
     unpack,
+    with_groups,
 )
-
-_SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CompressedTensors:
 
     @property
     def quant(self) -> str:
-        return "int4" if self.bits == 4 else "w8a16"
+        return held_as(self.bits)
 
     def marker(self, layer: str) -> str:
         return f"{layer}weight_packed" if self.packed else f"{layer}weight_scale"
@@ -51,24 +51,21 @@ class CompressedTensors:
         else:
             name, dtype, packed = f"{layer}weight", torch.int8, 1
         (out_features, words), _ = check_header(tensors, name, (None, None), (dtype,))
-        (_, groups), scale_dtype = check_header(
-            tensors, f"{layer}weight_scale", (out_features, None), _SCALES
-        )
+        (_, groups), scale_dtype = check_header(tensors, f"{layer}weight_scale", (out_features, None), SCALES)
         in_features = words * packed if self.group == -1 else groups * self.group
         if -(-in_features // packed) != words:
             raise CheckpointError(
                 f"tensor {name} holds {words * packed} weights a row, and there are scales for {in_features}"
             )
-        group = group_size(f"{layer}weight_scale", in_features, groups, self.group)
-        reordered = self.reordered and groups > 1
-        return IntegerShape(self.bits, out_features, in_features, group, scale_dtype, reordered)
+        announced = IntegerShape(
+            self.bits, out_features, in_features, self.group, scale_dtype, self.reordered
+        )
+        return with_groups(announced, f"{layer}weight_scale", groups)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
         shape = self.shape(layer, tensors)
         self._check_stored_shape(layer, shape, tensors)
-        order = read_order(
-            f"{layer}weight_g_idx", tensors, shape.in_features, shape.group, reordered=shape.reordered
-        )
+        order = read_order(f"{layer}weight_g_idx", tensors, shape)
 
         def levels(start: int, stop: int) -> torch.Tensor:
             rows = self._levels(layer, tensors, slice(start, stop))[:, : shape.in_features]

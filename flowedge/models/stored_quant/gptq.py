@@ -8,14 +8,14 @@ import torch
 
 from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight, RawTensors
 from flowedge.models.stored_quant.packed_integers import (
+    SCALES,
     WORD_BITS,
     check_header,
-    group_size,
+    held_as,
     read_order,
     unpack,
+    with_groups,
 )
-
-_SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GPTQ:
 
     @property
     def quant(self) -> str:
-        return "int4" if self.bits == 4 else "w8a16"
+        return held_as(self.bits)
 
     def marker(self, layer: str) -> str:
         return f"{layer}qweight"
@@ -46,17 +46,14 @@ class GPTQ:
         packed = WORD_BITS // self.bits
         (words, out_features), _ = check_header(tensors, f"{layer}qweight", (None, None), (torch.int32,))
         in_features = words * packed
-        (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), _SCALES)
+        (groups, _), dtype = check_header(tensors, f"{layer}scales", (None, out_features), SCALES)
         check_header(tensors, f"{layer}qzeros", (groups, -(-out_features // packed)), (torch.int32,))
-        group = group_size(f"{layer}scales", in_features, groups, self.group)
-        reordered = self.reordered and groups > 1
-        return IntegerShape(self.bits, out_features, in_features, group, dtype, reordered)
+        announced = IntegerShape(self.bits, out_features, in_features, self.group, dtype, self.reordered)
+        return with_groups(announced, f"{layer}scales", groups)
 
     def read(self, layer: str, tensors: RawTensors) -> IntegerWeight:
         shape = self.shape(layer, tensors)
-        order = read_order(
-            f"{layer}g_idx", tensors, shape.in_features, shape.group, reordered=shape.reordered
-        )
+        order = read_order(f"{layer}g_idx", tensors, shape)
         packed = tensors.raw(f"{layer}qweight")
         stored = unpack(tensors.raw(f"{layer}qzeros"), self.bits)[:, : shape.out_features]
         zeros = stored + self.zero_offset & (1 << self.bits) - 1

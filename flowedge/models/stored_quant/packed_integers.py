@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.stored_quant.integer_weight import RawTensors
+from flowedge.models.stored_quant.integer_weight import IntegerShape, RawTensors
 
 WORD_BITS = 32
+SCALES = (torch.float16, torch.bfloat16, torch.float32)  # dtypes of stored scales
+
+
+def held_as(bits: int) -> str:
+    """The quantisation in which weights of 4 or 8 bits are held."""
+    return "int4" if bits == 4 else "w8a16"
 
 
 def unpack(packed: torch.Tensor, bits: int, nibbles: Sequence[int] | None = None) -> torch.Tensor:
@@ -48,51 +55,51 @@ def check_header(
     return found, dtype
 
 
-def group_size(name: str, in_features: int, groups: int, announced: int) -> int:
-    """The weights of a row that share a scale, which `groups` and the config have to agree on.
+def with_groups(announced: IntegerShape, scales: str, groups: int) -> IntegerShape:
+    """Return the shape of a weight whose rows have `groups` scales.
 
     Args:
-        announced: the config's group size; -1 for one scale a row.
+        announced: the shape by the config: its `group` may be -1 for one scale a row, and `reordered` says
+            whether groups of the checkpoint may be other than runs of neighbouring features.
+        scales: the name of the tensor of scales.
 
     Raises:
-        CheckpointError: when they do not agree.
+        CheckpointError: when scales and config do not agree on the size of a group.
     """
-    group = in_features if announced == -1 else announced
-    if group * groups != in_features:
+    features = announced.in_features
+    group = features if announced.group == -1 else announced.group
+    if group * groups != features:
         raise CheckpointError(
-            f"{name} has {groups} scales a row for {in_features} weights, and the config says "
+            f"{scales} has {groups} scales a row for {features} weights, and the config says "
             f"groups of {group}"
         )
-    return group
+    return replace(announced, group=group, reordered=announced.reordered and groups > 1)
 
 
-def read_order(
-    name: str, tensors: RawTensors, in_features: int, group: int, *, reordered: bool
-) -> torch.Tensor | None:
+def read_order(name: str, tensors: RawTensors, shape: IntegerShape) -> torch.Tensor | None:
     """The input feature of each column when the columns of each group stand together.
 
     Args:
         name: a tensor with the group of each input feature, int32 [in_features], which only a weight that is
             reordered needs to have.
-        reordered: whether the config says that groups are not runs of neighbouring features.
 
     Returns:
-        int64 [in_features]; None unless `reordered`.
+        int64 [in_features]; None unless the weight is reordered.
 
     Raises:
-        CheckpointError: when the tensor is missing, a group has more or fewer than `group` features, or
-            features have an order that the config does not tell of.
+        CheckpointError: when the tensor is missing, a group has more or fewer features than the shape says,
+            or features have an order that the config does not tell of.
     """
-    if not reordered and not tensors.has(name):
+    if not shape.reordered and not tensors.has(name):
         return None
-    check_header(tensors, name, (in_features,), (torch.int32, torch.int64))
+    check_header(tensors, name, (shape.in_features,), (torch.int32, torch.int64))
     groups = tensors.raw(name).long()
-    runs = torch.arange(in_features) // group
-    if not reordered:
+    runs = torch.arange(shape.in_features) // shape.group
+    if not shape.reordered:
         if not torch.equal(groups, runs) and bool(groups.any()):
             raise CheckpointError(f"tensor {name} has an order of columns (desc_act) that the config denies")
         return None
     order = torch.argsort(groups, stable=True)
     if not torch.equal(groups[order], runs):
-        raise CheckpointError(f"tensor {name} does not give {group} input features to every group")
+        raise CheckpointError(f"tensor {name} does not give {shape.group} input features to every group")
     return order

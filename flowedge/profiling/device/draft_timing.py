@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import numpy as np
@@ -15,8 +15,9 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
-from flowedge.models.layers.tensors import to_payload, to_tensor
-from flowedge.profiling.device.layer_timing import median_s
+from flowedge.models.copies import to_device, to_host
+from flowedge.models.layers.tensors import to_payload
+from flowedge.profiling.device.layer_timing import RECORDING_RUNS, median_s, synchronize
 from flowedge.profiling.documents.device import MeasuredDraftTimes
 from flowedge.profiling.measurement import milliseconds, short
 
@@ -46,15 +47,23 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
     executor.run(OpenDraft(_SESSION, cached + max(EXTENDED), 0))
     executor.run(_extend(executor, cached))
 
+    finish, warm_up = _waiting(executor)
+
     def extended_s(rows: int) -> float:
         job = _extend(executor, rows)
-        return median_s(lambda: executor.run(job), repeats, prepare=lambda: drafter.rewind(_SESSION, cached))
+        return median_s(
+            lambda: executor.run(job),
+            repeats,
+            prepare=lambda: drafter.rewind(_SESSION, cached),
+            finish=finish,
+            warm_up=warm_up,
+        )
 
     extend = {rows: extended_s(rows) for rows in EXTENDED}
     drafter.rewind(_SESSION, cached)
     executor.run(_extend(executor, 1))  # a growth starts at the row that was added last
     growths = count(1)
-    root = median_s(lambda: executor.run(_grow(next(growths), [0], [-1])), repeats)
+    root = median_s(lambda: executor.run(_grow(next(growths), [0], [-1])), repeats, warm_up=warm_up)
 
     def grown_s(nodes: int) -> float:
         growth = 0
@@ -65,7 +74,12 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
             executor.run(_grow(growth, [0], [-1]))
 
         names = list(range(1, nodes + 1))
-        return median_s(lambda: executor.run(_grow(growth, names, [0] * nodes)), repeats, prepare=grow_root)
+        return median_s(
+            lambda: executor.run(_grow(growth, names, [0] * nodes)),
+            repeats,
+            prepare=grow_root,
+            warm_up=warm_up,
+        )
 
     grow = {nodes: grown_s(nodes) for nodes in GROWN}
     executor.run(DropCache(_SESSION))
@@ -75,10 +89,11 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
 
 
 def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
-    hidden = _features(executor, rows)
-    drawn = executor.head.logits(to_tensor(hidden))
+    hidden = random_rows(executor, rows)
+    (own,) = to_device(executor.head.device, hidden)
+    (drawn,) = to_host(executor.head.logits(own).argmax(dim=-1))
     tokens = np.zeros(rows, dtype=np.int64)
-    tokens[1:] = drawn.argmax(dim=-1).numpy()[:-1]
+    tokens[1:] = drawn[:-1]
     if rows > ACCEPTED + 1:  # the walk has to end at a node that was not drawn
         tokens[ACCEPTED + 1] = (tokens[ACCEPTED + 1] + 1) % executor.head.vocab_size
     positions: IntArray = np.arange(rows, dtype=np.int64)
@@ -86,8 +101,14 @@ def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
     return median_s(lambda: executor.run(job), repeats)
 
 
+def _waiting(executor: HeadExecutor) -> tuple[Callable[[], object], int]:
+    """The function that waits for the drafter's device, and the number of runs that do not count."""
+    device = executor.head.device
+    return synchronize(device), RECORDING_RUNS if device.type == "cuda" else 0
+
+
 def _extend(executor: HeadExecutor, rows: int) -> ExtendDraft:
-    return ExtendDraft(_SESSION, _features(executor, rows), np.arange(rows, dtype=np.int64) % 16)
+    return ExtendDraft(_SESSION, random_rows(executor, rows), np.arange(rows, dtype=np.int64) % 16)
 
 
 def _grow(growth: int, nodes: Sequence[int], parents: Sequence[int]) -> GrowDraft:
@@ -95,7 +116,8 @@ def _grow(growth: int, nodes: Sequence[int], parents: Sequence[int]) -> GrowDraf
     return GrowDraft(_SESSION, growth, names, above, names % 16, WIDTH, None, None)
 
 
-def _features(executor: HeadExecutor, rows: int) -> Payload:
+def random_rows(executor: HeadExecutor, rows: int) -> Payload:
+    """Return hidden states [rows, hidden] in the dtype of the LM head, the same for each number of rows."""
     weight = executor.head.weight
     generator = torch.Generator().manual_seed(rows)
     return to_payload(torch.randn((rows, weight.shape[1]), generator=generator).to(weight.dtype))

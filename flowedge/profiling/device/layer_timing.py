@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,44 @@ from flowedge.engine.jobs import DropCache, Forward, OpenCache
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.tensors import to_payload
 
+RECORDING_RUNS = 3  # the first runs on a device with CUDA graphs: layer by layer, captured, replayed
+
 _SESSION = "measure"
+
+
+@dataclass(frozen=True)
+class LayerSeconds:
+    """Seconds of one layer by rows.
+
+    Attributes:
+        used: as an agent computes the rows.
+        layer_by_layer: without CUDA graphs; empty where an agent uses none.
+    """
+
+    used: dict[int, float]
+    layer_by_layer: dict[int, float] = field(default_factory=dict)
+
+
+def compared_times(
+    block: LayerBlock,
+    rows: Sequence[int],
+    cached: int,
+    repeats: int,
+    tell: Callable[[str], None],
+    record: Callable[[LayerBlock], None],
+) -> LayerSeconds:
+    """Time a block as `layer_times` does, and again with CUDA graphs if it can be recorded.
+
+    Args:
+        tell: called with the number of rows in words, and the way they are computed, before each timing.
+        record: lets a block record its forwards, if the block can and the agent does.
+    """
+    eager = layer_times(block, rows, cached, repeats, lambda count: tell(f"{count} rows"))
+    record(block)
+    if block.decoding is None:
+        return LayerSeconds(eager)
+    recorded = layer_times(block, rows, cached, repeats, lambda count: tell(f"{count} rows, CUDA graphs"))
+    return LayerSeconds(eager) if block.decoding.failure else LayerSeconds(recorded, eager)
 
 
 def layer_times(
@@ -35,7 +73,8 @@ def layer_times(
     for count in rows:
         tell(count)
         run = partial(executor.run, _forward(block, count, cached))
-        times[count] = median_s(run, repeats, finish=finish) / block.num_layers
+        warm_up = 0 if block.decoding is None else RECORDING_RUNS
+        times[count] = median_s(run, repeats, finish=finish, warm_up=warm_up) / block.num_layers
     executor.run(DropCache(_SESSION))
     return times
 
@@ -51,14 +90,16 @@ def median_s(
     *,
     prepare: Callable[[], object] = lambda: None,
     finish: Callable[[], object] = lambda: None,
+    warm_up: int = 0,
 ) -> float:
     """Return the median of `repeats` timings of `run` in seconds, after one or two runs that do not count.
 
     Args:
         prepare: called before each run, outside of its time.
         finish: called after each run, inside of its time, to wait for a GPU.
+        warm_up: least number of runs that do not count.
     """
-    warm_up = min(repeats, 2)
+    warm_up = max(warm_up, min(repeats, 2))
     times = []
     for number in range(warm_up + repeats):
         prepare()

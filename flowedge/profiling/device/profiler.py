@@ -12,6 +12,7 @@ import torch
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import head_size
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.loading import checkpoint_quant
@@ -19,7 +20,7 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quantize import check_available
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
-from flowedge.profiling.device.layer_timing import layer_times
+from flowedge.profiling.device.layer_timing import LayerSeconds, compared_times
 from flowedge.profiling.documents.device import MeasuredTimes
 from flowedge.profiling.documents.model import LayerSizes, Quantisation
 from flowedge.profiling.measurement import (
@@ -36,11 +37,12 @@ from flowedge.version import VERSION
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 CACHED_ROWS = 256
 TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
-COMPARED: tuple[Quantisation, ...] = ("none", "int8", "nf4", "int4")
+COMPARED: tuple[Quantisation, ...] = ("none", "int8", "nf4", "int4", "w8a16")
 COMPARED_HIDDEN = {"cpu": 1024, "cuda": 4096}  # nf4 takes a second a layer of 4096 on a CPU
 COMPARED_LAYERS = 2
 
 OnStep = Callable[[str], None]
+Record = Callable[[LayerBlock], None]
 
 
 def profile_device(
@@ -48,11 +50,13 @@ def profile_device(
     name: str,
     kind: str,
     tell: OnStep,
+    capture: Record = capture_decoding,
 ) -> DeviceMeasurement:
     """Measure this device; takes from seconds to minutes.
 
     Args:
         tell: called with what is done next, before each timing; an exception of it ends the measurement.
+        capture: lets a block record its small forwards, where the options ask for that.
 
     Raises:
         BadRequestError: when the device has no CUDA, or a profile cannot describe the model.
@@ -64,10 +68,11 @@ def profile_device(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
     available = read_memory_of(options.compute).available
+    record = capture if options.cuda_graphs else _without_graphs
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
-    model = _model_times(options, checkpoint, device, available, tell)
-    quantised, problems = _quantised_times(options, device, tell)
+    model = _model_times(options, checkpoint, device, available, tell, record)
+    quantised, problems = _quantised_times(options, device, tell, record)
     return DeviceMeasurement(
         name=name,
         kind=kind,
@@ -79,7 +84,7 @@ def profile_device(
         repeats=options.repeats,
         memory_available=available,
         model=model,
-        layers=_generic_times(options, device, available, tell),
+        layers=_generic_times(options, device, available, tell, record),
         quantised=quantised,
         quant_problems=problems,
     )
@@ -91,18 +96,21 @@ def _model_times(
     device: torch.device,
     available: int,
     tell: OnStep,
+    record: Record,
 ) -> ModelTimes:
     config = checkpoint.config
     sizes = _sizes(checkpoint)
     cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
     block = _load_layers(options, checkpoint, device, available)
     timed = block.num_layers
-    layer = layer_times(
-        block, ROWS, cached, options.repeats, lambda rows: tell(f"a layer of {options.model}, {rows} rows")
+    layer = compared_times(
+        block, ROWS, cached, options.repeats, lambda text: tell(f"a layer of {options.model}, {text}"), record
     )
     del block
     tell("the LM head")
-    executor = DraftModels.load(checkpoint, options.drafters, options.dtype, device).executor
+    executor = DraftModels.load(
+        checkpoint, options.drafters, options.dtype, device, cuda_graphs=options.cuda_graphs
+    ).executor
     verify = verify_times(executor, options.repeats)
     draft = None
     if executor.drafter is not None:
@@ -114,7 +122,8 @@ def _model_times(
         "dtype": options.dtype,
         "quant": checkpoint_quant(checkpoint, options.quant),
         "cached_rows": cached,
-        "layer_ms": milliseconds(layer),
+        "layer_ms": milliseconds(layer.used),
+        "layer_by_layer_ms": milliseconds(layer.layer_by_layer) or None,
         "verify_ms": milliseconds(verify),
         "draft": draft,
     }
@@ -161,7 +170,7 @@ def _load_layers(
 
 
 def _generic_times(
-    options: MeasureOptions, device: torch.device, available: int, tell: OnStep
+    options: MeasureOptions, device: torch.device, available: int, tell: OnStep, record: Record
 ) -> tuple[LayerTime, ...]:
     dtype = torch_dtype(options.dtype)
     stack_bytes = min(options.stack_mib << 20, available // 4)
@@ -169,12 +178,12 @@ def _generic_times(
     for sizes, count in shapes_within(stack_bytes, dtype.itemsize):
         tell(f"making {count} layers of width {sizes.hidden}")
         block = generic_block(sizes, count, dtype, device)
-        found += _timed(block, sizes, ROWS, options.repeats, tell)
+        found += _timed(block, sizes, options.repeats, tell, record)
     return tuple(found)
 
 
 def _quantised_times(
-    options: MeasureOptions, device: torch.device, tell: OnStep
+    options: MeasureOptions, device: torch.device, tell: OnStep, record: Record
 ) -> tuple[dict[Quantisation, tuple[LayerTime, ...]], dict[Quantisation, str]]:
     """Time layers of one size in each of COMPARED; return also why a quantisation cannot be measured."""
     sizes = llama_like(COMPARED_HIDDEN[device.type])
@@ -186,26 +195,37 @@ def _quantised_times(
         try:
             check_available(quant, device)
             block = generic_block(sizes, COMPARED_LAYERS, torch_dtype(options.dtype), device, quant)
-            times[quant] = tuple(_timed(block, sizes, ROWS, repeats, tell))
+            times[quant] = tuple(_timed(block, sizes, repeats, tell, record))
         except (ImportError, RuntimeError, AttributeError, OSError, BadRequestError) as error:
             problems[quant] = f"{type(error).__name__}: {error}"[:255]
     return times, problems
 
 
 def _timed(
-    block: LayerBlock, sizes: LayerSizes, rows: tuple[int, ...], repeats: int, tell: OnStep
+    block: LayerBlock, sizes: LayerSizes, repeats: int, tell: OnStep, record: Record
 ) -> list[LayerTime]:
-    times = layer_times(
+    times: LayerSeconds = compared_times(
         block,
-        rows,
+        ROWS,
         CACHED_ROWS,
         repeats,
-        lambda count: tell(f"a layer of width {sizes.hidden}, {count} rows"),
+        lambda text: tell(f"a layer of width {sizes.hidden}, {text}"),
+        record,
     )
     return [
-        LayerTime(sizes=sizes, rows=count, cached=CACHED_ROWS, seconds=seconds)
-        for count, seconds in times.items()
+        LayerTime(
+            sizes=sizes,
+            rows=rows,
+            cached=CACHED_ROWS,
+            seconds=seconds,
+            layer_by_layer=times.layer_by_layer.get(rows),
+        )
+        for rows, seconds in times.used.items()
     ]
+
+
+def _without_graphs(block: LayerBlock) -> None:
+    """Leave a block as it is."""
 
 
 def _processor(device: torch.device) -> str:

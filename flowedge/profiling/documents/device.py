@@ -39,7 +39,9 @@ class MeasuredTimes(LayerSizes):
 
     Attributes:
         cached_rows: rows in the cache, all of which each measured row saw.
-        layer_ms: by rows, one decoder layer with its share of a stage's work for each segment.
+        layer_ms: by rows, one decoder layer with its share of a stage's work for each segment, computed as an
+            agent does.
+        layer_by_layer_ms: the layer without CUDA graphs; None where an agent uses none.
         verify_ms: by rows, LM head and sampling walk.
         draft: None where no drafter was measured.
     """
@@ -49,6 +51,7 @@ class MeasuredTimes(LayerSizes):
     quant: Quantisation
     cached_rows: int = Field(ge=0, le=1 << 20)
     layer_ms: Table = Field(min_length=1)
+    layer_by_layer_ms: Table | None = None
     verify_ms: Table = Field(default_factory=dict)
     draft: MeasuredDraftTimes | None = None
 
@@ -67,11 +70,14 @@ class MeasuredQuantisations(LayerSizes):
     """Times of one decoder layer of these sizes in several quantisations, in milliseconds by rows.
 
     Attributes:
-        dtype: of the rows; layer_ms: "none" is a layer in the dtype itself.
+        dtype: of the rows.
+        layer_ms: as an agent computes the layer; "none" is a layer in the dtype itself.
+        layer_by_layer_ms: without CUDA graphs; None where an agent uses none.
     """
 
     dtype: StoredDtype
     layer_ms: dict[Quantisation, Table]
+    layer_by_layer_ms: dict[Quantisation, Table] | None = None
 
 
 class Watts(YamlDocument):

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.checkpoint import Checkpoint, ExternalTensors
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.gguf.block_slice import BlockSlice
 from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES
+from flowedge.models.checkpoint.tensor_files import ExternalTensors
 from flowedge.models.checkpoint.weight_file import DTYPES, StoredSlice, WeightSlice, read_into
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.local_weights import LocalWeights

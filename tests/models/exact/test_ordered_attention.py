@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from flowedge.models import copies
+from flowedge.models.exact import ordered_attention
 from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
 from flowedge.models.exact.ordered_attention import OrderedReading
 from flowedge.models.exact.reading_plan import CachedPaths, plan_reading
@@ -82,3 +86,32 @@ def test_no_size_is_found_where_a_row_depends_on_other_rows(monkeypatch: pytest.
 
     monkeypatch.setattr(torch, "bmm", dependent)
     assert attention_sizes(torch.device("cpu"), 1, 1, 20) is None
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("group_rows", [None, 1])
+def test_masks_that_a_gpu_expands_are_those_of_a_cpu(
+    window: int | None, group_rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The masks of a GPU arrive as one array of booleans; here it is expanded on the CPU."""
+    generator, rng = torch.Generator().manual_seed(5), np.random.default_rng(5)
+    uploads: list[list[str]] = []
+
+    def to_device(_: torch.device, *arrays: Any) -> list[torch.Tensor]:
+        uploads.append([str(array.dtype) for array in arrays])
+        return copies.to_device("cpu", *arrays)
+
+    for _ in range(4):
+        paths, slots_of = random_paths(rng, 0.95)
+        rows = len(slots_of)
+        slots = Slots(torch.randn((2, KV_HEADS, slots_of[-1][-1] + 1, SIZE), generator=generator))
+        queries = torch.randn((1, HEADS, rows, SIZE), generator=generator)
+        plan = plan_reading(paths, window, group_rows)
+        on_cpu = OrderedReading.of(plan, torch.device("cpu"), 16)
+        with monkeypatch.context() as patch:
+            patch.setattr(ordered_attention, "to_device", to_device)
+            on_gpu = OrderedReading.of(plan, torch.device("cuda:0"), 16)
+        got, expected = (each.attend(queries, slots, 0, KV_HEADS, 0.25) for each in (on_gpu, on_cpu))
+        assert torch.equal(got, expected)
+    assert len(uploads) == 4, "a plan is one copy"
+    assert all(dtypes == ["bool", *["int64"] * (len(dtypes) - 1)] for dtypes in uploads)

@@ -15,10 +15,9 @@ import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.graphs.held_forwards import MOST_FORWARDS, UNUSED_FORWARDS
 from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import (
-    MOST_FORWARDS,
-    UNUSED_FORWARDS,
     BlockDecoding,
     capture_decoding,
     unsuited,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from flowedge.models.kv.mask import AttentionMask
+from flowedge.models.kv.mask import AttentionMask, MaskRows, write_masks
+
+
+def write(mask: AttentionMask, *rows: Any) -> torch.Tensor:
+    [view] = write_masks([mask], [MaskRows(*rows)])
+    return view
 
 
 def test_the_mask_buffer_is_reused_and_right_after_any_history() -> None:
@@ -17,7 +24,7 @@ def test_the_mask_buffer_is_reused_and_right_after_any_history() -> None:
         tail = int(rng.integers(1, 40))
         rows = int(rng.integers(1, tail + 1)) if step != 60 else tail
         seen = rng.random((rows, tail)) < 0.5
-        view = mask.write(context, seen)
+        view = write(mask, context, seen)
         assert view.shape == (1, 1, rows, context + tail)
         assert (view[0, 0, :, :context] == 0).all()
         expected = np.where(seen, np.float32(0), np.float32(torch.finfo(torch.float32).min))
@@ -37,7 +44,7 @@ def test_a_window_hides_the_context_before_it_after_any_history() -> None:
         rows = int(rng.integers(1, tail + 1))
         seen = rng.random((rows, tail)) < 0.5
         first_seen = context + rng.integers(-60, 10, rows)
-        view = mask.write(context, seen, first_seen)[0, 0].numpy()
+        view = write(mask, context, seen, first_seen)[0, 0].numpy()
         low = context + tail - view.shape[1]
         assert max(0, first_seen.min() - 16) < low + 1 <= max(0, first_seen.min()) + 1
         expected = np.where(np.arange(low, context) >= first_seen[:, None], np.float32(0), fill)
@@ -47,8 +54,8 @@ def test_a_window_hides_the_context_before_it_after_any_history() -> None:
 
 def test_only_the_columns_that_can_have_changed_are_written() -> None:
     mask = AttentionMask(100, torch.float32, "cpu")
-    view = mask.write(50, np.ones((2, 4), dtype=np.bool_))
+    view = write(mask, 50, np.ones((2, 4), dtype=np.bool_))
     view[..., :50] = 7.0  # would be overwritten if the context were masked again
-    view = mask.write(52, np.ones((2, 4), dtype=np.bool_))
+    view = write(mask, 52, np.ones((2, 4), dtype=np.bool_))
     assert (view[..., :50] == 7.0).all()
     assert (view[..., 50:] == 0.0).all()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from flowedge.core.errors import ProtocolError
 from flowedge.models.kv.tail import tail_depths, visible_tail
 
 
@@ -35,3 +37,12 @@ def test_tail_depths_count_from_the_context() -> None:
     assert tail_depths(parents, 30).tolist() == [0, 1, 1, 2, 0, 2, 3]
     assert tail_depths(np.array([-1, 30, 31]), 30).tolist() == [0, 1, 2]
     assert tail_depths(np.array([], dtype=np.int64), 30).tolist() == []
+
+
+@pytest.mark.parametrize("parents", [(-1, 1000), (-1, 31), (-1, 29), (-1, -2), (30,), (29,), (-1, -(2**63))])
+def test_a_parent_that_does_not_come_before_its_child_is_refused(parents: tuple[int, ...]) -> None:
+    tail = np.array(parents, dtype=np.int64)
+    with pytest.raises(ProtocolError, match="earlier slot from 30 up"):
+        tail_depths(tail, 30)
+    with pytest.raises(ProtocolError, match="earlier slot from 30 up"):
+        visible_tail(tail, 30, 1)

@@ -276,6 +276,19 @@ def test_inputs_that_contradict_the_session_are_refused(
     block.forward(**arguments)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "parents", [(-1, 99), (-1, 4), (-1, 3), (-1, 1), (-1, -2), (1, 2), (2, 2), (-1, 2**62), (-1, -(2**63))]
+)
+def test_malformed_parents_are_refused(directory: Path, parents: tuple[int, int], exact: bool) -> None:
+    block = LayerBlock.load(Checkpoint.open(str(directory)), 0, 1, exact=exact)
+    assert block.exact == exact
+    cache = block.new_cache(8)
+    with pytest.raises(ProtocolError, match=r"neither -1 nor an earlier slot from 2 up"):
+        block.forward(torch.tensor([1, 2]), int64(2, 3), cache, 2, 2, int64(*parents), never)
+    assert block.forward(torch.tensor([1, 2]), int64(2, 3), cache, 2, 2, int64(-1, 2), never) is not None
+
+
 def test_hidden_rows_of_another_shape_or_dtype_are_refused(directory: Path) -> None:
     block = LayerBlock.load(Checkpoint.open(str(directory)), 1, 2)
     for hidden in (torch.zeros(1, 63), torch.zeros(64), torch.zeros(1, 64, dtype=torch.float16)):

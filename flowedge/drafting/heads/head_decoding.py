@@ -1,0 +1,98 @@
+"""The small forwards of an EAGLE head, as static forwards."""
+
+from __future__ import annotations
+
+import torch
+
+from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
+from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
+from flowedge.drafting.heads.static_head import HeadModules, StaticExtension, StaticGrowth
+from flowedge.models.graphs.held_forwards import HeldForwards
+from flowedge.models.graphs.pieces import PieceMaker
+from flowedge.models.graphs.shapes import StaticShape, choose_shape, static_rows
+from flowedge.models.graphs.store_pool import StorePool
+
+
+class HeadDecoding:
+    """Computes the forwards of at most 64 rows over stores of its own."""
+
+    def __init__(
+        self, modules: HeadModules, sizes: HeadSizes, maker: PieceMaker, *, uncaptured: int = 1
+    ) -> None:
+        """Decode for a head; `uncaptured` as for HeldForwards."""
+        self._modules = modules
+        self._maker = maker
+        self._counts = static_rows(None)
+        self._pool: StorePool[HeadStore] = StorePool(lambda rows: HeadStore(sizes, rows))
+        self._growths: HeldForwards[StaticGrowth] = HeldForwards("growths of the draft head run", uncaptured)
+        self._extensions: HeldForwards[StaticExtension] = HeldForwards(
+            "extensions of the draft head run", uncaptured
+        )
+
+    @property
+    def failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can."""
+        return self._growths.failure or self._extensions.failure
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of static tensors, and of stores that wait for the next session."""
+        growths = sum(each.nbytes for each in self._growths)
+        return self._pool.idle_bytes + growths + sum(each.nbytes for each in self._extensions)
+
+    def store_for(self, rows: int) -> HeadStore:
+        """Return a store of zeros with `rows` rows or more for a new session."""
+        return self._pool.take(rows, self._drop)
+
+    def give_back(self, store: HeadStore) -> None:
+        """Keep the store of an ended session for another session."""
+        if self._pool.slots(store):
+            self._pool.give_back(store)
+
+    def free(self) -> None:
+        """Free all static tensors, and the stores that wait for the next session."""
+        self._growths.clear()
+        self._extensions.clear()
+        self._pool.clear()
+
+    def grow(self, store: HeadStore, rows: GrownRows) -> torch.Tensor | None:
+        """Compute rows of a growth, and store what they predict.
+
+        Returns:
+            Their logits float32 [n, columns]; None when the forward is not a static one.
+        """
+        shape = self._shape(store, rows)
+        if shape is None:
+            return None
+        forward = self._growths.find(
+            store, shape, lambda: StaticGrowth(self._modules, store, shape, self._maker)
+        )
+        if forward is None or not forward.fill(rows) or not self._growths.make_pieces(forward):
+            return None
+        forward.run()
+        return forward.logits(rows.count)
+
+    def extend(self, store: HeadStore, rows: TrueRows) -> bool:
+        """Compute rows of the text, and store what they predict.
+
+        Returns:
+            Whether that was done; False when the forward is not a static one.
+        """
+        shape = self._shape(store, rows)
+        if shape is None:
+            return False
+        width = rows.given.shape[1]  # that of the last stage's rows, which may carry another drafter's taps
+        forward = self._extensions.find(
+            store, (shape, width), lambda: StaticExtension(self._modules, store, shape, self._maker)
+        )
+        if forward is None or not forward.fill(rows) or not self._extensions.make_pieces(forward):
+            return False
+        forward.run()
+        return True
+
+    def _shape(self, store: HeadStore, rows: HeadRows) -> StaticShape | None:
+        return choose_shape(self._counts, rows.count, rows.stop, self._pool.slots(store))
+
+    def _drop(self, store: HeadStore) -> None:
+        self._growths.drop(store)
+        self._extensions.drop(store)

@@ -1,0 +1,101 @@
+"""The rows of a forward of an EAGLE head, on the host."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowedge.core.arrays import BoolArray, IntArray, Payload
+from flowedge.models.exact.reading_plan import CachedPaths
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRows(ABC):
+    """n rows, which follow one another in the cache.
+
+    Attributes:
+        first: the slot of the first row.
+        tokens: int64 [n].
+        positions: int64 [n], the rows' RoPE positions.
+    """
+
+    first: int
+    tokens: IntArray
+    positions: IntArray
+
+    @property
+    def count(self) -> int:
+        return len(self.tokens)
+
+    @property
+    @abstractmethod
+    def paths(self) -> CachedPaths:
+        """What the rows see."""
+
+    @property
+    def stop(self) -> int:
+        """The slot behind the last row."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, eq=False)
+class TrueRows(HeadRows):
+    """Rows of the text. Each sees all rows before it.
+
+    Attributes:
+        given: [n, width], the target's rows that the states before them are made of.
+    """
+
+    given: Payload
+
+    @classmethod
+    def at(cls, first: int, given: Payload, tokens: IntArray) -> TrueRows:
+        """Rows from slot `first` on; a true row's slot is its position."""
+        return cls(first, tokens, np.arange(first, first + len(tokens)), given)
+
+    @property
+    def paths(self) -> CachedPaths:
+        seen = np.tri(self.count, dtype=np.bool_)
+        return CachedPaths(self.first, self.positions, seen, self.positions)
+
+
+@dataclass(frozen=True, eq=False)
+class GrownRows(HeadRows):
+    """Rows of a draft tree. Each sees the true rows, its ancestors and itself.
+
+    Attributes:
+        true_rows: the number of true rows, whose slots come first.
+        before: int64 [n], the slot of the row that predicts the state before each row.
+        seen: bool [n, stop - true_rows], the rows of the tree that each row sees.
+    """
+
+    true_rows: int
+    before: IntArray
+    seen: BoolArray
+
+    @classmethod
+    def below(
+        cls, first: int, true_rows: int, parents: Sequence[tuple[int, ...]], tokens: Sequence[int]
+    ) -> GrownRows:
+        """Rows from slot `first` on.
+
+        Args:
+            parents: the slots of each row's ancestors, from the root's child on.
+        """
+        rows = range(first, first + len(parents))
+        seen = np.zeros((len(parents), rows.stop - true_rows), dtype=np.bool_)
+        for own, row, path in zip(seen, rows, parents, strict=True):
+            own[[slot - true_rows for slot in (*path, row)]] = True
+        # A node's row has the RoPE position of its token's predecessor; the root is no row of the tree.
+        depths = np.array([len(path) for path in parents])
+        before = np.array([path[-1] if path else true_rows - 1 for path in parents])
+        return cls(first, np.array(tokens, dtype=np.int64), true_rows + depths, true_rows, before, seen)
+
+    @property
+    def paths(self) -> CachedPaths:
+        # Without a window, the positions of the tail decide nothing.
+        tail_positions = np.full(self.seen.shape[1], self.true_rows)
+        return CachedPaths(self.true_rows, tail_positions, self.seen, self.positions)

@@ -1,0 +1,81 @@
+"""What a session of an EAGLE head keeps of each row: keys and values, the predicted state, its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flowedge.drafting.heads.recall import Recall
+from flowedge.models.kv.store import NativeStore, head_size
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """The sizes of a head's rows.
+
+    Attributes:
+        recalls: whether errors are kept, which correct later predictions (see recall.py).
+    """
+
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    dtype: torch.dtype
+    device: torch.device
+    recalls: bool
+
+    @classmethod
+    def of(cls, config: Any, dtype: torch.dtype, device: torch.device, recalls: bool) -> HeadSizes:
+        """The sizes for a transformers config."""
+        kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
+        return cls(kv_heads, head_size(config), int(config.hidden_size), dtype, device, recalls)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row."""
+        values = 2 * self.kv_heads * self.head_dim + self.hidden
+        recalled = Recall.row_bytes(self.hidden, self.dtype) if self.recalls else 0
+        return values * self.dtype.itemsize + recalled
+
+
+class HeadStore(NativeStore):
+    """The tensors of a session.
+
+    Attributes:
+        kv: [1, 2, kv_heads, rows, head_dim], keys at index 0 and values at 1.
+        states: [rows, hidden], the state that each row predicts.
+        recall: the errors of rows; None where they are not kept.
+    """
+
+    def __init__(self, sizes: HeadSizes, rows: int) -> None:
+        super().__init__((1, 2, sizes.kv_heads, rows, sizes.head_dim), sizes.dtype, sizes.device)
+        self.sizes = sizes
+        self.states = torch.zeros((rows, sizes.hidden), dtype=sizes.dtype, device=sizes.device)
+        self.recall: Recall | None = None
+        if sizes.recalls:
+            self.recall = Recall(rows, sizes.hidden, sizes.dtype, sizes.device)
+
+    @property
+    def rows(self) -> int:
+        return self.states.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.sizes.row_bytes
+
+    def clear(self) -> None:
+        super().clear()
+        self.states.zero_()
+        if self.recall is not None:
+            self.recall.clear()
+
+    def enlarged(self, rows: int) -> HeadStore:
+        """Return a store of `rows` rows that begins with this store's rows."""
+        larger = HeadStore(self.sizes, rows)
+        larger.kv[:, :, :, : self.rows] = self.kv
+        larger.states[: self.rows] = self.states
+        if larger.recall is not None and self.recall is not None:
+            larger.recall.copy_rows(self.recall)
+        return larger

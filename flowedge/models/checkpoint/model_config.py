@@ -1,0 +1,82 @@
+"""The config.json of a model: its family, its quantisation and transformers' config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint import prequantised
+from flowedge.models.checkpoint.config_support import check_config
+from flowedge.models.checkpoint.families import Family, family_of
+from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.stored_quant.integer_weight import IntegerFormat
+from flowedge.models.stored_quant.settings import integer_format
+
+CONFIG_NAME = "config.json"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the config.json of a model says.
+
+    Attributes:
+        raw: the JSON object.
+        family: the model's family.
+        integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
+        quant: the quantisation that holds the linear layers as they are stored, "none" for most models.
+        config: the decoder's config, of the family's class in transformers.
+    """
+
+    raw: Mapping[str, Any]
+    family: Family
+    integer_format: IntegerFormat | None
+    quant: str
+    config: Any
+
+    @classmethod
+    def read(cls, directory: Path, place: Path) -> ModelConfig:
+        """Read and check the config in a directory.
+
+        Args:
+            place: the path of the model to name in errors.
+
+        Raises:
+            CheckpointError: when the config cannot be read, or something in it is not supported.
+        """
+        raw = read_json_object(directory / CONFIG_NAME)
+        family = family_of(str(raw.get("model_type")))
+        stored = _integer_format(raw, directory)
+        quant = prequantised.stored_quant(raw, directory) if stored is None else stored.quant
+        config = _load_config(directory, place, raw, family)
+        if stored is not None:
+            config.__dict__.pop("quantization_config", None)  # transformers' own layers are not used
+        elif quant != "none":
+            # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
+            config.quantization_config = raw["quantization_config"]
+        try:
+            check_config(family, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{place}: {error}") from error
+        return cls(raw, family, stored, quant, config)
+
+
+def _integer_format(raw: Mapping[str, Any], directory: Path) -> IntegerFormat | None:
+    settings = raw.get("quantization_config")
+    try:
+        return integer_format(settings) if isinstance(settings, dict) else None
+    except CheckpointError as error:
+        raise CheckpointError(f"{directory}: {error}") from error
+
+
+def _load_config(directory: Path, place: Path, raw: Mapping[str, Any], family: Family) -> Any:
+    if family.multimodal and not isinstance(raw.get("text_config"), dict):
+        raise CheckpointError(f"{place}: the config has no text_config, the decoder's part")
+    try:
+        return family.config.from_pretrained(directory, local_files_only=True)
+    except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
+        raise CheckpointError(f"{place}: config.json is not valid: {error}") from error

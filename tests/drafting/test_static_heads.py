@@ -1,0 +1,214 @@
+"""Heads over static tensors propose what they propose without, for any history of a session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from flowedge.drafting.drafter import Frontier
+from flowedge.drafting.heads import recall
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
+from flowedge.models.graphs.pieces import CapturingMaker, Piece, PieceFunction
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.taps import eagle3_taps
+from tests.drafting.eagle3_files import save_eagle3_head
+from tests.models.graphs.static_pipeline import CountingMaker
+
+HIDDEN, VOCAB, ROWS = 32, 50, 1200
+Make = Callable[[], HeadDrafter]
+
+
+def eagle(recalls: bool = False, device: str = "cpu") -> HeadDrafter:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(device).eval()
+    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(device), requires_grad=False)
+    embedding = nn.Embedding(VOCAB, HIDDEN).to(device)
+    return HeadDrafter(head, LMHead(weight, "lm_head.weight"), embedding, recalls=recalls)
+
+
+@pytest.fixture
+def eagle3(tmp_path: Path) -> Make:
+    save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=20)
+
+    def make() -> HeadDrafter:
+        torch.manual_seed(0)
+        lm_head = LMHead(nn.Parameter(torch.zeros(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
+        head = load_eagle3_head(tmp_path, torch.float32)
+        return HeadDrafter(head, lm_head, nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
+
+    return make
+
+
+class Histories:
+    """The same session of two drafters, of which the second computes over static tensors."""
+
+    def __init__(self, make: Make, seed: int, capacity: int = ROWS) -> None:
+        self.drafters = [make(), make()]
+        self.maker = CountingMaker()
+        self.drafters[1].decode_statically(self.maker, uncaptured=0)
+        self.rng = np.random.default_rng(seed)
+        # Like one another, as a target's states are, so that errors are recalled.
+        self.features = 1 + 0.3 * self.rng.standard_normal((capacity, 4 * HIDDEN)).astype(np.float32)
+        self.tokens = self.rng.integers(0, VOCAB, capacity)
+        self.rows = self.growth = 0
+        for drafter in self.drafters:
+            drafter.open("s", capacity, 0)
+
+    def extend(self, count: int) -> None:
+        rows = slice(self.rows, self.rows + count)
+        for drafter in self.drafters:
+            drafter.extend("s", self.features[rows], self.tokens[rows])
+        self.rows += count
+
+    def rewind(self, count: int) -> None:
+        self.rows -= count
+        for drafter in self.drafters:
+            drafter.rewind("s", self.rows)
+
+    def grow(self, layers: Sequence[int]) -> None:
+        """Grow a tree of random nodes, with so many in each layer, and compare all proposals."""
+        self.growth += 1
+        nodes, parents, tokens, named = [0], [-1], [0], 1
+        for width in layers:
+            frontier = Frontier(nodes, parents, tokens)
+            self.compare(frontier)
+            parents = self.rng.choice(nodes, width).tolist()
+            tokens = self.rng.integers(0, VOCAB, width).tolist()
+            nodes, named = list(range(named, named + width)), named + width
+        self.compare(Frontier(nodes, parents, tokens))
+
+    def compare(self, frontier: Frontier) -> None:
+        expected, got = (drafter.predict("s", self.growth, frontier) for drafter in self.drafters)
+        assert got.positions == expected.positions
+        torch.testing.assert_close(got.logits, expected.logits, atol=2e-4, rtol=1e-4)
+
+
+def check(histories: Histories, prompt: int, rounds: int = 6) -> None:
+    histories.extend(prompt)
+    for _ in range(rounds):
+        histories.grow(histories.rng.integers(1, 12, 3).tolist())
+        if histories.rng.random() < 0.3:
+            histories.rewind(int(histories.rng.integers(1, 5)))
+        histories.extend(int(histories.rng.integers(1, 7)))
+
+
+@pytest.mark.parametrize("recalls", [False, True])
+@pytest.mark.parametrize("prompt", [1, 40, 245, 500])
+def test_histories_of_an_eagle_head(prompt: int, recalls: bool) -> None:
+    histories = Histories(lambda: eagle(recalls), prompt)
+    check(histories, prompt)
+    assert histories.maker.runs >= 24
+
+
+def test_histories_of_an_eagle3_head(eagle3: Make) -> None:
+    histories = Histories(eagle3, 1)
+    check(histories, 60)
+    assert histories.maker.runs >= 24
+
+
+def test_errors_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the window are copied where the columns are many more."""
+    monkeypatch.setattr(recall, "WINDOW", 100)
+    monkeypatch.setattr(recall, "CHUNK", 16)
+    histories = Histories(lambda: eagle(recalls=True), 3)
+    check(histories, 700)
+
+
+def test_a_payload_in_bfloat16_is_read_as_such() -> None:
+    histories = Histories(eagle, 4)
+    histories.features = torch.from_numpy(histories.features).bfloat16().view(torch.uint16).numpy()
+    check(histories, 30)
+
+
+def test_rows_of_padding_leave_other_rows_alone() -> None:
+    histories = Histories(lambda: eagle(recalls=True), 5)
+    histories.extend(3)
+    histories.extend(3)
+    before, after = (drafter.predict_true("s", 0, 6).logits for drafter in histories.drafters)
+    torch.testing.assert_close(before, after, atol=1e-4, rtol=1e-4)
+
+
+def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
+    histories = Histories(eagle, 6, capacity=20)
+    histories.extend(9)
+    histories.grow([60] * (SCRATCH_ROWS // 60 + 4))
+    histories.extend(2)
+    runs = histories.maker.runs
+    histories.grow([4, 4])
+    assert histories.maker.runs == runs, "the larger store is not of the pool"
+
+
+def test_a_later_session_has_the_store_and_the_pieces_of_an_ended_one() -> None:
+    histories = Histories(eagle, 7, capacity=100)
+    check(histories, 20)
+    histories.rewind(histories.rows)
+    check(histories, 20)
+    made = histories.maker.made
+    for drafter in histories.drafters:
+        drafter.close("s")
+        drafter.open("s", 90, 0)
+    histories.rows = 0
+    check(histories, 20, rounds=2)
+    assert histories.maker.made == made
+
+
+def test_memory_is_accounted_for() -> None:
+    plain, static = eagle(recalls=True), eagle(recalls=True)
+    static.decode_statically(CountingMaker())
+    values = 2 * 2 * 8 + HIDDEN + 3 * HIDDEN
+    assert plain.session_bytes(100) == (100 + SCRATCH_ROWS) * values * 4
+    assert static.session_bytes(100) == plain.session_bytes(100) * 1.25
+    assert static.decoding_bytes == 0
+    static.open("s", 100, 0)
+    assert static.decoding_bytes == 0
+    static.close("s")
+    assert 100 * values * 4 < static.decoding_bytes <= static.session_bytes(100)
+    static.free_idle()
+    assert static.decoding_bytes == 0
+
+
+class RefusingMaker:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+        raise RuntimeError("operation not permitted when stream is capturing\nin detail")
+
+
+def test_a_device_that_records_nothing_computes_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    histories = Histories(eagle, 8)
+    histories.drafters[1].decode_statically(RefusingMaker(), uncaptured=0)
+    histories.drafters[1].open("s", ROWS, 0)
+    with caplog.at_level(logging.WARNING):
+        check(histories, 20, rounds=3)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(" run ")[0] for message in messages] == [
+        "extensions of the draft head",
+        "growths of the draft head",
+    ]
+    assert all("operation not permitted when stream is capturing)" in message for message in messages)
+
+
+def test_a_cpu_records_nothing() -> None:
+    drafter = eagle()
+    capture_drafting(drafter)
+    drafter.open("s", 10, 0)
+    assert drafter.session_bytes(10) == (10 + SCRATCH_ROWS) * (2 * 2 * 8 + HIDDEN) * 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_graphs_propose_what_is_proposed_without() -> None:
+    histories = Histories(lambda: eagle(recalls=True, device="cuda:0"), 9)
+    drafter = histories.drafters[1]
+    drafter.decode_statically(CapturingMaker(drafter.device), uncaptured=0)
+    drafter.open("s", ROWS, 0)
+    check(histories, 245)
+    assert not drafter.decoding_failure

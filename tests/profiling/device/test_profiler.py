@@ -1,0 +1,134 @@
+"""A device is measured as its agent computes, over static tensors, and layer by layer beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
+from flowedge.core.arrays import Payload
+from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.executors import HeadExecutor
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.graphs.pieces import Piece, PieceFunction
+from flowedge.models.graphs.static_decoding import BlockDecoding
+from flowedge.models.layers.block import LayerBlock
+from flowedge.profiling.device import draft_timing, profiler
+from flowedge.profiling.device.draft_timing import draft_times, verify_times
+from flowedge.profiling.device.generic_layers import generic_block, llama_like
+from flowedge.profiling.device.layer_timing import RECORDING_RUNS, compared_times
+from flowedge.profiling.measured_profiles import FittedDevice, device_profile
+from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.profiling.run import Profiled
+from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
+from tests.support.fake_cuda import CUDA, fake_cuda, really
+
+ROWS = (1, 8, 100)
+OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
+
+
+class UnrecordableMaker:
+    """A device that cannot record."""
+
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+        raise RuntimeError(f"{len(functions)} functions cannot be recorded")
+
+
+@pytest.fixture
+def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a profile quick: three numbers of rows, and small layers in two quantisations."""
+    monkeypatch.setattr(profiler, "ROWS", ROWS)
+    monkeypatch.setattr(profiler, "COMPARED", ("none", "w8a16"))
+    monkeypatch.setattr(profiler, "COMPARED_HIDDEN", {"cpu": 256})
+
+
+def small_block() -> LayerBlock:
+    return generic_block(llama_like(64), 2, torch.float32, torch.device("cpu"))
+
+
+def measured(options: MeasureOptions) -> DeviceMeasurement:
+    def capture(block: LayerBlock) -> None:
+        decode_statically(block, uncaptured=1)
+
+    return profiler.profile_device(options, "board", "a board", lambda _: None, capture)
+
+
+def test_all_layers_are_timed_in_both_ways(
+    few_layers: None,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    found = measured(OPTIONS)
+    fitted = device_profile(found)
+    profile = fitted.profile
+    assert profile.measured is not None
+    assert profile.quantised is not None
+    assert profile.quantised.layer_by_layer_ms is not None
+    assert profile.measured.layer_by_layer_ms is not None
+    for used, other in [
+        (profile.measured.layer_ms, profile.measured.layer_by_layer_ms),
+        *((profile.quantised.layer_ms[q], profile.quantised.layer_by_layer_ms[q]) for q in ("none", "w8a16")),
+    ]:
+        assert [*used] == [*other] == [*ROWS]
+    assert "with CUDA graphs" in profile.source
+    assert all(time.layer_by_layer for time in found.layers)
+    show_profiles(Profiled((FittedDevice(profile, fitted.roofline),), (), tmp_path))
+    printed = capsys.readouterr().out
+    assert f"w8a16, {LAYER_BY_LAYER}" in printed
+    assert printed.count(LAYER_BY_LAYER) == 3
+
+
+def test_without_graphs_there_is_one_table(few_layers: None) -> None:
+    found = measured(OPTIONS.model_copy(update={"cuda_graphs": False}))
+    profile = device_profile(found).profile
+    assert profile.measured is not None
+    assert profile.quantised is not None
+    assert profile.measured.layer_by_layer_ms is None
+    assert profile.quantised.layer_by_layer_ms is None
+    assert set(profile.quantised.layer_ms) == {"none", "w8a16"}
+    assert "CUDA graphs" not in profile.source
+
+
+def test_pieces_are_made_before_the_runs_that_count() -> None:
+    makers: list[CountingMaker] = []
+    said: list[str] = []
+    block = small_block()
+    compared_times(
+        block, (1, 8), 20, 4, said.append, lambda own: makers.append(decode_statically(own, uncaptured=1))
+    )
+    [maker] = makers
+    assert maker.made == 2
+    assert maker.runs == 2 * (RECORDING_RUNS - 1 + 4), "all but the first run of each number of rows"
+    assert said == ["1 rows", "8 rows", "1 rows, CUDA graphs", "8 rows, CUDA graphs"]
+
+
+def test_a_device_that_cannot_record_has_the_times_layer_by_layer() -> None:
+    def refuse(block: LayerBlock) -> None:
+        block.decoding = BlockDecoding(block, UnrecordableMaker())
+
+    times = compared_times(small_block(), (1, 8), 20, 2, lambda _: None, refuse)
+    assert [*times.used] == [1, 8]
+    assert times.layer_by_layer == {}
+
+
+def test_draft_jobs_are_timed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    features = draft_timing.random_rows
+
+    def on_host(executor: HeadExecutor, rows: int) -> Payload:
+        with really():
+            return features(executor, rows)
+
+    monkeypatch.setattr(draft_timing, "random_rows", on_host)
+    with fake_cuda() as gpu:
+        with gpu.load():
+            models = DraftModels.load(Checkpoint.open("bundled"), ("bundled",), "float16", CUDA)
+        verified = verify_times(models.executor, 1)
+        drafted = draft_times(models.executor, 20, 1)
+    assert all(seconds > 0 for seconds in verified.values())
+    assert all(ms > 0 for ms in drafted.grow_ms.values())
+    assert len(waits) == len(drafted.extend_ms) * (RECORDING_RUNS + 1)
