@@ -11,7 +11,7 @@ help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            all tests; TESTS="tests/cli -k name" runs some'
-	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages'
+	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, whole products'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
@@ -29,11 +29,12 @@ demo: setup
 
 # One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
 # Three processes on two cores: agents, discovery and the doctor wait for much of their time.
+# Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
 
 proof: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof
 
 lint: setup protos-check
 	$(BIN)/ruff check .

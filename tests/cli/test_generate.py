@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,9 @@ from flowedge.cli import check
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from tests.support.processes import AgentProcess
+from tests.support.processes import AgentProcess, FlowEdgeProcess
 
+MARK = "FLOWEDGE_TEST"  # a variable in the environment of a command and all that the command starts
 PROMPT = "Tell me a story about a lamp."
 
 
@@ -123,18 +122,17 @@ def test_devices_are_found(cluster4: str, capsys: pytest.CaptureFixture[str]) ->
 def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ["--strategy", "naive_pp", "--split", "5,3", "--max-new-tokens", "16", "--check"]
-    command = [sys.executable, "-m", "flowedge.cli.main", "generate", "--stages", "2", "--prompt", PROMPT]
-    mark = f"FLOWEDGE_TEST={uuid.uuid4().hex}"
-    done = subprocess.run(
-        ["env", mark, *command, *options, "--json", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "identical to the plain model's" in done.stdout
-    assert "layers 0 to 4" in done.stderr
+    mark = uuid.uuid4().hex
+    ask = ["generate", "--stages", "2", "--prompt", PROMPT, *options, "--json", str(out)]
+    command = FlowEdgeProcess(*ask, environment={MARK: mark})
+    command.start()
+    try:
+        assert command.wait(280) == 0, command.lines
+        assert command.line("identical to the plain model's")
+        assert command.line("layers 0 to 4")
+    finally:
+        command.kill()
+        command.remove()
     assert len(json.loads(out.read_text())["prompts"][0]["stages"]) == 2
     assert not processes_with(mark)
 
@@ -195,12 +193,11 @@ def test_a_pipeline_is_freed_before_it_is_made_anew(
 
 
 def processes_with(mark: str) -> list[int]:
-    """Processes with this NAME=value in their environment: a command and all that it started."""
-    name, value = mark.split("=")
+    """Return the processes that were started with this value of MARK."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(name) == value:
+            if process.environ().get(MARK) == mark:
                 found.append(process.pid)
         except psutil.Error:  # it has ended, or is not ours to ask
             continue

@@ -29,6 +29,7 @@ from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
+from tests.support.breadth import dealt_diagonally
 
 pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
@@ -128,8 +129,10 @@ def generate(
     return [t for output in outputs if isinstance(output, Tokens) for t in output.token_ids], outputs[-1]
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
+
+
+@pytest.mark.parametrize(("strategy", "kind"), dealt_diagonally(DRAFTING, list(DRAFTERS), one_in=3))
 def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
         tokens, finished = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
@@ -139,7 +142,7 @@ def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: 
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+@pytest.mark.parametrize("strategy", DRAFTING)
 def test_a_drafter_with_nothing_to_say_leaves_plain_decoding(models: Models, strategy: str) -> None:
     """A prompt of one token, and matches so long that there are none."""
     drafter = NGramDrafter(max_n=40, min_n=40)

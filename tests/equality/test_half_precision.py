@@ -26,11 +26,12 @@ DRAFTING = [
     for name in STRATEGIES
     if name != PLAIN and not isinstance(make_strategy(name, {}), HierarchicalStrategy)
 ]
+SOME = ["flowspec", "auto", "pipedec", "pipeinfer"]
 OPTIONS = {
     "T0": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3),
     "T1": GenerateOptions(strategy=PLAIN, max_new_tokens=48, seed=3, temperature=1.0, top_p=0.95),
 }
-Answers = dict[str, list[int]]
+BF16, INT4_KV8 = ("none", "native"), ("int4", "int8")  # quantisation of the weights, format of the KV cache
 
 
 @pytest.fixture(scope="module", params=shared("half_precision"))
@@ -40,7 +41,7 @@ def five() -> Iterator[list[AgentProcess]]:
         yield running
 
 
-@pytest.fixture(scope="module", params=[("none", "native"), ("int4", "int8")], ids=["bf16", "int4-kv8"])
+@pytest.fixture(scope="module")
 def draft_node(five: list[AgentProcess], request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of the draft node of an exact pipeline in bfloat16, in a quantisation and a KV format."""
     quant, kv = request.param
@@ -70,15 +71,27 @@ def answer(address: str, options: GenerateOptions) -> tuple[tuple[int, ...], lis
     return generation.prompt_ids, generation.token_ids
 
 
-@pytest.mark.parametrize("sampling", list(OPTIONS))
-def test_every_strategy_draws_the_tokens_of_plain_decoding(draft_node: str, sampling: str) -> None:
+@pytest.mark.parametrize(
+    ("draft_node", "sampling", "strategies"),
+    [
+        pytest.param(BF16, "T1", DRAFTING, id="bf16-T1"),
+        pytest.param(INT4_KV8, "T0", SOME, id="int4-kv8-T0"),
+        pytest.param(BF16, "T0", DRAFTING, id="bf16-T0", marks=pytest.mark.proof),
+        pytest.param(INT4_KV8, "T0", DRAFTING, id="int4-kv8-T0-all", marks=pytest.mark.proof),
+        pytest.param(INT4_KV8, "T1", DRAFTING, id="int4-kv8-T1", marks=pytest.mark.proof),
+    ],
+    indirect=["draft_node"],
+)
+def test_every_strategy_draws_the_tokens_of_plain_decoding(
+    draft_node: str, sampling: str, strategies: list[str]
+) -> None:
     options = OPTIONS[sampling]
     _, plain = answer(draft_node, options)
-    found = {name: answer(draft_node, replace(options, strategy=name))[1] for name in DRAFTING}
-    assert found == dict.fromkeys(DRAFTING, plain)
+    found = {name: answer(draft_node, replace(options, strategy=name))[1] for name in strategies}
+    assert found == dict.fromkeys(strategies, plain)
 
 
-@pytest.mark.parametrize("draft_node", [("none", "native")], indirect=True, ids=["bf16"])
+@pytest.mark.parametrize("draft_node", [BF16], indirect=True, ids=["bf16"])
 def test_the_tokens_are_those_of_transformers_within_its_own_rounding(draft_node: str) -> None:
     options = OPTIONS["T1"]
     prompt, tokens = answer(draft_node, options)

@@ -20,10 +20,11 @@ from flowedge.simulate.in_process import virtual_pipeline
 from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
+from tests.support.breadth import dealt_diagonally
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
+CASES = dealt_diagonally((PLAIN, *OTHERS), list(SAMPLINGS), one_in=2)
 WITHOUT_DRAFTS = (PLAIN,)
-FAST = (("auto", "T0"), ("flowspec", "T1"))
 PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
 
 
@@ -71,18 +72,8 @@ def plain(pair: Pair, sampling: str) -> tuple[int, ...]:
     return generate(pair, pair.drafter, blocks(static=False)[0], SAMPLINGS[sampling], PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sampling"),
-    [
-        *FAST,
-        *(
-            pytest.param(strategy, sampling, marks=pytest.mark.slow)
-            for strategy in (PLAIN, *OTHERS)
-            for sampling in SAMPLINGS
-            if (strategy, sampling) not in FAST
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "sampling"), CASES)
 def test_strategies(pair: Pair, strategy: str, sampling: str) -> None:
     loaded, makers = blocks(static=True)
     drafter, drafting = static_drafter()

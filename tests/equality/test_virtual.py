@@ -14,6 +14,7 @@ from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.check.judging import Tolerance
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
+from tests.support.breadth import dealt, dealt_diagonally
 
 pytestmark = pytest.mark.slow
 SPLITS = {1: [8], 2: [3, 5], 3: [2, 2, 4], 4: [2, 2, 2, 2], 8: [1] * 8}
@@ -33,13 +34,14 @@ HIERARCHIES = ("pipespec", "pipespec_sync")  # which tests/equality/test_pipespe
 BASELINES = tuple(name for name in STRATEGIES if name not in (*OWN, *HIERARCHIES))
 PAIRS = [(1, "greedy"), (2, "T0.7-k20"), (3, "T0.7"), (4, "greedy"), (4, "T1-p0.9"), (8, "T1-k40-p0.95")]
 MATRIX = [
-    *((name, stages, sampling) for name in OWN for stages in SPLITS for sampling in SAMPLINGS),
-    *((name, stages, sampling) for name in BASELINES for stages, sampling in PAIRS),
+    *dealt_diagonally(OWN, list(SPLITS), list(SAMPLINGS), one_in=5),
+    *dealt_diagonally(BASELINES, PAIRS, one_in=6),
 ]
 LENGTHS = [
-    *((name, length) for name in OWN for length in (1, 2, 3, 127, 128, 129, 600, 1500)),
-    *((name, length) for name in BASELINES for length in (1, 129)),
+    *dealt_diagonally(OWN, (1, 2, 3, 127, 128, 129, 600, 1500), one_in=3),
+    *dealt_diagonally(BASELINES, (1, 129), one_in=2),
 ]
+TWO_SAMPLINGS = ("greedy", "T1-p0.9")
 
 
 @pytest.mark.parametrize(("strategy", "stages", "sampling_name"), MATRIX)
@@ -74,11 +76,11 @@ def test_the_other_bundled_drafters(pair: Pair, names: tuple[str, ...], sampling
     assert max(finished.counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4"])
-@pytest.mark.parametrize("strategy", OWN)
-@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
-def test_four_bit(pair: Pair, strategy: str, quant: str, sampling: SamplingParams) -> None:
-    prompt = pair.prompt(40)
+@pytest.mark.parametrize(
+    ("quant", "strategy", "sampling_name"), dealt_diagonally(("nf4", "fp4"), OWN, TWO_SAMPLINGS, one_in=2)
+)
+def test_four_bit(pair: Pair, quant: str, strategy: str, sampling_name: str) -> None:
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     outputs = pair.pipeline([3, 5], quant).generate(request(prompt, sampling, 20, strategy))
     assert token_ids(outputs) == expected(prompt, sampling, 20, quant)
 
@@ -88,12 +90,11 @@ def int8_tolerance(pair: Pair) -> Tolerance:
     return reference("int8").measure_tolerance(pair.prompt(256))
 
 
-@pytest.mark.parametrize("strategy", OWN)
-@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
+@pytest.mark.parametrize(("strategy", "sampling_name"), dealt_diagonally(OWN, TWO_SAMPLINGS, one_in=2))
 def test_eight_bit_up_to_measured_ties(
-    pair: Pair, int8_tolerance: Tolerance, strategy: str, sampling: SamplingParams
+    pair: Pair, int8_tolerance: Tolerance, strategy: str, sampling_name: str
 ) -> None:
-    prompt = pair.prompt(40)
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     outputs = pair.pipeline([3, 5], "int8").generate(request(prompt, sampling, 20, strategy))
     judgement = reference("int8").judge(prompt, token_ids(outputs), sampling, int8_tolerance.value)
     assert judgement.passed, judgement
@@ -113,14 +114,16 @@ def reordered(seed: int):
     return lambda _stage, _message: None if rng.random() < 0.2 else rng.random() * 2
 
 
+FAULTS = {"cut": cut, "late": late, "mixed1": reordered(1), "mixed2": reordered(2)}
+
+
 @pytest.mark.parametrize(
-    "fault", [cut, late, reordered(1), reordered(2)], ids=["cut", "late", "mixed1", "mixed2"]
+    ("fault", "strategy", "sampling_name"),
+    dealt_diagonally(list(FAULTS), ("flowspec", "auto"), TWO_SAMPLINGS, one_in=2),
 )
-@pytest.mark.parametrize("strategy", ["flowspec", "auto"])
-@pytest.mark.parametrize("sampling", [SAMPLINGS["greedy"], SAMPLINGS["T1-p0.9"]], ids=["T0", "T1"])
-def test_express_lane_faults(pair: Pair, strategy: str, fault, sampling: SamplingParams) -> None:
-    prompt = pair.prompt(40)
-    pipeline = pair.pipeline([2, 2, 2, 2], express_fault=fault)
+def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_name: str) -> None:
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
+    pipeline = pair.pipeline([2, 2, 2, 2], express_fault=FAULTS[fault])
     outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
     assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
 
@@ -152,12 +155,13 @@ def test_a_run_repeats_exactly(pair: Pair) -> None:
     assert runs[0] == runs[1]
 
 
-def test_end_of_sequence_wherever_it_falls(pair: Pair) -> None:
-    """Each token of an output in turn is declared the end; what comes out stops right after it."""
+@pytest.mark.parametrize("first", dealt((0, 3, 6), lambda first: first == 0))
+def test_end_of_sequence_wherever_it_falls(pair: Pair, first: int) -> None:
+    """Tokens of an output in turn are declared the end; what comes out stops right after the end."""
     prompt, sampling = pair.prompt(40), SAMPLINGS["T1-p0.9"]
     tokens = expected(prompt, sampling, 24, "none")
     pipeline = pair.pipeline([2, 2, 2, 2])
-    for i in range(0, 24, 3):
+    for i in range(first, 24, 9):
         eos = frozenset([tokens[i]])
         session = request(prompt, sampling, 24, "auto", session=f"eos{i}")
         outputs = pipeline.generate(type(session)(**{**session.__dict__, "eos": eos}))
@@ -166,8 +170,7 @@ def test_end_of_sequence_wherever_it_falls(pair: Pair) -> None:
         assert outputs[-1].output.reason == "eos"
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "count"), dealt_diagonally(list(STRATEGIES), (1, 2, 3, 7), one_in=4))
 def test_token_limit(pair: Pair, strategy: str, count: int) -> None:
     prompt, sampling = pair.prompt(40), SamplingParams()
     outputs = pair.pipeline([3, 5]).generate(request(prompt, sampling, count, strategy))

@@ -37,6 +37,7 @@ from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
 # Generous: the machine that runs the tests may be busy with other things.
 SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
 STAGES = 3
+TOKENS = 24
 
 
 class Models:
@@ -121,7 +122,9 @@ async def open_link(device: str, address: str, kind: LinkKind, events: LinkEvent
     return await OutLink.open(address, kind, pipeline="test", device=device, events=events, settings=SETTINGS)
 
 
-def request(session: str, strategy: str = "flowspec", max_new_tokens: int = 40, **changes: Any) -> Request:
+def request(
+    session: str, strategy: str = "flowspec", max_new_tokens: int = TOKENS, **changes: Any
+) -> Request:
     sampling = SamplingParams(temperature=0.7, top_p=0.95, seed=11)
     return Request(session, tuple(range(20, 45)), sampling, max_new_tokens, strategy=strategy, **changes)
 
@@ -165,7 +168,7 @@ def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models
     async def test() -> None:
         async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
             expected, plain = await result_of(node, request("plain", "autoregressive"))
-            assert len(expected) == 40
+            assert len(expected) == TOKENS
             for strategy in ("naive_pp", "auto"):
                 tokens, finished = await result_of(node, request(strategy, strategy))
                 assert tokens == expected
@@ -197,7 +200,7 @@ def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
             assert isinstance(await generation.next_output(120), Tokens)
             node.end(generation)
             await until(lambda: not any(stage.num_sessions for stage in stages) and node.num_sessions == 0)
-            assert len((await result_of(node, request("next")))[0]) == 40
+            assert len((await result_of(node, request("next")))[0]) == TOKENS
 
     run(test)
 
@@ -235,7 +238,7 @@ def test_an_error_while_computing_names_the_device_and_harms_no_other_session(mo
             with pytest.raises(DeviceError, match="out of something") as caught:
                 await result_of(node, request("bad"))
             assert caught.value.device == "v1"
-            assert len((await result_of(node, request("good")))[0]) == 40
+            assert len((await result_of(node, request("good")))[0]) == TOKENS
 
     run(test)
 

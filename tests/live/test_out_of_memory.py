@@ -19,6 +19,7 @@ from tests.live.test_live import Models, live_pipeline, models, request, result_
 
 __all__ = ["models"]  # the fixture
 
+TOKENS = 12
 JETSON = 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":995'
 
 
@@ -43,7 +44,7 @@ def test_only_the_request_that_lacks_memory_ends(
 ) -> None:
     async def test() -> None:
         async with live_pipeline(models) as (node, stages):
-            expected, _ = await result_of(node, request("before"))
+            expected, _ = await result_of(node, request("before", max_new_tokens=TOKENS))
             target: Any = {
                 "stage": (models.blocks[1], "forward"),
                 "head": (models.draft.executor.head, "logits"),
@@ -54,8 +55,8 @@ def test_only_the_request_that_lacks_memory_ends(
                 with pytest.raises(
                     CapacityError, match=r"do not fit: the memory of cpu ran out; now .* available"
                 ):
-                    await result_of(node, request("short"))
-            tokens, _ = await result_of(node, request("after"))
+                    await result_of(node, request("short", max_new_tokens=TOKENS))
+            tokens, _ = await result_of(node, request("after", max_new_tokens=TOKENS))
             assert tokens == expected
             assert not node.num_sessions
             for stage in stages:

@@ -71,7 +71,7 @@ def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     # Many runs are left when the first have ended.
-    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=48, repeats=4)
+    scenario = scenario_file(samples=2, temperatures=[0, 1], noise=["shared"], max_new_tokens=24, repeats=4)
     out = tmp_path / "out"
     # A shell that runs the tests in the background has them ignore Ctrl-C.
     python = ["env", "--default-signal=INT", sys.executable]

@@ -35,6 +35,7 @@ from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.engine.histories import NoText
 from tests.models.tiny_families import make_tiny
 
+pytestmark = pytest.mark.slow
 TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
 KINDS = {
     "eagle": (TRAINING, EagleHead),

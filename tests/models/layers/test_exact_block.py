@@ -19,6 +19,7 @@ from flowedge.models.layers.head import LMHead
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
+from tests.support.breadth import dealt
 
 CAPACITY = 400
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -127,7 +128,7 @@ def test_histories_in_every_precision(make_checkpoint: Make, precision: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"bf16", "fp32-kv8"}.__contains__))
 def test_histories_with_a_key_head_for_each_head(make_checkpoint: Make, precision: str) -> None:
     checkpoint = Checkpoint(make_checkpoint(num_key_value_heads=4, head_dim=32))
     for seed in range(2):
@@ -135,7 +136,7 @@ def test_histories_with_a_key_head_for_each_head(make_checkpoint: Make, precisio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"fp16", "int4"}.__contains__))
 def test_histories_of_the_bundled_model(precision: str) -> None:
     check(Checkpoint.open("bundled"), 5, prompt=200, **PRECISIONS[precision])
 
@@ -147,7 +148,15 @@ FAST = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope")
     ("name", "dtype"),
     [
         *(pytest.param(name, torch.bfloat16, id=f"{name}-bf16") for name in FAST),
-        *(pytest.param(name, torch.float32, id=f"{name}-fp32", marks=pytest.mark.slow) for name in TINY),
+        *(
+            pytest.param(
+                name,
+                torch.float32,
+                id=f"{name}-fp32",
+                marks=pytest.mark.proof if name in FAST else pytest.mark.slow,
+            )
+            for name in TINY
+        ),
     ],
 )
 def test_histories_of_every_family(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

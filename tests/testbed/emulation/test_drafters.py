@@ -41,14 +41,29 @@ def runs(scenario: Path, out: Path, clock: str, drafter: tuple[str, ...]) -> lis
     return found
 
 
+HYBRID = ("bundled", "recall", "ngram")
+
+
 @pytest.mark.parametrize(
-    ("drafter", "temperature"),
-    [(("ngram",), 0.0), (("bundled", "recall", "ngram"), 1.0), ((ITSELF,), 0.0)],
+    ("drafter", "temperature", "strategies"),
+    [
+        (("ngram",), 0.0, ["flowspec", "pipedec"]),
+        (HYBRID, 1.0, ["naive_pp", "pipeinfer"]),
+        ((ITSELF,), 0.0, ["naive_pp"]),
+        pytest.param(("ngram",), 0.0, ["naive_pp", "pipeinfer"], marks=pytest.mark.proof),
+        pytest.param(HYBRID, 1.0, ["flowspec", "pipedec"], marks=pytest.mark.proof),
+        pytest.param(
+            (ITSELF,), 0.0, ["naive_pp", "flowspec", "pipedec", "pipeinfer"], marks=pytest.mark.proof
+        ),
+    ],
 )
 def test_replay_gives_the_figures_of_the_virtual_clock(
-    scenario_file: ScenarioFile, tmp_path: Path, drafter: tuple[str, ...], temperature: float
+    scenario_file: ScenarioFile,
+    tmp_path: Path,
+    drafter: tuple[str, ...],
+    temperature: float,
+    strategies: list[str],
 ) -> None:
-    strategies = ["naive_pp", "flowspec", "pipedec", "pipeinfer"]
     scenario = scenario_file(strategies=strategies, temperatures=[temperature], report=NO_CHARTS)
     replayed, computed = [runs(scenario, tmp_path / clock, clock, drafter) for clock in ("replay", "virtual")]
     assert replayed == computed

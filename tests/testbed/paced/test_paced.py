@@ -176,7 +176,7 @@ def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Ben
     assert children() <= before
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.usefixtures("networks")
 def test_agents_in_namespaces_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
     before = interfaces(), children()

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flowedge.core.errors import BadRequestError
 from flowedge_testbed.model_set import ModelSet
+from testbed.tools import sample_runs
 from testbed.tools.line_search import Values, line_search, outcome
 from testbed.tools.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
 from tests.testbed.conftest import PROMPTS
@@ -53,6 +55,16 @@ def test_what_cannot_be_tuned_is_refused(given: list[str], said: str) -> None:
     assert parse_space(["prior", "row_price=1,2"]) == {"prior": TUNABLE["prior"], "row_price": (1.0, 2.0)}
 
 
+@pytest.fixture
+def short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario that prompts are run in, with answers of 40 tokens."""
+    scenario = yaml.safe_load(sample_runs.SCENARIO.read_text(encoding="utf-8"))
+    file = tmp_path / "short.yaml"
+    file.write_text(yaml.safe_dump({**scenario, "max_new_tokens": 40}), encoding="utf-8")
+    monkeypatch.setattr(sample_runs, "SCENARIO", file)
+
+
+@pytest.mark.usefixtures("short_answers")
 def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
     prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path)
