@@ -66,7 +66,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         sizes: arguments of random_model; tokens: compared tokens of each exact step.
     """
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
-    yield GpuStep("facts", ["testbed.tools.gpu_facts", "--device", device])
+    yield GpuStep("facts", ["testbed.tools.gpu.facts", "--device", device])
     yield GpuStep("trial", ["flowedge.models.compute_trial", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(
@@ -87,10 +87,10 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         ["flowedge.cli.main", "profile", "--device", device, "--out", str(out / "profile"), "--force"],
     )
     for quant in ("none", "int4", "nf4", "int8"):
-        command = ["testbed.tools.graph_costs", "--device", device, "--quant", quant]
+        command = ["testbed.tools.gpu.graph_costs", "--device", device, "--quant", quant]
         yield GpuStep(f"graphs-{quant}", [*command, "--shapes", "1B", "7B"], limit_s=600)
         yield GpuStep(f"graphs-exact-{quant}", [*command, "--shapes", "1B", "7B", "--exact"], limit_s=600)
-    head_costs = ["testbed.tools.head_costs", "--device", device, "--shapes", "1B", "7B"]
+    head_costs = ["testbed.tools.gpu.head_costs", "--device", device, "--shapes", "1B", "7B"]
     yield GpuStep("graphs-head", head_costs, limit_s=600)
     yield GpuStep("graphs-head-recall", [*head_costs, "--recall"], limit_s=600)
     yield GpuStep(

@@ -71,7 +71,7 @@ def _is_efficient(store: NativeStore, mask: AttentionMask, rows: int, context: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m testbed.tools.gpu_facts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m testbed.tools.gpu.facts", description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     device = torch.device(parser.parse_args().device)
     print(table(["what", "value"], facts(device)))

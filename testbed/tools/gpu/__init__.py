@@ -1,0 +1,1 @@
+"""What CUDA graphs cost and save, and which kernels a GPU gets."""
