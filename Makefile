@@ -10,8 +10,8 @@ INSTALLED := $(VENV)/.installed
 help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
-	@echo 'make test            all tests; TESTS="tests/cli -k name" runs some'
-	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, whole products'
+	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
+	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, all cases'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
@@ -28,10 +28,10 @@ demo: setup
 	@$(BIN)/flowedge demo $${PROMPT:+--prompt "$$PROMPT"}
 
 # One thread a process: the tests run many processes, and threads that fight for a core slow all of them.
-# Three processes on two cores: agents, discovery and the doctor wait for much of their time.
+# Four processes on two cores: agents, discovery and the doctor wait for much of their time.
 # Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 -m 'not proof' $(TESTS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof' $(TESTS)
 
 proof: setup
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof

@@ -29,7 +29,7 @@ from flowedge.strategies.tree_commands import advance
 from tests.engine import exact_model, histories
 from tests.engine.histories import run_history
 
-HISTORIES, PROVED = 500, 10_000  # in `make test` and in `make proof`
+HISTORIES, PROVED = 250, 10_000  # in `make test` and in `make proof`
 SHARD = 250
 FIRST_SEEDS = 150  # a bug has to show within these
 

@@ -74,9 +74,10 @@ def answer(address: str, options: GenerateOptions) -> tuple[tuple[int, ...], lis
 @pytest.mark.parametrize(
     ("draft_node", "sampling", "strategies"),
     [
-        pytest.param(BF16, "T1", DRAFTING, id="bf16-T1"),
+        pytest.param(BF16, "T1", SOME, id="bf16-T1"),
         pytest.param(INT4_KV8, "T0", SOME, id="int4-kv8-T0"),
         pytest.param(BF16, "T0", DRAFTING, id="bf16-T0", marks=pytest.mark.proof),
+        pytest.param(BF16, "T1", DRAFTING, id="bf16-T1-all", marks=pytest.mark.proof),
         pytest.param(INT4_KV8, "T0", DRAFTING, id="int4-kv8-T0-all", marks=pytest.mark.proof),
         pytest.param(INT4_KV8, "T1", DRAFTING, id="int4-kv8-T1", marks=pytest.mark.proof),
     ],

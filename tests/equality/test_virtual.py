@@ -34,11 +34,11 @@ HIERARCHIES = ("pipespec", "pipespec_sync")  # which tests/equality/test_pipespe
 BASELINES = tuple(name for name in STRATEGIES if name not in (*OWN, *HIERARCHIES))
 PAIRS = [(1, "greedy"), (2, "T0.7-k20"), (3, "T0.7"), (4, "greedy"), (4, "T1-p0.9"), (8, "T1-k40-p0.95")]
 MATRIX = [
-    *dealt_diagonally(OWN, list(SPLITS), list(SAMPLINGS), one_in=5),
+    *dealt_diagonally(OWN, list(SPLITS), list(SAMPLINGS), one_in=8),
     *dealt_diagonally(BASELINES, PAIRS, one_in=6),
 ]
 LENGTHS = [
-    *dealt_diagonally(OWN, (1, 2, 3, 127, 128, 129, 600, 1500), one_in=3),
+    *dealt_diagonally(OWN, (1, 2, 3, 127, 128, 129, 600, 1500), one_in=5),
     *dealt_diagonally(BASELINES, (1, 129), one_in=2),
 ]
 TWO_SAMPLINGS = ("greedy", "T1-p0.9")
@@ -119,7 +119,7 @@ FAULTS = {"cut": cut, "late": late, "mixed1": reordered(1), "mixed2": reordered(
 
 @pytest.mark.parametrize(
     ("fault", "strategy", "sampling_name"),
-    dealt_diagonally(list(FAULTS), ("flowspec", "auto"), TWO_SAMPLINGS, one_in=2),
+    dealt_diagonally(list(FAULTS), ("flowspec", "auto"), TWO_SAMPLINGS, one_in=3),
 )
 def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]

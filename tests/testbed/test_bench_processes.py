@@ -66,7 +66,7 @@ def gone(group: int, timeout_s: float) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_ctrl_c_ends_both_processes_and_the_bench_goes_on(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ def test_histories_with_a_key_head_for_each_head(make_checkpoint: Make, precisio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"fp16", "int4"}.__contains__))
+@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"int4"}.__contains__))
 def test_histories_of_the_bundled_model(precision: str) -> None:
     check(Checkpoint.open("bundled"), 5, prompt=200, **PRECISIONS[precision])
 

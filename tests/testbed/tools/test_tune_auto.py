@@ -64,6 +64,7 @@ def short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_runs, "SCENARIO", file)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("short_answers")
 def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
