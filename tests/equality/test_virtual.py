@@ -34,11 +34,11 @@ HIERARCHIES = ("pipespec", "pipespec_sync")  # which tests/equality/test_pipespe
 BASELINES = tuple(name for name in STRATEGIES if name not in (*OWN, *HIERARCHIES))
 PAIRS = [(1, "greedy"), (2, "T0.7-k20"), (3, "T0.7"), (4, "greedy"), (4, "T1-p0.9"), (8, "T1-k40-p0.95")]
 MATRIX = [
-    *dealt_diagonally(OWN, list(SPLITS), list(SAMPLINGS), one_in=8),
+    *dealt_diagonally(OWN, list(SPLITS), list(SAMPLINGS), one_in=7),
     *dealt_diagonally(BASELINES, PAIRS, one_in=6),
 ]
 LENGTHS = [
-    *dealt_diagonally(OWN, (1, 2, 3, 127, 128, 129, 600, 1500), one_in=5),
+    *dealt_diagonally(OWN, (1, 2, 3, 127, 128, 129, 600, 1500), one_in=3),
     *dealt_diagonally(BASELINES, (1, 129), one_in=2),
 ]
 TWO_SAMPLINGS = ("greedy", "T1-p0.9")
