@@ -17,6 +17,7 @@ from flowedge.models.layers.tensors import DTYPES
 from flowedge.profiling.device.generic_layers import generic_block
 from flowedge.profiling.documents.model import LayerSizes
 from flowedge_testbed.report.markdown import table
+from testbed.tools.turns import shortest_ms
 
 SHAPES = {
     "8M": LayerSizes(hidden=256, intermediate=1024, heads=8, kv_heads=4),
@@ -59,12 +60,8 @@ class Timed:
 def measure(blocks: Sequence[LayerBlock], context: int, rows: int, repeats: int) -> list[float]:
     """The shortest forward of each block in ms a layer; the blocks take turns."""
     with torch.inference_mode():
-        timed = [Timed(block, context, rows) for block in blocks]
-        shortest = [float("inf")] * len(timed)
-        for _ in range(repeats):
-            for index, each in enumerate(timed):
-                shortest[index] = min(shortest[index], each.seconds())
-    return [seconds * 1e3 / blocks[0].num_layers for seconds in shortest]
+        shortest = shortest_ms([Timed(block, context, rows) for block in blocks], repeats)
+    return [ms / blocks[0].num_layers for ms in shortest]
 
 
 def exact_copy(block: LayerBlock, kv: KvFormat) -> LayerBlock:

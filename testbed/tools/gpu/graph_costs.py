@@ -15,6 +15,7 @@ from flowedge.models.layers.tensors import DTYPES
 from flowedge.profiling.device.generic_layers import generic_block
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES, Timed, exact_copy
+from testbed.tools.turns import shortest_ms
 
 
 def variants(block: LayerBlock) -> list[LayerBlock]:
@@ -34,11 +35,7 @@ def measure(blocks: Sequence[LayerBlock], context: int, rows: int, repeats: int)
         timed = [Timed(block, context, rows) for block in blocks]
         for each in timed:
             each.seconds()
-        shortest = [float("inf")] * len(timed)
-        for _ in range(repeats):
-            for index, each in enumerate(timed):
-                shortest[index] = min(shortest[index], each.seconds())
-    return [seconds * 1e3 for seconds in shortest]
+        return shortest_ms(timed, repeats)
 
 
 def driver_bytes(device: torch.device) -> int:

@@ -18,6 +18,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import DTYPES
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES
+from testbed.tools.turns import shortest_ms
 
 SESSION = "measure"
 WIDTH = 10  # children of a node
@@ -80,13 +81,10 @@ def measure(made: list[HeadDrafter], context: int, rows: int, repeats: int) -> l
     timed = [TimedGrowth(drafter, context, rows) for drafter in made]
     for each in timed:
         each.seconds()
-    shortest = [float("inf")] * len(timed)
-    for _ in range(repeats):
-        for index, each in enumerate(timed):
-            shortest[index] = min(shortest[index], each.seconds())
+    shortest = shortest_ms(timed, repeats)
     for each in timed:
         each.close()
-    return [seconds * 1e3 for seconds in shortest]
+    return shortest
 
 
 def main() -> None:
