@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
 import torch
 
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.static_head import HeadModules, StaticExtension, StaticGrowth
+from flowedge.drafting.heads.static_head import HeadModules, StaticExtension, StaticGrowth, StaticHead
 from flowedge.models.graphs.held_forwards import HeldForwards
 from flowedge.models.graphs.pieces import PieceMaker
 from flowedge.models.graphs.shapes import StaticShape, choose_shape, static_rows
 from flowedge.models.graphs.store_pool import StorePool
+
+S = TypeVar("S", bound=StaticHead[Any])
+MakeStatic = Callable[[HeadModules, HeadStore, StaticShape, PieceMaker], S]
 
 
 class HeadDecoding:
@@ -61,16 +68,8 @@ class HeadDecoding:
         Returns:
             Their logits float32 [n, columns]; None when the forward is not a static one.
         """
-        shape = self._shape(store, rows)
-        if shape is None:
-            return None
-        forward = self._growths.find(
-            store, shape, lambda: StaticGrowth(self._modules, store, shape, self._maker)
-        )
-        if forward is None or not forward.fill(rows) or not self._growths.make_pieces(forward):
-            return None
-        forward.run()
-        return forward.logits(rows.count)
+        forward = self._run(self._growths, StaticGrowth, store, rows)
+        return None if forward is None else forward.logits(rows.count)
 
     def extend(self, store: HeadStore, rows: TrueRows) -> bool:
         """Compute rows of the text, and store what they predict.
@@ -78,20 +77,22 @@ class HeadDecoding:
         Returns:
             Whether that was done; False when the forward is not a static one.
         """
-        shape = self._shape(store, rows)
-        if shape is None:
-            return False
         width = rows.given.shape[1]  # that of the last stage's rows, which may carry another drafter's taps
-        forward = self._extensions.find(
-            store, (shape, width), lambda: StaticExtension(self._modules, store, shape, self._maker)
-        )
-        if forward is None or not forward.fill(rows) or not self._extensions.make_pieces(forward):
-            return False
-        forward.run()
-        return True
+        return self._run(self._extensions, StaticExtension, store, rows, width) is not None
 
-    def _shape(self, store: HeadStore, rows: HeadRows) -> StaticShape | None:
-        return choose_shape(self._counts, rows.count, rows.stop, self._pool.slots(store))
+    def _run(
+        self, held: HeldForwards[S], make: MakeStatic[S], store: HeadStore, rows: HeadRows, *variant: int
+    ) -> S | None:
+        """Return the static forward that has computed the rows; None when no static forward can."""
+        shape = choose_shape(self._counts, rows.count, rows.stop, self._pool.slots(store))
+        if shape is None:
+            return None
+        new = partial(make, self._modules, store, shape, self._maker)
+        forward = held.find(store, (shape, *variant), new)
+        if forward is None or not forward.fill(rows) or not held.make_pieces(forward):
+            return None
+        forward.run()
+        return forward
 
     def _drop(self, store: HeadStore) -> None:
         self._growths.drop(store)

@@ -8,8 +8,6 @@ target's earlier answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 BANDWIDTH = 0.05  # in units of 1 - cosine: the distance at which an earlier prediction hardly counts
@@ -29,23 +27,20 @@ class Recall:
         self._predicted = torch.zeros((rows, hidden), dtype=dtype, device=device)
         self._directions = torch.zeros_like(self._predicted)
         self._errors = torch.zeros_like(self._predicted)
+        self._vectors = (self._predicted, self._directions, self._errors)
 
     @staticmethod
     def row_bytes(hidden: int, dtype: torch.dtype) -> int:
         return ROW_VECTORS * hidden * dtype.itemsize
 
-    @property
-    def nbytes(self) -> int:
-        return ROW_VECTORS * self._predicted.nbytes
-
     def clear(self) -> None:
         """Fill all rows with zeros, as in a new Recall."""
-        for each in (self._predicted, self._directions, self._errors):
+        for each in self._vectors:
             each.zero_()
 
     def copy_rows(self, other: Recall) -> None:
         """Take over all rows of another Recall, which has no more rows than this one."""
-        for own, others in self._pairs(other):
+        for own, others in zip(self._vectors, other._vectors, strict=True):
             own[: len(others)] = others
 
     def extend(self, start: int, given: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
@@ -123,11 +118,6 @@ class Recall:
         weights = torch.exp((cosines - 1) / BANDWIDTH) * remembered
         weights = weights / (weights.sum(dim=-1, keepdim=True) + RESISTANCE)
         return predicted + weights.to(predicted.dtype) @ errors
-
-    def _pairs(self, other: Recall) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        yield self._predicted, other._predicted
-        yield self._directions, other._directions
-        yield self._errors, other._errors
 
 
 def _direction(rows: torch.Tensor) -> torch.Tensor:

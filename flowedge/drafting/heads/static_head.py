@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flowedge.core.arrays import IntArray
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -81,9 +80,9 @@ class StaticHead(ABC, Generic[R]):
             return False
         copied = to_device(
             self._store.kv.device,
-            self._padded(rows.tokens),
-            self._padded(rows.positions),
-            self._slots(np.arange(rows.first, rows.stop)),
+            self._shape.padded(rows.tokens),
+            self._shape.padded(rows.positions),
+            self._shape.slots(rows.first, rows.stop, self._store.rows - 1),
             *self._reading.arrays(plan),
             *self._arrays(rows),
         )
@@ -130,16 +129,6 @@ class StaticHead(ABC, Generic[R]):
     def _finish(self, predicted: Tensor) -> None:
         """Use the predictions [rows, hidden]."""
 
-    def _padded(self, array: HostArray) -> HostArray:
-        missing = self._shape.rows - len(array)
-        padded: HostArray = np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1), "edge")
-        return padded
-
-    def _slots(self, slots: IntArray) -> IntArray:
-        """The slots [shape.rows], those of padding being the store's scratch row."""
-        scratch = self._store.rows - 1
-        return np.pad(slots, (0, self._shape.rows - len(slots)), constant_values=scratch)
-
 
 class StaticGrowth(StaticHead[GrownRows]):
     """Computes rows of a draft tree, and their logits."""
@@ -157,7 +146,7 @@ class StaticGrowth(StaticHead[GrownRows]):
         return self._logits[:rows].clone()
 
     def _arrays(self, rows: GrownRows) -> Sequence[HostArray]:
-        return self._padded(rows.before), np.array([rows.true_rows - 1])
+        return self._shape.padded(rows.before), np.array([rows.true_rows - 1])
 
     def _features(self, own: Sequence[Tensor]) -> Tensor:
         before, _ = own
@@ -177,9 +166,10 @@ class StaticExtension(StaticHead[TrueRows]):
 
     def _arrays(self, rows: TrueRows) -> Sequence[HostArray]:
         # The first row of a text follows no prediction: its error is the scratch row's.
-        before = self._slots(np.arange(rows.first - 1, rows.stop - 1))
-        before[before < 0] = self._store.rows - 1
-        return self._padded(rows.given), before
+        scratch = self._store.rows - 1
+        before = self._shape.slots(rows.first - 1, rows.stop - 1, scratch)
+        before[before < 0] = scratch
+        return self._shape.padded(rows.given), before
 
     def _features(self, own: Sequence[Tensor]) -> Tensor:
         given, _ = own

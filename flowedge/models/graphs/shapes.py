@@ -6,6 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from flowedge.core.arrays import IntArray
+from flowedge.models.copies import HostArray
 from flowedge.models.exact.reading_plan import CHUNK
 from flowedge.models.exact.row_counts import RowCounts
 
@@ -25,6 +29,16 @@ class StaticShape:
 
     rows: int
     columns: int
+
+    def padded(self, array: HostArray) -> HostArray:
+        """Repeat the last row of an array [n, ...] until there are `rows` rows."""
+        missing = self.rows - len(array)
+        padded: HostArray = np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1), "edge")
+        return padded
+
+    def slots(self, first: int, stop: int, scratch: int) -> IntArray:
+        """Return int64 [rows]: the slots [first, stop), then the scratch slot for rows of padding."""
+        return np.pad(np.arange(first, stop), (0, self.rows - (stop - first)), constant_values=scratch)
 
 
 def static_rows(allowed: RowCounts | None) -> tuple[int, ...]:

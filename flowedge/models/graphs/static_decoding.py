@@ -86,15 +86,15 @@ class BlockDecoding:
     ) -> Computed | None:
         rows, store = len(inputs), cache.store
         shape = choose_shape(self._counts, rows, cached + rows, self._pool.slots(store))
-        if shape is None:
+        forward = None if shape is None else self._forward(store, shape, tuple(taps))
+        if forward is None:
             return None
         cache.begin(cached, rows)
         seen = visible_tail(tail_parents, context, rows)
         tail_positions = context + tail_depths(tail_parents, context)
         decode = DecodeRows(inputs, cached, CachedPaths(context, tail_positions, seen, positions))
-        forward = self._forward(store, shape, tuple(taps))
-        plan = None if forward is None else forward.plan(decode)
-        if forward is None or plan is None:
+        plan = forward.plan(decode)
+        if plan is None:
             return None
         forward.fill(decode, plan)
         if not self._forwards.make_pieces(forward):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from flowedge.models.copies import HostArray, to_device, to_host
@@ -97,19 +96,16 @@ class StaticForward:
     def fill(self, rows: DecodeRows, plan: Any) -> None:
         """Copy what the forward computes, and what it reads, to the static tensors."""
         self._reading.load(plan)
-        missing = self._shape.rows - rows.count
         scratch = self._store.kv.shape[3] - 1
-        slots = np.full(self._shape.rows, scratch)
-        slots[: rows.count] = np.arange(rows.cached, rows.cached + rows.count)
-        positions = np.pad(rows.paths.positions, (0, missing), "edge")
+        slots = self._shape.slots(rows.cached, rows.cached + rows.count, scratch)
+        positions = self._shape.padded(rows.paths.positions)
         arrays: list[HostArray] = [positions, slots, *self._reading.arrays(plan)]
         here = rows.inputs.device.type == self._modules.device.type != "cpu"
         if here:
             copied = [pad_rows(rows.inputs, self._shape.rows), *to_device(self._modules.device, *arrays)]
         else:
             (content,) = to_host(rows.inputs)
-            padded = np.pad(content, [(0, missing)] + [(0, 0)] * (content.ndim - 1), "edge")
-            copied = to_device(self._modules.device, padded, *arrays)
+            copied = to_device(self._modules.device, self._shape.padded(content), *arrays)
         if self._inputs is None:
             self._inputs = StaticInputs(copied[0].clone(), copied[1], copied[2], copied[3:])
         else:
