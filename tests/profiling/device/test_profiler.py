@@ -20,9 +20,11 @@ from flowedge.profiling.device import draft_timing, profiler
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like
 from flowedge.profiling.device.layer_timing import RECORDING_RUNS, compared_times
+from flowedge.profiling.device.profiler import _quantised_times
 from flowedge.profiling.measured_profiles import FittedDevice, device_profile
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.profiling.run import Profiled
+from flowedge.system.compute import DeviceTrial
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.support.fake_cuda import CUDA, fake_cuda, really
 
@@ -132,3 +134,21 @@ def test_draft_jobs_are_timed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(seconds > 0 for seconds in verified.values())
     assert all(ms > 0 for ms in drafted.grow_ms.values())
     assert len(waits) == len(drafted.extend_ms) * (RECORDING_RUNS + 1)
+
+
+def test_a_quantisation_that_broke_the_trial_of_a_gpu_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = dict.fromkeys(profiler.COMPARED, "the trial ended with 1: Error named symbol not found")
+    monkeypatch.setattr(profiler, "try_device", lambda device: DeviceTrial(device, quant_problems=broken))
+    steps: list[str] = []
+
+    def never(block: LayerBlock) -> None:
+        raise AssertionError(f"{block} is not to be recorded")
+
+    times, problems = _quantised_times(
+        MeasureOptions(model="bundled"), torch.device("cuda:0"), steps.append, never
+    )
+    assert not times
+    assert problems == broken
+    assert steps == [f"layers in {quant}" for quant in profiler.COMPARED]

@@ -1,0 +1,195 @@
+"""Runs of stages, models and draft nodes on a GPU of fake tensors, with the copies that each may make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.messages import CONTEXT
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.heads import head_drafter
+from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.executors import BlockExecutor, HeadExecutor
+from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.attention_test import AttentionSizes
+from flowedge.models.exact.row_counts import RowCounts
+from flowedge.models.graphs import static_decoding
+from flowedge.models.graphs.pieces import CallingMaker, Piece, PieceFunction
+from flowedge.models.graphs.static_decoding import BlockDecoding
+from flowedge.models.kv.store import KvFormat
+from flowedge.models.layers import exactness
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.language_model import LanguageModel
+from tests.models.tiny_families import LAYERS, VOCAB
+from tests.support.fake_cuda import CUDA, FakeCuda
+
+SAMPLINGS = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=3),
+    SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3),
+]
+
+
+def forward(cached: int, rows: int, parents: list[int], payload: np.ndarray, **changes: object) -> Forward:
+    """A forward of rows behind 3 rows of context."""
+    settings = {
+        "session": "s",
+        "gathered_until": cached,
+        "slots": np.zeros(0, dtype=np.int64),
+        "context": 3 if cached else 0,
+        "cached": cached,
+        "tail_parents": np.array(parents),
+        "positions": np.arange(cached, cached + rows),
+        "payload": payload,
+    } | changes
+    return Forward(**settings)
+
+
+def run_stage(gpu: FakeCuda, executor: BlockExecutor, mixtures: int) -> None:
+    """Compute a prompt, a tree, and a tree behind a prune."""
+
+    def rows(count: int) -> np.ndarray:
+        if executor.block.is_first:
+            return np.arange(count, dtype=np.int32)
+        return np.zeros((count, executor.row_width), dtype=np.uint16)
+
+    executor.run(OpenCache("s", 200))
+    prompt = forward(0, 3, [CONTEXT, 0, 1], rows(3))
+    tree = forward(3, 4, [CONTEXT, 3, 3, 4], rows(4))
+    tree.positions[:] = [3, 4, 4, 5]
+    pruned = forward(5, 1, [CONTEXT, 3, 3], rows(1), gathered_until=3, slots=np.array([3, 5]))
+    pruned.positions[:] = 4
+    for job in (prompt, tree, pruned):
+        uploads, downloads = gpu.copies_of(partial(executor.run, job))
+        assert downloads == 1 + mixtures, "a forward waits for its rows alone, and for the choice of experts"
+        assert uploads <= 5 + mixtures
+    executor.run(DropCache("s"))
+
+
+def on_cuda(executor: BlockExecutor) -> bool:
+    tensors = [p for layer in executor.block.layers for p in (*layer.parameters(), *layer.buffers())]
+    return all(tensor.device.type == "cuda" for tensor in tensors)
+
+
+def mixtures_in(executor: BlockExecutor) -> int:
+    return sum("ExpertLinears" in repr(layer) for layer in executor.block.layers)
+
+
+def run_family(gpu: FakeCuda, directory: Path) -> None:
+    checkpoint, middle = Checkpoint(directory), LAYERS // 2
+    for start, stop in ((0, middle), (middle, LAYERS)):
+        with gpu.load():
+            block = LayerBlock.load(checkpoint, start, stop, dtype=torch.bfloat16, device=CUDA)
+        executor = BlockExecutor(block, taps=(1, 2))
+        assert on_cuda(executor)
+        run_stage(gpu, executor, mixtures_in(executor))
+
+
+def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
+    executor = BlockExecutor(exact_block(gpu, directory, kv))
+    run_stage(gpu, executor, mixtures_in(executor))
+
+
+def exact_block(gpu: FakeCuda, directory: Path, kv: KvFormat) -> LayerBlock:
+    """Load a block that is exact by sizes that are given here: a fake GPU has no bits to compare."""
+    checkpoint = Checkpoint(directory)
+    with gpu.load(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exactness, "attention_sizes", lambda *_: AttentionSizes(16, 1))
+        patch.setattr(exactness, "product_counts", lambda *_: RowCounts((16, 128)))
+        patch.setattr(exactness, "_rows_are_equal", lambda *_: True)
+        # In 16 bits, a cache in 8 bits saves too little for the narrow heads here.
+        dtype = torch.bfloat16 if kv == "native" else torch.float32
+        block = LayerBlock.load(checkpoint, 0, LAYERS, dtype=dtype, device=CUDA, exact=True, kv=kv)
+    assert block.exact
+    return block
+
+
+@dataclass
+class RecordingMaker:
+    """Makes pieces that are called, and notes their functions."""
+
+    functions: list[PieceFunction] = field(default_factory=list)
+
+    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+        self.functions.extend(functions)
+        return CallingMaker().make(functions)
+
+    def check(self, gpu: FakeCuda) -> None:
+        assert self.functions
+        for function in self.functions:
+            assert gpu.copies_of(torch.inference_mode()(function)) == (0, 0), (
+                "a GPU cannot record a copy from or to the host"
+            )
+
+
+def run_static_stage(gpu: FakeCuda, block: LayerBlock, taps: tuple[int, ...] = ()) -> None:
+    """Run a stage whose small forwards are called as a GPU would record them: without any copy."""
+    maker = RecordingMaker()
+    block.decoding = BlockDecoding(block, maker, uncaptured=0)
+    run_stage(gpu, BlockExecutor(block, taps), 0)
+    maker.check(gpu)
+
+
+def run_static_family(gpu: FakeCuda, directory: Path) -> None:
+    with gpu.load():
+        block = LayerBlock.load(Checkpoint(directory), 1, LAYERS, dtype=torch.bfloat16, device=CUDA)
+    run_static_stage(gpu, block, (1, 2))
+    run_static_stage(gpu, exact_block(gpu, directory, "native"))
+
+
+def run_whole_model(gpu: FakeCuda, directory: Path) -> None:
+    with gpu.load():
+        model = LanguageModel.load(Checkpoint(directory), VOCAB, torch.float16, CUDA)
+    run_stage(gpu, BlockExecutor(model.block, model=model), 0)
+
+
+def run_draft_node(
+    gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams, cuda_graphs: bool = False
+) -> None:
+    with gpu.load():
+        models = DraftModels.load(
+            Checkpoint.open("bundled"), drafters, "bfloat16", CUDA, cuda_graphs=cuda_graphs
+        )
+    executor, noise = models.executor, None if sampling.greedy else sampling
+    if sampling.greedy:  # as an exact head, which computes fixed numbers of rows
+        executor.head.row_counts, executor.head.exact = RowCounts((16, 128)), True
+    width = int(models.config.hidden_size) * (4 if "bundled-eagle3" in drafters else 1)
+    executor.run(OpenDraft("s", 300, 5, noise))
+    executor.run(ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
+    for growth in (1, 2):
+        grow_tree(gpu, executor, growth)
+        executor.run(ExtendDraft("s", np.zeros((2, width), dtype=np.uint16), np.array([7, 8])))
+    verify(gpu, executor, sampling, width)
+    executor.run(DropCache("s"))
+
+
+def run_static_draft_node(gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams) -> None:
+    """Run a draft node whose drafters' small forwards are called as a GPU would record them."""
+    maker = RecordingMaker()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (head_drafter, static_decoding):
+            patch.setattr(module, "CapturingMaker", lambda _device: maker)
+        run_draft_node(gpu, drafters, sampling, cuda_graphs=True)
+    maker.check(gpu)
+
+
+def grow_tree(gpu: FakeCuda, executor: HeadExecutor, growth: int) -> None:
+    layers = [([0], [-1], [8]), ([1, 2, 3], [0, 0, 0], [1, 2, 3]), ([4, 5], [1, 3], [9, 9])]
+    for frontier in layers:
+        nodes, parents, tokens = (np.array(part) for part in frontier)
+        job = GrowDraft("s", growth, nodes, parents, tokens, 4, None, None)
+        _, downloads = gpu.copies_of(partial(executor.run, job))
+        assert downloads <= 1, "a grown layer waits for its children alone"
+
+
+def verify(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, width: int) -> None:
+    tokens, parents = np.array([1, 0, 0, 3]), np.array([-1, 0, 1, 1])
+    job = Verify("s", sampling, np.zeros((4, width), dtype=np.uint16), tokens, parents, np.arange(4) + 150)
+    assert gpu.copies_of(partial(executor.run, job)) == (1, 1)
