@@ -71,6 +71,10 @@ class ObjectStore:
             if not try_lock(descriptor):
                 os.close(descriptor)
                 return None
+            if target.exists():  # another process has ended it since the check above
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+                return None
             touch(path)
         return PartialObject(descriptor, path, target, digest, size)
 

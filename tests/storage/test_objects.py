@@ -13,7 +13,9 @@ import pytest
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
+from flowedge.storage import objects
 from flowedge.storage.limits import CacheLimits
+from flowedge.storage.lock import try_lock
 from flowedge.storage.objects import ObjectStore
 from flowedge.storage.partial import DamagedError, PartialObject
 
@@ -84,6 +86,24 @@ def test_only_one_receives_an_object(store: ObjectStore) -> None:
     with begin(store):
         assert ObjectStore(store.limits).begin(DIGEST, len(DATA)) is None
     begin(store).close()
+
+
+def test_what_another_ends_meanwhile_is_not_received_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process moves its file into place after the check whether the object exists."""
+    partial = begin(store)
+    partial.append(DATA)
+
+    def after_the_other(descriptor: int) -> bool:
+        partial.commit()
+        partial.close()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(objects, "try_lock", after_the_other)
+    assert store.begin(DIGEST, len(DATA)) is None
+    assert store.read(DIGEST) == DATA
+    assert not store.partial_bytes(DIGEST, len(DATA))
 
 
 def test_what_was_not_used_for_longest_is_dropped_and_what_is_in_use_stays(store: ObjectStore) -> None:
