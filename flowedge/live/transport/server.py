@@ -28,7 +28,7 @@ from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
-from flowedge.security.tls.serving import certified_name
+from flowedge.security.tls.guard import certified_name
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from flowedge.net.grpc_handlers import Context
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
-from flowedge.security.tls.serving import Guard, caller_of, listen, refuse, renewed_credentials
+from flowedge.security.tls.guard import Guard, caller_of, refuse
+from flowedge.security.tls.serving import listen, renewed_credentials
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 

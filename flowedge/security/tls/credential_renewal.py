@@ -15,7 +15,7 @@ from flowedge.security.credentials.certificates import renewal_time, retry_delay
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
-from flowedge.security.tls.serving import Guard
+from flowedge.security.tls.guard import Guard
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 
