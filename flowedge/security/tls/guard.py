@@ -1,0 +1,117 @@
+"""The check of every caller's certificate, before a handler runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from flowedge.core.errors import AccessError, FlowEdgeError
+from flowedge.core.log_fields import about
+from flowedge.net.grpc_handlers import Context, within_context
+from flowedge.net.grpc_status import abort
+from flowedge.security.credentials.certificate_role import may_call
+from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
+from flowedge.security.credentials.member import CertificateHolder, holder_of
+from flowedge.security.credentials.revocation import RevocationList
+
+_CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _OpenCall:
+    holder: CertificateHolder
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    ended: AccessError | None = None
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
+
+    TLS has verified the certificate's signature when the connection was made.
+    """
+
+    def __init__(self, revoked: Callable[[], RevocationList]) -> None:
+        """revoked: returns the latest revocation list."""
+        self._revoked = revoked
+        self._open: set[_OpenCall] = set()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        method = str(details.method)
+        return within_context(handler, method, functools.partial(self._admitted, method))
+
+    def end_revoked(self) -> None:
+        """End the running calls of callers whose certificate has been revoked since."""
+        for call in list(self._open):
+            try:
+                self._revoked().check(call.holder)
+            except AccessError as error:
+                call.ended = error
+                if call.task is not None:
+                    call.task.cancel()
+
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
+        """Check the caller, and let `end_revoked` end the call until the context ends."""
+        try:
+            holder = caller_of(context)
+            self._revoked().check(holder)
+            check_time(holder, utc_now())
+            if not may_call(method, holder.member.role):
+                raise AccessError(
+                    f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+                )
+        except AccessError as error:
+            await refuse(context, method, error)
+        call = _OpenCall(holder)
+        self._open.add(call)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if call.ended is not None and not context.done():
+                await refuse(context, method, call.ended)
+            raise
+        finally:
+            self._open.discard(call)
+
+
+def caller_of(context: Context) -> CertificateHolder:
+    """The holder of the caller's certificate; raise AccessError if the caller has shown none."""
+    shown = context.auth_context().get(_CERTIFICATE)
+    if not shown:
+        raise AccessError("the caller showed no certificate")
+    return _holder(next(iter(shown)))
+
+
+def certified_name(context: Context) -> str | None:
+    """The name in the caller's certificate, None in plaintext."""
+    return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
+
+
+async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
+    """End a call with an error, and log it."""
+    called, peer = method.removeprefix("/"), context.peer()
+    fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
+    _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
+    await abort(context, error)
+
+
+@functools.lru_cache(maxsize=256)
+def _holder(pem: bytes) -> CertificateHolder:
+    return holder_of(read_certificate(pem))
