@@ -18,12 +18,14 @@ import psutil
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.net.address import join_address, split_address
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.tls.guard import Guard, caller_of, refuse
-from flowedge.security.tls.serving import listen, renewed_credentials
+from flowedge.security.tls.serving import listen, new_server, renewed_credentials
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 
@@ -138,10 +140,11 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
 
 def _servers(authority: Authority) -> tuple[grpc.aio.Server, grpc.aio.Server]:
     """The enrolment server, which anyone may call, and the renewal server, which members may call."""
-    enrolment = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+    limits = CallLimits(calls=_MAX_CALLS, calls_per_caller=_MAX_CALLS // 2, reserved_calls=0)
+    enrolment = new_server(_OPTIONS, CallAdmission(None, limits))
     rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
     guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
-    renewal = grpc.aio.server(options=_OPTIONS, interceptors=(guard,), maximum_concurrent_rpcs=_MAX_CALLS)
+    renewal = new_server(_OPTIONS, CallAdmission(guard, limits))
     rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
     return enrolment, renewal
 

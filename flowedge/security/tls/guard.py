@@ -1,23 +1,21 @@
-"""The check of every caller's certificate, before a handler runs."""
+"""The check of every caller's certificate, before anything of the call is received."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import grpc
-import grpc.aio
-
 from flowedge.core.errors import AccessError, FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.net.grpc_handlers import Context, within_context
+from flowedge.net.calls.caller import Caller
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
-from flowedge.security.credentials.certificate_role import may_call
+from flowedge.security.credentials.certificate_role import CertificateRole, may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
@@ -34,10 +32,11 @@ class _OpenCall:
     ended: AccessError | None = None
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard:
     """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
 
-    TLS has verified the certificate's signature when the connection was made.
+    It is the CallerCheck of servers in mutual TLS, which has verified the certificate's signature when the
+    connection was made.
     """
 
     def __init__(self, revoked: Callable[[], RevocationList]) -> None:
@@ -45,16 +44,34 @@ class Guard(grpc.aio.ServerInterceptor):
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        method = str(details.method)
-        return within_context(handler, method, functools.partial(self._admitted, method))
+    def caller(self, context: Context) -> Caller:
+        member, address = caller_of(context).member, str(context.peer())
+        is_admin = member.role is CertificateRole.ADMIN
+        return Caller(member.uri, address, str(member), is_admin=is_admin, may_know=is_admin)
+
+    def check(self, method: str, context: Context) -> None:
+        """Raise AccessError if the caller may not call a method now."""
+        holder = caller_of(context)
+        self._revoked().check(holder)
+        check_time(holder, utc_now())
+        if not may_call(method, holder.member.role):
+            raise AccessError(
+                f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+            )
+
+    @asynccontextmanager
+    async def watching(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
+        """Let `end_revoked` end the call with an AccessError until the context ends."""
+        call = _OpenCall(caller_of(context))
+        self._open.add(call)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if call.ended is not None and not context.done():
+                raise call.ended from None
+            raise
+        finally:
+            self._open.discard(call)
 
     def end_revoked(self) -> None:
         """End the running calls of callers whose certificate has been revoked since."""
@@ -66,33 +83,9 @@ class Guard(grpc.aio.ServerInterceptor):
                 if call.task is not None:
                     call.task.cancel()
 
-    @asynccontextmanager
-    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
-        """Check the caller, and let `end_revoked` end the call until the context ends."""
-        try:
-            holder = caller_of(context)
-            self._revoked().check(holder)
-            check_time(holder, utc_now())
-            if not may_call(method, holder.member.role):
-                raise AccessError(
-                    f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
-                )
-        except AccessError as error:
-            await refuse(context, method, error)
-        call = _OpenCall(holder)
-        self._open.add(call)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if call.ended is not None and not context.done():
-                await refuse(context, method, call.ended)
-            raise
-        finally:
-            self._open.discard(call)
-
 
 def caller_of(context: Context) -> CertificateHolder:
-    """The holder of the caller's certificate; raise AccessError if the caller has shown none."""
+    """Return the holder of the caller's certificate; raise AccessError if the caller has shown none."""
     shown = context.auth_context().get(_CERTIFICATE)
     if not shown:
         raise AccessError("the caller showed no certificate")
@@ -100,7 +93,7 @@ def caller_of(context: Context) -> CertificateHolder:
 
 
 def certified_name(context: Context) -> str | None:
-    """The name in the caller's certificate, None in plaintext."""
+    """Return the name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
 
 

@@ -9,25 +9,22 @@ import grpc
 import grpc.aio
 
 from flowedge.core.errors import DeviceError
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.receiving import SERVER_OPTIONS
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
 
 
-def new_server(
-    options: Sequence[tuple[str, Any]],
-    security: Security,
-    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-) -> tuple[grpc.aio.Server, Guard | None]:
-    """Make a server, and the guard of its services, None in plaintext.
-
-    interceptors: run after the guard.
-    """
+def guard_of(security: Security) -> Guard | None:
+    """Return the guard of a device's servers; None in plaintext."""
     store = security.store
-    if store is None:
-        return grpc.aio.server(options=options, interceptors=interceptors), None
-    guard = Guard(lambda: store.revoked)
-    return grpc.aio.server(options=options, interceptors=(guard, *interceptors)), guard
+    return Guard(lambda: store.revoked) if store is not None else None
+
+
+def new_server(options: Sequence[tuple[str, Any]], admission: CallAdmission) -> grpc.aio.Server:
+    """Make a server of whose calls every one goes through the admission."""
+    return grpc.aio.server(options=[*options, *SERVER_OPTIONS], interceptors=(admission,))
 
 
 def add_port(server: grpc.aio.Server, address: str, security: Security, device: str) -> int:
