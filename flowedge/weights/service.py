@@ -8,9 +8,9 @@ import asyncio
 from functools import partial
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
-from flowedge.net.deadline import within
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
+from flowedge.net.unread import send_reply
 from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
@@ -86,8 +86,7 @@ class WeightsService(rpc.WeightsServicer):
     async def _write(self, data: bytes, context: Context) -> None:
         for start in range(0, len(data), self._settings.chunk_bytes):
             chunk = data[start : start + self._settings.chunk_bytes]
-            what = f"device {self._device} could not send"
-            await within(self._settings.give_up_s, context.write(pb.ObjectChunk(data=chunk)), what)
+            await send_reply(context, pb.ObjectChunk(data=chunk), self._settings.give_up_s)
             self._local.traffic.sent += len(chunk)
 
 
