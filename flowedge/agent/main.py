@@ -61,7 +61,7 @@ async def run_agent(
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     limiting = (CallLimits(config.limits), UnreadableRequests())
-    server, guard = new_server(config.link.channel_options, security, limiting)
+    server = new_server(config.link.channel_options, security, limiting)
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
@@ -82,7 +82,7 @@ async def run_agent(
     await server.start()
     try:
         async with (
-            renewing_credentials(security, guard, config.security.refresh_s),
+            renewing_credentials(security, server, config.security.refresh_s),
             operations,
             keep_pipeline(agent, service.lead),
         ):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-import grpc.aio
-
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.role_holder import RoleHolder
@@ -20,7 +18,7 @@ from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
-from flowedge.security.tls.serving import add_port
+from flowedge.security.tls.serving import RenewableServer
 from flowedge.system.compute import DeviceCompute
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
@@ -69,7 +67,7 @@ class Agent:
     @classmethod
     def listening(
         cls,
-        server: grpc.aio.Server,
+        server: RenewableServer,
         config: AgentConfig,
         security: Security,
         compute: DeviceCompute,
@@ -85,7 +83,7 @@ class Agent:
             DeviceError: when the server cannot listen there.
         """
         address = join_address(security.listen_host(config.agent.host), config.agent.port)
-        port = add_port(server, address, security, config.agent.name or "this one")
+        port = server.listen(address, config.agent.name or "this one")
         info = DeviceInfo.of(config, port, compute, device_id)
         agent = cls(
             info,

@@ -109,7 +109,7 @@ class EmbeddedDraftNode:
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
-        server, _ = new_server(self._config.link.channel_options, security)
+        server = new_server(self._config.link.channel_options, security)
         compute = await asyncio.to_thread(find_compute, self._config.agent.device)
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)

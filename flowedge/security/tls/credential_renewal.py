@@ -15,7 +15,7 @@ from flowedge.security.credentials.certificates import renewal_time, retry_delay
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
-from flowedge.security.tls.guard import Guard
+from flowedge.security.tls.serving import RenewableServer
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 
@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def renewing_credentials(
-    security: Security, guard: Guard | None, refresh_s: float
+    security: Security, server: RenewableServer, refresh_s: float
 ) -> AsyncIterator[None]:
     """Until the context ends, renew the certificate when due and fetch the list every `refresh_s` seconds."""
-    if security.store is None or guard is None:
+    if security.store is None:
         yield
         return
-    task = asyncio.create_task(_CredentialRenewal(security.store, guard).run(refresh_s))
+    task = asyncio.create_task(_CredentialRenewal(security.store, server).run(refresh_s))
     try:
         yield
     finally:
@@ -40,9 +40,10 @@ async def renewing_credentials(
 
 
 class _CredentialRenewal:
-    def __init__(self, store: CredentialStore, guard: Guard) -> None:
+    def __init__(self, store: CredentialStore, server: RenewableServer) -> None:
         self._store = store
-        self._guard = guard
+        self._server = server
+        self._shown = store.credentials  # to new connections
         self._spread = random.random()  # so that devices that joined together do not renew together
         self._retry = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
         self._warned = self._retry
@@ -51,6 +52,7 @@ class _CredentialRenewal:
         while True:
             await self._refresh_revoked()
             await self._renew_when_due()
+            await self._show_renewed()
             await asyncio.sleep(refresh_s * (0.75 + 0.5 * random.random()))
 
     async def _refresh_revoked(self) -> None:
@@ -59,8 +61,8 @@ class _CredentialRenewal:
         except FlowEdgeError as error:
             self._warn_when_stale(error)
             return
-        if changed:
-            self._guard.end_revoked()
+        if changed and self._server.guard is not None:
+            self._server.guard.end_revoked()
 
     def _warn_when_stale(self, error: FlowEdgeError) -> None:
         """Warn once an hour. The old list stays in use, since devices must run while the CA's host is off."""
@@ -96,3 +98,15 @@ class _CredentialRenewal:
                 )
             return
         _log.info("the certificate was renewed until %s", self._store.credentials.holder.not_after)
+
+    async def _show_renewed(self) -> None:
+        """Have the server show the latest certificate; after a failure the next round tries again."""
+        latest = self._store.credentials
+        if latest is self._shown:
+            return
+        try:
+            await self._server.renew()
+        except FlowEdgeError as error:
+            _log.warning("new connections still get the old certificate: %s", error)
+            return
+        self._shown = latest
