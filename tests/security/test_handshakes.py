@@ -96,6 +96,20 @@ def test_silent_connections_keep_nobody_out(number: int, agent: AgentProcess, la
     agent.line("connections of 127.0.0.2 were ended: it had too many")
 
 
+def test_few_descriptors_are_not_used_up(cluster: Cluster, laptop: Security) -> None:
+    """A limit that the agent cannot raise."""
+    state = cluster.member("shed", CertificateRole.AGENT)
+    shed = AgentProcess(
+        *("", "--host", "127.0.0.1", "--no-advertise"),
+        environment={"FLOWEDGE_STATE_DIR": str(state)},
+        enter=lambda command: ["prlimit", "--nofile=1024:1024", *command],
+    )
+    with running(shed), silent_connections(shed.address, 1_500, ATTACKER):
+        for _ in range(5):
+            with Client(shed.address, name="shed", security=laptop) as client:
+                assert client.describe().certified_role == "agent"
+
+
 def test_a_connection_that_says_nothing_is_ended(agent: AgentProcess) -> None:
     with silent_connections(agent.address, 1, ATTACKER) as connections:
         deadline = time.monotonic() + 30
