@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -31,13 +30,12 @@ class TcpConnection:
         return self.peer[0]
 
 
-def accepted_connections(ports: Iterable[int]) -> list[TcpConnection]:
-    """Return the established connections to ports on which this process listens."""
-    wanted = frozenset(ports)
+def accepted_connections(port: int) -> list[TcpConnection]:
+    """Return the connections to a port on which this process listens."""
     return [
         TcpConnection((_plain_ip(found.raddr.ip), found.raddr.port), found.fd)
         for found in psutil.Process().net_connections("tcp")
-        if found.raddr and found.laddr.port in wanted and found.status != psutil.CONN_LISTEN
+        if found.raddr and found.laddr.port == port and found.status != psutil.CONN_LISTEN
     ]
 
 

@@ -26,7 +26,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[int, socket.socket, s
 def test_a_connection_is_found_and_shut_down(ends: tuple[int, socket.socket, socket.socket]) -> None:
     port, caller, accepted = ends
     own = caller.getsockname()
-    (found,) = accepted_connections([port])
+    (found,) = accepted_connections(port)
     assert found == TcpConnection((own[0], own[1]), accepted.fileno())
     shut_down(found)
     caller.settimeout(5)

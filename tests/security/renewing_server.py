@@ -11,8 +11,11 @@ from pathlib import Path
 
 from grpc_health.v1 import health, health_pb2_grpc
 
+from flowedge.net.calls.admission import CallAdmission
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificates import pem_of
+from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.guard import Guard
 from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
 from tests.security.clusters import now
 
@@ -26,7 +29,8 @@ async def main(authority: Authority) -> None:
         tls = server_credentials(key, certificate, pem_of(authority.certificate), require_client=True)
         return ServerIdentity(tls, holder.not_after)
 
-    server = RenewableServer((), identify)
+    guard = Guard(lambda: read_list(authority.revocation_list(now()), authority.certificate))
+    server = RenewableServer((), CallAdmission(guard), identify, guard.connections)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     port = server.listen("127.0.0.1:0", "this one")
     await server.start()

@@ -16,10 +16,13 @@ import psutil
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.net.address import join_address, split_address
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.connection_limits import ConnectionLimits
 from flowedge.security.tls.guard import Guard, caller_of, refuse
 from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
 from flowedge.v1 import cluster_pb2 as pb
@@ -136,13 +139,20 @@ def _servers(
     authority: Authority, certificate: _ServiceCertificate
 ) -> tuple[RenewableServer, RenewableServer]:
     """The enrolment server, which anyone may call, and the renewal server, which members may call."""
-    guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
+    limits = CallLimits(calls=_MAX_CALLS, calls_per_caller=_MAX_CALLS // 2, reserved_calls=0)
     enrolment = RenewableServer(
-        _OPTIONS, lambda: certificate.identity(require_client=False), max_calls=_MAX_CALLS
+        _OPTIONS,
+        CallAdmission(None, limits),
+        lambda: certificate.identity(require_client=False),
+        ConnectionLimits(),
     )
     rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
+    guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
     renewal = RenewableServer(
-        _OPTIONS, lambda: certificate.identity(require_client=True), guard=guard, max_calls=_MAX_CALLS
+        _OPTIONS,
+        CallAdmission(guard, limits),
+        lambda: certificate.identity(require_client=True),
+        guard.connections,
     )
     rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
     return enrolment, renewal

@@ -63,13 +63,12 @@ def surplus(
 
 @dataclass(eq=False)
 class ConnectionLimits:
-    """Ends the surplus connections of a server's ports, and those of refused certificates.
+    """Ends the surplus connections of a server, and those of refused certificates.
 
     gRPC's own limit counts all connections together, so one peer could take them all.
     """
 
     bounds: ConnectionBounds = ConnectionBounds()
-    ports: set[int] = field(default_factory=set)
     _members: dict[Peer, str] = field(default_factory=dict)
     _refused: set[Peer] = field(default_factory=set)
     _order: dict[Peer, None] = field(default_factory=dict)  # the present connections, the oldest first
@@ -85,20 +84,20 @@ class ConnectionLimits:
         if found := peer_of(peer):
             self._refused.add(found)
 
-    async def run(self) -> None:
-        """End surplus connections until cancelled."""
+    async def run(self, port: int) -> None:
+        """End the surplus connections to a port of this process until cancelled."""
         loop = asyncio.get_running_loop()
         logged = -_LOG_AGAIN_S
         while True:
             await asyncio.sleep(PERIOD_S)
-            await self.sweep()
+            await self.sweep(port)
             if self._ended and loop.time() - logged >= _LOG_AGAIN_S:
                 logged = loop.time()
                 self._log_ended()
 
-    async def sweep(self) -> None:
+    async def sweep(self, port: int) -> None:
         """End the surplus connections of this moment."""
-        listed = await asyncio.to_thread(accepted_connections, tuple(self.ports))
+        listed = await asyncio.to_thread(accepted_connections, port)
         present = {connection.peer: connection for connection in listed}
         self._order = {peer: None for peer in self._order if peer in present} | dict.fromkeys(present)
         self._members = {peer: name for peer, name in self._members.items() if peer in present}

@@ -15,6 +15,7 @@ from flowedge.security.credentials.certificates import renewal_time, retry_delay
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
+from flowedge.security.tls.guard import Guard
 from flowedge.security.tls.serving import RenewableServer
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
@@ -24,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def renewing_credentials(
-    security: Security, server: RenewableServer, refresh_s: float
+    security: Security, guard: Guard | None, server: RenewableServer, refresh_s: float
 ) -> AsyncIterator[None]:
     """Until the context ends, renew the certificate when due and fetch the list every `refresh_s` seconds."""
-    if security.store is None:
+    if security.store is None or guard is None:
         yield
         return
-    task = asyncio.create_task(_CredentialRenewal(security.store, server).run(refresh_s))
+    task = asyncio.create_task(_CredentialRenewal(security.store, guard, server).run(refresh_s))
     try:
         yield
     finally:
@@ -40,8 +41,9 @@ async def renewing_credentials(
 
 
 class _CredentialRenewal:
-    def __init__(self, store: CredentialStore, server: RenewableServer) -> None:
+    def __init__(self, store: CredentialStore, guard: Guard, server: RenewableServer) -> None:
         self._store = store
+        self._guard = guard
         self._server = server
         self._shown = store.credentials  # to new connections
         self._spread = random.random()  # so that devices that joined together do not renew together
@@ -61,8 +63,8 @@ class _CredentialRenewal:
         except FlowEdgeError as error:
             self._warn_when_stale(error)
             return
-        if changed and self._server.guard is not None:
-            self._server.guard.end_revoked()
+        if changed:
+            self._guard.end_revoked()
 
     def _warn_when_stale(self, error: FlowEdgeError) -> None:
         """Warn once an hour. The old list stays in use, since devices must run while the CA's host is off."""

@@ -17,6 +17,8 @@ import grpc.aio
 from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
 from flowedge.net.address import host_ip, join_address
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.receiving import SERVER_OPTIONS
 from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
@@ -52,35 +54,29 @@ class RenewableServer:
     which ends the process (grpc's issue 36693). So the credentials of a server never change: a second server
     with the new ones takes the port over. The first one serves the calls that it has until they end, or until
     its certificate expires.
-
-    Attributes:
-        guard: checks the callers; None in plaintext.
-        connections: ends the connections of peers that have too many.
     """
 
     def __init__(
         self,
         options: Sequence[tuple[str, Any]],
-        identify: Callable[[], ServerIdentity] | None,
-        *,
-        guard: Guard | None = None,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-        max_calls: int | None = None,
+        admission: CallAdmission,
+        identify: Callable[[], ServerIdentity] | None = None,
+        connections: ConnectionLimits | None = None,
     ) -> None:
         """
-        identify: returns the present identity; None for plaintext. interceptors: run after the guard.
-        max_calls: that may go on at the same time.
+        admission: of every call.
+        identify: returns the present identity; None for plaintext.
+        connections: ends the connections of peers that have too many; None to let them be.
         """
-        self.guard = guard
-        self.connections = ConnectionLimits()
-        self._max_calls = max_calls
         # Two servers of this process share the port for a moment. In plaintext nothing is ever renewed.
         shared = ("grpc.so_reuseport", int(identify is not None))
-        self._options = [*options, *_limits(), shared]
-        self._interceptors = ((guard,) if guard is not None else ()) + tuple(interceptors)
+        self._options = [*options, *SERVER_OPTIONS, *_limits(), shared]
+        self._admission = admission
         self._identify = identify
+        self._connections = connections
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._address = ""
+        self._port = 0
         self._device = ""
         self._identity: ServerIdentity | None = None
         self._server: grpc.aio.Server | None = None
@@ -108,7 +104,7 @@ class RenewableServer:
         self._identity = self._identify() if self._identify is not None else None
         port = _add_port(self._server, address, self._identity, device)
         self._address = join_address(host, port)
-        self.connections.ports.add(port)
+        self._port = port
         return port
 
     async def start(self) -> None:
@@ -116,7 +112,8 @@ class RenewableServer:
         assert self._server is not None, "listen comes first"
         self._server.add_generic_rpc_handlers(tuple(self._handlers))
         await self._server.start()
-        self._watch = asyncio.create_task(self.connections.run())
+        if self._connections is not None:
+            self._watch = asyncio.create_task(self._connections.run(self._port))
 
     async def renew(self) -> None:
         """Serve new connections with the present identity; the calls that are running go on.
@@ -139,9 +136,7 @@ class RenewableServer:
         _log.info("new connections get the renewed certificate", extra=fields)
 
     def _new(self) -> grpc.aio.Server:
-        return grpc.aio.server(
-            options=self._options, interceptors=self._interceptors, maximum_concurrent_rpcs=self._max_calls
-        )
+        return grpc.aio.server(options=self._options, interceptors=(self._admission,))
 
     async def stop(self, grace_s: float | None) -> None:
         """Refuse new calls, and end those that are running after `grace_s` seconds."""
@@ -153,20 +148,23 @@ class RenewableServer:
         await asyncio.gather(*(server.stop(grace_s) for server in servers))
 
 
-def new_server(
-    options: Sequence[tuple[str, Any]],
-    security: Security,
-    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-) -> RenewableServer:
-    """Make the server of a device: with a guard, or in plaintext if the device has no credentials.
+def guard_of(security: Security) -> Guard | None:
+    """Return the guard of a device's server; None in plaintext."""
+    store = security.store
+    return Guard(lambda: store.revoked) if store is not None else None
 
-    interceptors: run after the guard.
+
+def new_server(
+    options: Sequence[tuple[str, Any]], security: Security, guard: Guard | None, admission: CallAdmission
+) -> RenewableServer:
+    """Make the server of a device, in plaintext if the device has no credentials.
+
+    guard: see `guard_of`; it is the check of the admission as well.
     """
     store = security.store
-    if store is None:
-        return RenewableServer(options, None, interceptors=interceptors)
-    guard = Guard(lambda: store.revoked)
-    return RenewableServer(options, lambda: _identity(store), guard=guard, interceptors=interceptors)
+    if store is None or guard is None:
+        return RenewableServer(options, admission)
+    return RenewableServer(options, admission, lambda: _identity(store), guard.connections)
 
 
 def server_credentials(
