@@ -70,6 +70,4 @@ class LinkSettings(LinkDeadlines, MessageLimit):
             # A proxy of the environment has no business between devices of one network.
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
-            # Two agents on one port would share the connections between them.
-            ("grpc.so_reuseport", 0),
         ]

@@ -68,7 +68,8 @@ class RenewableServer:
         identify: returns the present identity; None for plaintext.
         connections: ends the connections of peers that have too many; None to let them be.
         """
-        # Two servers of this process share the port for a moment. In plaintext nothing is ever renewed.
+        # Two servers of this process share the port for a moment. In plaintext nothing is ever renewed, and
+        # two agents on one port would share its connections.
         shared = ("grpc.so_reuseport", int(identify is not None))
         self._options = [*options, *SERVER_OPTIONS, *_limits(), shared]
         self._admission = admission
