@@ -12,7 +12,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.operations.logs import log_failure
 from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.agent import Agent
@@ -20,6 +19,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
+from flowedge.net.supervision import supervise
 from flowedge.security.tls.serving import RenewableServer
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
@@ -109,9 +109,9 @@ class Operations:
     def ready(self) -> None:
         """Tell the service manager that the agent serves, and begin to watch the agent."""
         self._notifier.tell(READY)
-        self._watch = asyncio.create_task(self._watch_state())
-        # A watchdog will restart the agent because of an error that ends the watch.
-        self._watch.add_done_callback(log_failure("the watch over the agent has failed"))
+        # A watch that only fails gives no sign of life, so a watchdog restarts the agent.
+        watch = supervise("the watch over the agent", self._watch_state, first_s=LOOK_S, most_s=5.0)
+        self._watch = asyncio.create_task(watch)
 
     async def begin_drain(self) -> None:
         """Refuse everything new, and report it; a second call does nothing."""
