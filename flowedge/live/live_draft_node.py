@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from flowedge.core.errors import (
@@ -29,6 +29,7 @@ from flowedge.engine.work_counts import CANCELLED, WorkCounts
 from flowedge.live.compute_thread import Span
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.permitted_members import check_caller
 from flowedge.live.pump import Pump
 from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
 from flowedge.live.transport.link import LinkEvents, LinkKind
@@ -87,12 +88,17 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         progress_s: float,
         express_fault: ExpressFault | None = None,
         observer: LiveObserver = UNOBSERVED,
+        last_stages: Mapping[int, str] | None = None,
     ) -> None:
-        """progress_s: a session without any message, job or output for so long ends with a DeadlineError."""
+        """progress_s: a session without any message, job or output for so long ends with a DeadlineError.
+
+        last_stages: for each route, the member that is its last stage (see Member.uri); None in plaintext.
+        """
         super().__init__(machine, executor.run, timing, observer)
         self.lost: DeviceLostError | None = None
         self._progress_s = progress_s
         self._running: dict[str, RunningRequest] = {}
+        self._last_stages = last_stages
         self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks(express_fault) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
@@ -172,10 +178,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def opened(self, stream: InStream) -> None:
         if stream.kind is not LinkKind.IN_BAND:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
-        if self.lost is not None:
-            raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
         if stream.route not in self._links:
             raise BadRequestError(f"device {self.device} has no route {stream.route} for {stream.peer}")
+        if self._last_stages is not None:
+            check_caller(stream, self._last_stages[stream.route], f"the last stage of {self.device}")
+        if self.lost is not None:
+            raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
         if stream.route in self._last:
             last = self._last[stream.route].peer
             raise BadRequestError(f"device {self.device} has a last stage already: {last}")

@@ -17,6 +17,7 @@ from flowedge.engine.jobs import StageExecutor, StageJob
 from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.pump import Pump
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
@@ -80,8 +81,9 @@ class SessionLog:
 class LiveStage(LiveDriver[StageJob, Payload]):
     """One stage of one pipeline, from its first stream to the end of the pipeline.
 
-    Each session belongs to the in-band stream that opened it; other streams cannot touch it. The pipeline
-    ends when the draft node's express stream does, or when the next device is lost.
+    Each session belongs to the in-band stream that opened it; other streams cannot touch it. In a cluster,
+    only the device before this one may open in-band streams, and only the draft node an express stream. The
+    pipeline ends when the draft node's express stream does, or when the next device is lost.
 
     Attributes:
         ended: why the pipeline has ended; None while it has not.
@@ -98,14 +100,16 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         observer: LiveObserver = UNOBSERVED,
         *,
         pipeline: str = "",
+        permitted: PermittedMembers | None = None,
     ) -> None:
         """on_ended: called once, on the event loop, with the reason for which the pipeline has ended.
 
-        pipeline: its id, for the log.
+        pipeline: its label, for the log; permitted: whose streams are taken; None without certificates.
         """
         super().__init__(machine, executor.run, timing, observer)
         self.ended: str | None = None
         self._pipeline = pipeline
+        self._permitted = permitted
         self._log = SessionLog(machine.device, pipeline)
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
@@ -149,6 +153,8 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         self._start()
 
     def opened(self, stream: InStream) -> None:
+        if self._permitted is not None:
+            self._permitted.check_stream(stream, self.device)
         if self.ended is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.ended}")
         if stream.kind is LinkKind.EXPRESS:

@@ -97,6 +97,7 @@ class OutLink:
         events: LinkEvents,
         settings: LinkSettings,
         route: int = 0,
+        member: str | None = None,
         observer: LiveObserver = UNOBSERVED,
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
@@ -104,12 +105,14 @@ class OutLink:
         Args:
             pipeline: id of the pipeline that the stream is for.
             route: the route whose last stage this device is; only the draft node reads it.
+            member: URI that the peer's certificate must have, if it is known (see Member.uri).
 
         Raises:
+            AccessError: when another member answers there.
             DeviceLostError: when nobody answers within `connect_s`.
             FlowEdgeError: the error by which the other side refuses the stream.
         """
-        channel = await open_channel(address, settings.channel_options)
+        channel = await open_channel(address, settings.channel_options, member=member)
         metadata = grpc.aio.Metadata(
             (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
         )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -24,10 +24,12 @@ from flowedge.live.transport.link import (
     STREAM_METHODS,
     LinkKind,
 )
+from flowedge.live.transport.refusal_log import RefusalLog
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
+from flowedge.security.tls.caller_member import certified_member
 from flowedge.security.tls.guard import certified_name
 
 _log = logging.getLogger(__name__)
@@ -38,15 +40,19 @@ class InStream:
 
     Attributes:
         route: the route whose last stage the peer says it is (see OutLink.open).
+        member: URI in the peer's certificate (see Member.uri); None in plaintext.
         replies: messages that wait to be sent back.
         ended: why this side ends the stream; None while it does not.
         departed: when the latest message was due to leave its sender (see wire.encode).
     """
 
-    def __init__(self, kind: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
+    def __init__(
+        self, kind: LinkKind, peer: str, max_replies: int, route: int = 0, member: str | None = None
+    ) -> None:
         self.kind = kind
         self.peer = peer
         self.route = route
+        self.member = member
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
         self.departed = 0.0
@@ -93,6 +99,7 @@ class StreamServer:
     find: Callable[[str], StreamOwner]
     settings: LinkSettings
     observer: LiveObserver = UNOBSERVED
+    refusals: RefusalLog = field(default_factory=RefusalLog)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
@@ -108,14 +115,21 @@ class StreamServer:
             peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(kind, peer, self.settings.max_replies, int(route) if route.isdecimal() else -1)
+            stream = InStream(
+                kind,
+                peer,
+                self.settings.max_replies,
+                int(route) if route.isdecimal() and len(route) < 8 else -1,
+                certified_member(context),
+            )
             try:
                 owner = self.find(pipeline)
                 owner.opened(stream)
+            except AccessError as error:
+                self.refusals.refused(peer, kind.value, error)
+                await abort(context, error)
             except FlowEdgeError as error:
-                fields = about(
-                    event="stream_refused", pipeline=pipeline, peer=peer, lane=kind.value, code=error.code
-                )
+                fields = about(event="stream_refused", peer=peer, lane=kind.value, code=error.code, refused=1)
                 # A stage asks again and again while the next device is still loading.
                 _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)

@@ -55,7 +55,7 @@ def verify_peer(address: str, store: CredentialStore, name: str | None) -> Verif
                 with contextlib.suppress(OSError):
                     encrypted.unwrap()  # waits until the peer has read our part of the handshake
     except ssl.SSLError as error:
-        raise _refused(address, _handshake_reason(error)) from error
+        raise refuse_peer(address, _handshake_reason(error)) from error
     except OSError as error:
         raise DeviceLostError(address, f"the connection failed: {error}") from error
     return _verify_certificate(address, shown, store, credentials, name)
@@ -69,7 +69,7 @@ async def verify_peer_async(address: str, store: CredentialStore, name: str | No
         opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
         _, writer = await asyncio.wait_for(opening, ANSWER_S)
     except ssl.SSLError as error:
-        raise _refused(address, _handshake_reason(error)) from error
+        raise refuse_peer(address, _handshake_reason(error)) from error
     except (OSError, asyncio.TimeoutError) as error:
         late = isinstance(error, asyncio.TimeoutError)
         reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
@@ -108,7 +108,7 @@ def _verify_certificate(
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
     except AccessError as error:
-        raise _refused(address, str(error)) from error
+        raise refuse_peer(address, str(error)) from error
     return VerifiedPeer(holder, credentials)
 
 
@@ -123,7 +123,8 @@ def _handshake_reason(error: ssl.SSLError) -> str:
     return f"the TLS handshake failed: {error.reason or error}"
 
 
-def _refused(address: str, reason: str) -> AccessError:
+def refuse_peer(address: str, reason: str) -> AccessError:
+    """Log that the peer at an address is not spoken to; return the error."""
     fields = about(event="peer_refused", peer=address, reason=reason)
     _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
     return AccessError(f"refused to speak to {address}: {reason}")
