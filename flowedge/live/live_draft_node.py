@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
 from flowedge.core.errors import (
     BadRequestError,
     DeadlineError,
@@ -19,7 +21,7 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.log_fields import about
-from flowedge.core.messages import Fault, Message
+from flowedge.core.messages import SEGMENT_ROWS, Fault, Message
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
@@ -36,8 +38,11 @@ from flowedge.live.transport.link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
-from flowedge.protocol.wire import FrameError
+from flowedge.protocol import wire
+from flowedge.protocol.frame_error import FrameError
+from flowedge.strategies.events import TARGET
 
+TOKEN_BYTES = 4  # of a token id that a middle model returns
 CHECK_S = 0.5  # between two checks of the sessions' progress
 
 _log = logging.getLogger(__name__)
@@ -188,6 +193,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             last = self._last[stream.route].peer
             raise BadRequestError(f"device {self.device} has a last stage already: {last}")
         self._last[stream.route] = stream
+        stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
         self._timing.arrive(stream.kind, stream.departed, lambda: self._take(message, stream.route))
@@ -200,6 +206,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     def closed(self, stream: InStream, reason: str) -> None:
         self._on_lost(DeviceLostError(stream.peer, reason))
+
+    def _result_bytes(self, route: int) -> int:
+        """Return the most bytes of the frame of a result on a route."""
+        spec = self._machine.spec
+        returned = spec.width * np.dtype(spec.dtype).itemsize if route == TARGET else TOKEN_BYTES
+        return wire.segment_bytes(SEGMENT_ROWS, max(returned, self._timing.row_bytes))
 
     @property
     def _send_pumps(self) -> list[Pump]:

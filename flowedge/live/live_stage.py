@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.log_fields import about
@@ -22,7 +24,8 @@ from flowedge.live.pump import Pump
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
-from flowedge.protocol.wire import FrameError
+from flowedge.protocol import wire
+from flowedge.protocol.frame_error import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
@@ -165,6 +168,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             raise BadRequestError(f"{MAX_STREAMS} in-band streams are open to device {self.device} already")
         else:
             self._in_band.add(stream)
+            stream.max_frame_bytes = self._segment_bytes()
 
     def received(self, stream: InStream, message: Message) -> None:
         self._timing.arrive(stream.kind, stream.departed, lambda: self._take(stream, message))
@@ -187,6 +191,12 @@ class LiveStage(LiveDriver[StageJob, Payload]):
     @property
     def _send_pumps(self) -> list[Pump]:
         return [self._send_pump]
+
+    def _segment_bytes(self) -> int:
+        """Return the most bytes of a segment's frame that the stage can make use of."""
+        spec, item = self._machine.spec, np.dtype(self._machine.spec.dtype).itemsize
+        taken = np.dtype(np.int32).itemsize if spec.is_first else spec.width * item
+        return wire.segment_bytes(spec.max_rows, max(taken, self._timing.row_bytes))
 
     def _take(self, stream: InStream, message: Message) -> None:
         if self.ended is not None or (stream is not self._express and stream not in self._in_band):
