@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
@@ -14,6 +13,7 @@ from flowedge.agent.operations.idle_agents import IdleAgents
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.core.pipeline_id import new_pipeline_id
 from flowedge.drafting.choice import drafter_label
 from flowedge.net.supervision import supervise
 from flowedge.security.process import current
@@ -69,7 +69,7 @@ class PipelineKeeper:
             self._say(f"the pipeline has to wait: {error}")
             raise
         request = pb.DraftNodeRole(
-            pipeline=uuid.uuid4().hex,
+            pipeline=new_pipeline_id(),
             model=wanted.model,
             drafter=drafter_label(wanted.drafters),
             drafters=wanted.drafters,

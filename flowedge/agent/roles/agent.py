@@ -53,6 +53,7 @@ class Agent:
         compute: the thread in which everything runs that uses torch.
         roles: holds the device's role; local_weights: the weights that the device can give to others.
         observer: is told of the work of live drivers.
+        member: URI in the device's certificate (see Member.uri); None without a certificate.
     """
 
     info: DeviceInfo
@@ -62,6 +63,7 @@ class Agent:
     local_weights: LocalWeights
     observer: LiveObserver = UNOBSERVED
     instruments: Instruments = field(default_factory=Instruments)
+    member: str | None = None
     _compute_side: ComputeSide | None = None
 
     @classmethod
@@ -93,6 +95,7 @@ class Agent:
             LocalWeights.configured(config.cache.dir, config.cache.gib),
             observer,
             instruments or Instruments(),
+            None if security.store is None else security.store.credentials.holder.member.uri,
         )
         weights = WeightsService(info.name, agent.local_weights, config.weights)
         rpc.add_WeightsServicer_to_server(weights, server)
@@ -110,7 +113,14 @@ class Agent:
         return result
 
     async def open_link(
-        self, pipeline: str, address: str, kind: LinkKind, events: LinkEvents, route: int = 0
+        self,
+        pipeline: str,
+        address: str,
+        kind: LinkKind,
+        events: LinkEvents,
+        *,
+        route: int = 0,
+        member: str | None = None,
     ) -> OutLink:
         """Open a link of a pipeline; see OutLink.open."""
         return await OutLink.open(
@@ -121,6 +131,7 @@ class Agent:
             events=events,
             settings=self.config.link,
             route=route,
+            member=member,
             observer=self.observer,
         )
 

@@ -19,6 +19,7 @@ from flowedge.net.address import join_address, split_address
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
+from flowedge.net.supervision import supervise
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
@@ -126,7 +127,9 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
         flush=True,
     )
     ready()
-    renewing = asyncio.create_task(certificate.keep_fresh((enrolment, renewal)))
+    servers = enrolment, renewal
+    keeping = supervise("the renewal of the service's certificate", lambda: certificate.keep_fresh(servers))
+    renewing = asyncio.create_task(keeping)
     try:
         await stop.wait()
     finally:
@@ -180,11 +183,11 @@ class _ServiceCertificate:
         while True:
             await asyncio.sleep(_CHECK_S)
             now = utc_now()
-            if now < renewal_time(self._holder):
-                continue
-            self._key, self._certificate, self._holder = self._authority.service_credentials(now)
+            if now >= renewal_time(self._holder):
+                self._key, self._certificate, self._holder = self._authority.service_credentials(now)
             for server in servers:
-                await server.renew()
+                if server.expires != self._holder.not_after:
+                    await server.renew()
 
 
 def _membership(authority: Authority, signed: SignedCertificate) -> pb.Membership:

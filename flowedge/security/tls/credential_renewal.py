@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowedge.core.errors import FlowEdgeError
+from flowedge.net.supervision import supervise
 from flowedge.security.credentials.certificates import renewal_time, retry_delay, utc_now
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
@@ -31,7 +32,8 @@ async def renewing_credentials(
     if security.store is None or guard is None:
         yield
         return
-    task = asyncio.create_task(_CredentialRenewal(security.store, guard, server).run(refresh_s))
+    renewal = _CredentialRenewal(security.store, guard, server)
+    task = asyncio.create_task(supervise("the credential renewal", lambda: renewal.run(refresh_s)))
     try:
         yield
     finally:

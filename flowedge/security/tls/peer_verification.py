@@ -108,7 +108,7 @@ def _is_broken_off(error: OSError | asyncio.TimeoutError) -> bool:
 
 def _failed(address: str, error: OSError | asyncio.TimeoutError) -> AccessError | DeviceLostError:
     if isinstance(error, ssl.SSLError):
-        return _refused(address, _handshake_reason(error))
+        return refuse_peer(address, _handshake_reason(error))
     late = isinstance(error, asyncio.TimeoutError)
     reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
     return DeviceLostError(address, f"the connection failed: {reason}")
@@ -143,7 +143,7 @@ def _verify_certificate(
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
     except AccessError as error:
-        raise _refused(address, str(error)) from error
+        raise refuse_peer(address, str(error)) from error
     return VerifiedPeer(holder, credentials)
 
 
@@ -158,7 +158,8 @@ def _handshake_reason(error: ssl.SSLError) -> str:
     return f"the TLS handshake failed: {error.reason or error}"
 
 
-def _refused(address: str, reason: str) -> AccessError:
+def refuse_peer(address: str, reason: str) -> AccessError:
+    """Log that the peer at an address is not spoken to; return the error."""
     fields = about(event="peer_refused", peer=address, reason=reason)
     _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
     return AccessError(f"refused to speak to {address}: {reason}")

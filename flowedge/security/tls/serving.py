@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from flowedge.core.log_fields import about
 from flowedge.net.address import host_ip, join_address
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.receiving import SERVER_OPTIONS
+from flowedge.net.supervision import supervise
 from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
@@ -84,6 +86,11 @@ class RenewableServer:
         self._replaced: dict[grpc.aio.Server, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
 
+    @property
+    def expires(self) -> datetime.datetime | None:
+        """When the certificate for new connections expires; None in plaintext, and before `listen`."""
+        return self._identity.expires if self._identity is not None else None
+
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """See grpc.aio.Server; to be called before `listen`."""
         self._handlers.extend(handlers)
@@ -114,7 +121,8 @@ class RenewableServer:
         self._server.add_generic_rpc_handlers(tuple(self._handlers))
         await self._server.start()
         if self._connections is not None:
-            self._watch = asyncio.create_task(self._connections.run(self._port))
+            watching = functools.partial(self._connections.run, self._port)
+            self._watch = asyncio.create_task(supervise("the watch over connections", watching))
 
     async def renew(self) -> None:
         """Serve new connections with the present identity; the calls that are running go on.
