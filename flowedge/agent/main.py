@@ -60,7 +60,7 @@ async def run_agent(
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     guard = guard_of(security)
-    server = new_server(config.link.channel_options, config.admission(guard))
+    server = new_server(config.link.channel_options, security, guard, config.admission(guard))
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
@@ -81,7 +81,7 @@ async def run_agent(
     await server.start()
     try:
         async with (
-            renewing_credentials(security, guard, config.security.refresh_s),
+            renewing_credentials(security, guard, server, config.security.refresh_s),
             operations,
             keep_pipeline(agent, service.lead),
         ):

@@ -109,8 +109,8 @@ class EmbeddedDraftNode:
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
-        admission = self._config.admission(guard_of(security))
-        server = new_server(self._config.link.channel_options, admission)
+        guard, link = guard_of(security), self._config.link
+        server = new_server(link.channel_options, security, guard, self._config.admission(guard))
         compute = await asyncio.to_thread(find_compute, self._config.agent.device)
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)

@@ -19,6 +19,7 @@ from flowedge.security.credentials.certificate_role import DEVICES, CertificateR
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
+from flowedge.security.tls.connection_limits import ConnectionLimits
 
 _CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
 
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class _OpenCall:
     holder: CertificateHolder
+    peer: str  # gRPC's name of it
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     ended: AccessError | None = None
 
@@ -37,10 +39,14 @@ class Guard:
 
     It is the CallerCheck of servers in mutual TLS, which has verified the certificate's signature when the
     connection was made.
+
+    Attributes:
+        connections: is told whose the connections are, and which of them have to end.
     """
 
     def __init__(self, revoked: Callable[[], RevocationList]) -> None:
         """revoked: returns the latest revocation list."""
+        self.connections = ConnectionLimits()
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
 
@@ -58,9 +64,14 @@ class Guard:
 
     def check(self, method: str, context: Context) -> None:
         """Raise AccessError if the caller may not call a method now."""
-        holder = caller_of(context)
-        self._revoked().check(holder)
-        check_time(holder, utc_now())
+        holder, peer = caller_of(context), str(context.peer())
+        try:
+            self._revoked().check(holder)
+            check_time(holder, utc_now())
+        except AccessError:
+            self.connections.refuse(peer)
+            raise
+        self.connections.prove(peer, holder.member.uri)
         if not may_call(method, holder.member.role):
             raise AccessError(
                 f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
@@ -68,9 +79,11 @@ class Guard:
 
     @asynccontextmanager
     async def watching(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
-        """Let `end_revoked` end the call with an AccessError until the context ends."""
-        call = _OpenCall(caller_of(context))
+        """End the call with an AccessError when its certificate is revoked or expires in the context."""
+        call = _OpenCall(caller_of(context), str(context.peer()))
         self._open.add(call)
+        left = call.holder.not_after - utc_now()
+        expiry = asyncio.get_running_loop().call_later(left.total_seconds(), self._end_expired, call)
         try:
             yield
         except asyncio.CancelledError:
@@ -78,6 +91,7 @@ class Guard:
                 raise call.ended from None
             raise
         finally:
+            expiry.cancel()
             self._open.discard(call)
 
     def end_revoked(self) -> None:
@@ -86,9 +100,18 @@ class Guard:
             try:
                 self._revoked().check(call.holder)
             except AccessError as error:
-                call.ended = error
-                if call.task is not None:
-                    call.task.cancel()
+                self._end(call, error)
+
+    def _end_expired(self, call: _OpenCall) -> None:
+        holder = call.holder
+        error = f"the certificate of {holder.member} expired on {holder.not_after}; call again with a new one"
+        self._end(call, AccessError(error))
+
+    def _end(self, call: _OpenCall, error: AccessError) -> None:
+        call.ended = error
+        self.connections.refuse(call.peer)
+        if call.task is not None:
+            call.task.cancel()
 
 
 def caller_of(context: Context) -> CertificateHolder:
