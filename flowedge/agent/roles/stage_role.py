@@ -67,10 +67,10 @@ class StageRole(PipelineRole):
         self._check_not_stopped()
         self._executor = executor
         timing = agent.instruments.make_timing(agent.compute)
-        spec = side.stage_spec(executor, timing.row_bytes)
+        spec = side.stage_spec(executor, timing.row_bytes, opened.checkpoint)
         if executor.block.inexact_reason:
             await report(f"rows are not exact: {executor.block.inexact_reason}")
-        self.cache_budget = spec.max_capacity * executor.cache_row_bytes
+        self.cache_budget = spec.max_total_capacity * executor.cache_row_bytes
         self._live = LiveStage(
             Stage(agent.name, spec),
             executor,
