@@ -55,6 +55,9 @@ class StageRole(PipelineRole):
 
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
+        await self._until_stopped(self._load(report))
+
+    async def _load(self, report: ReportFetch) -> None:
         agent, request = self._agent, self._request
         self._permitted = None if self.owner is None else permitted_members(request, self.owner)
         layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
