@@ -85,6 +85,7 @@ class Fetcher:
         self._on_disk: dict[str, int] = {}  # bytes of each object
         self._waited: dict[str, float] = {}  # since when another device has been receiving an object
         self._changed, self._all_asked = asyncio.Event(), asyncio.Event()
+        self._senders: dict[str, set[str]] = {}  # addresses that have sent bytes of an object, by digest
         self._idle = 0  # workers that have nothing to receive
         self._last_data = time.monotonic()
         self._fresh = 0  # bytes since then
@@ -245,6 +246,7 @@ class Fetcher:
                 async for chunk in chunks:
                     await _local(partial(partial_object.append, chunk))
                     self._note_on_disk(digest, partial_object.length)
+                    self._senders.setdefault(digest, set()).add(source.address)
                     source.received += len(chunk)
                     self._local.traffic.received += len(chunk)
                     self._note_data(len(chunk))
@@ -255,11 +257,21 @@ class Fetcher:
             await _local(partial_object.commit)
         except DamagedError:
             self._note_on_disk(digest, 0)
-            source.held = source.held - {digest}
-            source.damaged += int(resumed == 0)  # otherwise the resumed bytes may be the damaged ones
+            self._blame(digest, source, resumed)
             raise
         self._store.mark_verified(digest)
         source.delivered(rate.total_bytes, rate.total_s)
+
+    def _blame(self, digest: str, source: Source, resumed: int) -> None:
+        """Take note of an object with another SHA-256, whose last bytes came from `source`.
+
+        resumed: the number of bytes that were there before.
+        """
+        for address in self._senders.pop(digest, set()) - {source.address}:
+            self._sources[address].put_aside("an object with bytes of it was damaged", time.monotonic())
+        if resumed == 0:
+            source.held = source.held - {digest}
+            source.damaged += 1
 
     def _note_data(self, count: int) -> None:
         """Put off the end of fetching, but not for a few bytes."""
