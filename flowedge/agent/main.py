@@ -18,7 +18,6 @@ from flowedge.agent.operations.pipeline_keeper import keep_pipeline
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent, Instruments
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
-from flowedge.agent.services.interceptors import CallLimits, UnreadableRequests
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.core.errors import DeadlineError
 from flowedge.core.log_fields import about
@@ -27,7 +26,7 @@ from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.security.tls.credential_renewal import renewing_credentials
-from flowedge.security.tls.serving import new_server
+from flowedge.security.tls.serving import guard_of, new_server
 from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -60,8 +59,8 @@ async def run_agent(
     security = process.use(Security.load(config.security))
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
-    limiting = (CallLimits(config.limits), UnreadableRequests())
-    server, guard = new_server(config.link.channel_options, security, limiting)
+    guard = guard_of(security)
+    server = new_server(config.link.channel_options, security, guard, config.admission(guard))
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
@@ -82,7 +81,7 @@ async def run_agent(
     await server.start()
     try:
         async with (
-            renewing_credentials(security, guard, config.security.refresh_s),
+            renewing_credentials(security, guard, server, config.security.refresh_s),
             operations,
             keep_pipeline(agent, service.lead),
         ):

@@ -15,6 +15,7 @@ import typer
 import typer.core
 
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
+from flowedge.net.tls_version import require_tls13
 from flowedge.version import VERSION
 
 EXIT_FAILURE = 1  # something failed
@@ -141,6 +142,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> None:
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
+    require_tls13()
     sys.exit(run())
 
 

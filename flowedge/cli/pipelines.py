@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +26,9 @@ from flowedge.security.process import current
 from flowedge.system.compute import AUTO
 from flowedge.weights.fetch.progress import OnTransfer
 
+ASK_S = 20.0  # after which no further announced agent is asked
+_AT_ONCE = 32  # agents that are asked at the same time
+_ADDRESSES = 4  # of one device that are tried
 Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
 
 _log = logging.getLogger(__name__)
@@ -154,8 +159,9 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
     """Return the agents found on the network, by address; agents on loopback if fewer than `least` are found.
 
     Raises:
-        DeadlineError: when no agent answers.
-        ProtocolError: when an agent runs another version of the protocol.
+        DeadlineError: when no agent is announced.
+        FlowEdgeError: when announced agents do not answer; the error of the first.
+        ProtocolError: when all agents run other versions of the protocol.
         AccessError: when all agents belong to other clusters.
     """
     settings = load_config().config.discovery
@@ -165,14 +171,51 @@ def find_devices(discover_s: float, least: int) -> dict[str, Device]:
             f"no agent answered within {discover_s:g} s: start agents with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
         )
-    ours = _of_this_cluster(advertised, settings.peers)
-    for device in ours:
-        if device.mismatch:
-            raise ProtocolError(device.mismatch)
+    ours = _of_this_protocol(_of_this_cluster(advertised, settings.peers), settings.peers)
     named = _answering_peers(settings.peers)
     known = {device.instance for device in named.values() if device.instance}
     found = [device for device in ours if device.instance not in known]
-    return named | dict(first_answer(device) for device in _reachable(found, least - len(named)))
+    answers, problem = _first_answers(found)
+    if not answers and not named and problem is not None:
+        raise problem
+    return named | _reachable(answers, least - len(named))
+
+
+def _of_this_protocol(devices: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
+    """Return the devices that speak this machine's protocol; the log names the others."""
+    mismatches = [device.mismatch for device in devices if device.mismatch]
+    if mismatches and len(mismatches) == len(devices) and not peers:
+        raise ProtocolError(mismatches[0])
+    for mismatch in mismatches:
+        _log.warning("left out: %s", mismatch)
+    return [device for device in devices if not device.mismatch]
+
+
+def _first_answers(devices: list[AdvertisedDevice]) -> tuple[dict[str, Device], FlowEdgeError | None]:
+    """Return the devices that answer, by address, and the error of the first device that does not.
+
+    Announcements are not proof of anything: a device that does not answer is left out, and named in the log.
+    """
+    answers: dict[str, Device] = {}
+    problems: list[FlowEdgeError] = []
+    deadline = time.monotonic() + ASK_S
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        for device, answer in zip(devices, pool.map(lambda each: _try(each, deadline), devices), strict=True):
+            if isinstance(answer, FlowEdgeError):
+                _log.warning("%s is left out: %s", device.name, answer)
+                problems.append(answer)
+            else:
+                answers[answer[0]] = answer[1]
+    return answers, next(iter(problems), None)
+
+
+def _try(advertised: AdvertisedDevice, deadline: float) -> tuple[str, Device] | FlowEdgeError:
+    if time.monotonic() > deadline:
+        return DeadlineError(f"it was not asked within {ASK_S:g} s: too many others did not answer")
+    try:
+        return first_answer(advertised)
+    except FlowEdgeError as error:
+        return error
 
 
 def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
@@ -206,7 +249,7 @@ def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
     Raises:
         FlowEdgeError: the error at the last address, when the device answers at no address.
     """
-    *others, last = advertised.addresses
+    *others, last = advertised.addresses[:_ADDRESSES]
     for address in others:
         try:
             return address, _answer_at(address, advertised)
@@ -276,12 +319,12 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
     return [leaders[0], *(address for address in idle if address != leaders[0])]
 
 
-def _reachable(advertised: list[AdvertisedDevice], least: int) -> list[AdvertisedDevice]:
+def _reachable(answers: dict[str, Device], least: int) -> dict[str, Device]:
     """Return devices that can reach each other: on the network or, if there are too few, on loopback."""
-    networked = [device for device in advertised if not is_loopback(device.address)]
+    networked = {address: device for address, device in answers.items() if not is_loopback(address)}
     if len(networked) >= least:
         return networked
-    return [device for device in advertised if is_loopback(device.address)]
+    return {address: device for address, device in answers.items() if is_loopback(address)}
 
 
 def describe(address: str, name: str | None = None) -> Device:

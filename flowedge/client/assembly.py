@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import grpc
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.device import Device
 from flowedge.core.errors import BadRequestError, DeadlineError
+from flowedge.core.pipeline_id import new_pipeline_id
 from flowedge.drafting.choice import drafter_label
 from flowedge.net.address import checked_address
 from flowedge.net.watchdog import Watchdog
@@ -106,7 +106,7 @@ def assemble(
         DeadlineError: when nothing was heard for `timeout_s` seconds.
         FlowEdgeError: the error of the device that failed.
     """
-    pipeline = uuid.uuid4().hex
+    pipeline = new_pipeline_id()
     role = pb.DraftNodeRole(
         pipeline=pipeline,
         model=spec.model,

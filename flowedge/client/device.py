@@ -19,6 +19,7 @@ class Device:
     Attributes:
         layers: half-open range of layers held by a stage; (0, 0) without a stage.
         stage_addresses: of a draft node, its stages in pipeline order.
+        pipeline: label of its pipeline (see pipeline_label), empty without a role.
         drafter: of a draft node, the names of its drafters as one text (see drafter_label).
         middles: of a draft node, (model, address of its agent) of each middle model.
         stage_layers: of a draft node, the number of layers of each stage.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -17,7 +19,10 @@ from flowedge.security.process import current, own_agents
 
 ANSWER_S = 3.0  # seconds that an agent may take for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts
-_AT_ONCE = 16
+_AT_ONCE = 32
+_ADDRESSES = 4  # of one device that are tried
+LIMIT_S = 20.0  # after which no further agent is asked
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,18 +96,26 @@ def survey(
     peers: Sequence[str] = (),
     *,
     stale: Iterable[AdvertisedDevice] = (),
+    known: Collection[str] = (),
+    limit_s: float = LIMIT_S,
     ask: Ask = ask,
 ) -> list[SurveyedAgent]:
-    """Ask all agents, several at a time; return each agent once, sorted by name.
+    """Ask all agents, many at a time; return each agent once, sorted by name.
+
+    Anybody on the network can announce any number of agents that do not answer. So named agents are asked
+    first, then agents that are known to answer, and the time is limited.
 
     Args:
         peers: addresses of agents that need not be advertised.
         stale: the devices of `advertised` whose announcements are no longer valid.
+        known: ids of devices that answered before.
+        limit_s: seconds after which no further agent is asked.
     """
-    old = frozenset(stale)
+    old, deadline = frozenset(stale), time.monotonic() + limit_s
+    in_order = sorted(advertised, key=lambda device: device.id not in known)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        found = pool.map(lambda device: _ask_advertised(device, device in old, ask), advertised)
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
+        found = pool.map(lambda device: _ask_advertised(device, device in old, ask, deadline), in_order)
         agents = [*found, *named]
     return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
 
@@ -134,7 +147,9 @@ def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
     ]
 
 
-def _ask_advertised(device: AdvertisedDevice, stale: bool, ask: Ask) -> SurveyedAgent:
+def _ask_advertised(
+    device: AdvertisedDevice, stale: bool, ask: Ask, deadline: float = float("inf")
+) -> SurveyedAgent:
     if device.mismatch:
         return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)
     try:
@@ -144,9 +159,12 @@ def _ask_advertised(device: AdvertisedDevice, stale: bool, ask: Ask) -> Surveyed
     if foreign is not None and device.address not in own_agents():
         return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale)
     problems: list[FlowEdgeError] = []
-    for address in device.addresses:
+    for address in device.addresses[:_ADDRESSES]:
+        if time.monotonic() > deadline:
+            problems.append(DeviceError(device.name, "it was not asked: too many others did not answer"))
+            break
         try:
-            answer = ask(address, device.name)
+            answer = _answer(ask, address, device.name)
         except FlowEdgeError as error:
             problems.append(error)
             continue
@@ -155,6 +173,21 @@ def _ask_advertised(device: AdvertisedDevice, stale: bool, ask: Ask) -> Surveyed
             return SurveyedAgent((address, *others), device, answer, stale=stale)
         problems.append(other_device(address, device, answer.device))
     return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale)
+
+
+def _answer(ask: Ask, address: str, name: str | None) -> AgentReply:
+    """Ask an agent.
+
+    Raises:
+        FlowEdgeError: when it does not answer as an agent does.
+    """
+    try:
+        return ask(address, name)
+    except FlowEdgeError:
+        raise
+    except Exception as error:
+        _log.debug("the answer of %s cannot be read", address, exc_info=error)
+        raise DeviceError(address, f"its answer cannot be read: {type(error).__name__}") from error
 
 
 def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> DeviceError:
@@ -167,7 +200,7 @@ def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> D
 
 def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
     try:
-        resolved, answer = _resolved(peer), ask(peer, None)
+        resolved, answer = _resolved(peer), _answer(ask, peer, None)
     except FlowEdgeError as error:
         return SurveyedAgent((peer,), problem=str(error))
     device = answer.device

@@ -23,6 +23,7 @@ class Fields(TypedDict, total=False):
     peer: str  # a device or an address
     lane: str  # kind of link between devices, such as "in_band"
     reason: str
+    number: int  # of the events that the line stands for
     code: str  # of a FlowEdgeError
     model: str
     quant: str
@@ -35,6 +36,7 @@ class Fields(TypedDict, total=False):
     rows_computed: int
     rows_trimmed: int
     sessions: int
+    refused: int  # streams of the peer that were refused since the last line about it
     seconds: float
     busy_s: float  # time for which the compute thread worked
     first_token_s: float | None  # None where no token was drawn

@@ -17,10 +17,12 @@ from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, local_interfaces
+from flowedge.discovery.reading import SERVICE_TYPE
+from flowedge.discovery.record_listeners import CacheLimit
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.address import WILDCARDS, host_ip, split_address
+from flowedge.net.supervision import supervise
 
-SERVICE_TYPE = "_flowedge._tcp.local."
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +93,7 @@ class Advertiser:
         self._zeroconf: AsyncZeroconf | None = None
         self._info: AsyncServiceInfo | None = None
         self._follower: asyncio.Task[None] | None = None
+        self._current: Announcement | None = None  # None until the next announcement stands
 
     async def start(self) -> None:
         """Announce the device.
@@ -100,7 +103,9 @@ class Advertiser:
         """
         announcement = self._plan()
         await self._announce(announcement)
-        self._follower = asyncio.ensure_future(self._follow(announcement))
+        self._current = announcement
+        running = supervise("the announcement of this device", self._follow)
+        self._follower = asyncio.ensure_future(running)
 
     async def stop(self) -> None:
         """Take the announcement back; has no effect when there is none."""
@@ -122,18 +127,18 @@ class Advertiser:
         host, _ = split_address(self.device.address)
         return Announcement.plan(host, self._interfaces(), self._settings)
 
-    async def _follow(self, current: Announcement | None) -> None:
+    async def _follow(self) -> None:
         """Announce the device anew whenever the interfaces have changed; runs until it is cancelled."""
         while True:
             await asyncio.sleep(self._settings.poll_s)
             try:
                 planned = self._plan()
-                if planned == current:
+                if planned == self._current:
                     continue
+                self._current = None
                 await self._take_back()
-                current = None  # until the next announcement stands
                 await self._announce(planned)
-                current = planned
+                self._current = planned
             except DeviceError as error:
                 fields = about(event="announcement_failed", reason=error.reason)
                 _log.warning("%s; trying again in %g s", error, self._settings.poll_s, extra=fields)
@@ -157,6 +162,7 @@ class Advertiser:
         )
         try:
             self._zeroconf = AsyncZeroconf(interfaces=list(announcement.interfaces))
+            self._zeroconf.zeroconf.async_add_listener(CacheLimit(), None)
             # The instance makes the name unique, so it is announced at once without probing for the name.
             announced = await self._zeroconf.async_register_service(self._info, cooperating_responders=True)
             await announced

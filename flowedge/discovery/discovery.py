@@ -8,30 +8,25 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from zeroconf import (
-    DNSQuestionType,
-    IPVersion,
-    RecordUpdate,
-    RecordUpdateListener,
-    ServiceStateChange,
-    Zeroconf,
-)
-from zeroconf import Error as ZeroconfError
-from zeroconf._dns import DNSQuestion, DNSService
+from zeroconf import Zeroconf
+from zeroconf._dns import DNSQuestion
 from zeroconf._protocol.outgoing import DNSOutgoing
-from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
-from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR, _TYPE_SRV
+from zeroconf.asyncio import AsyncZeroconf
+from zeroconf.const import _CLASS_IN, _FLAGS_QR_QUERY, _TYPE_PTR
 
-from flowedge.core.errors import BadRequestError, DeviceError, ProtocolError
+from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.discovery.advertiser import SERVICE_TYPE
-from flowedge.discovery.interfaces import Interface, by_reachability, choose, local_interfaces
+from flowedge.discovery.interfaces import Interface, choose, local_interfaces
 from flowedge.discovery.presence import Presence, PresenceEvent, Sighting
+from flowedge.discovery.reading import SERVICE_TYPE, IgnoredAnnouncement, RawAnnouncement, read_announcement
+from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
+from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.net.address import join_address
+from flowedge.net.limited_log import LimitedLog
+from flowedge.net.supervision import supervise
 
-MAX_ADDRESSES = 16  # of one device
-_RESOLVE_MS = 3000
+_FIRST_QUESTIONS_S = (0.05, 1.0, 3.0)  # after the start
 _QUERIES_A_TTL = 3  # so that one or two lost answers make no agent stale
 _TICK_S = 0.5
 _log = logging.getLogger(__name__)
@@ -40,7 +35,11 @@ OnEvent = Callable[[PresenceEvent], None]
 
 
 class AgentWatcher:
-    """Follows the agents on the network while its context lasts; calls `on_event` with each change."""
+    """Follows the agents on the network while its context lasts; calls `on_event` with each change.
+
+    Whatever the network sends, nothing is raised: announcements that cannot be used are logged, a few lines a
+    minute at most.
+    """
 
     def __init__(
         self,
@@ -51,7 +50,8 @@ class AgentWatcher:
         self._on_event = on_event
         self._presence = Presence()
         self._interfaces: tuple[Interface, ...] = ()
-        self._requests: dict[str, asyncio.Task[None]] = {}  # by instance
+        self._ignored = LimitedLog(_log, "announcement_ignored")
+        self._resolver: InstanceResolver | None = None
         self._cleanup = contextlib.AsyncExitStack()
 
     @property
@@ -76,91 +76,81 @@ class AgentWatcher:
             zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
         except (OSError, RuntimeError) as error:
             raise DeviceError("this one", f"cannot search the network for agents: {error}") from error
-        # Several processes of a machine share port 5353, and an answer by unicast could reach the wrong
-        # process; so answers are asked for by multicast.
         self._cleanup.push_async_callback(zeroconf.async_close)
-        browser = AsyncServiceBrowser(
-            zeroconf.zeroconf,
-            SERVICE_TYPE,
-            handlers=[self._on_change],
-            question_type=DNSQuestionType.QM,
-        )
-        self._cleanup.push_async_callback(browser.async_cancel)
-        zeroconf.zeroconf.async_add_listener(_SignsOfLife(self._on_sign), None)
-        timekeeper = asyncio.ensure_future(self._keep_time(zeroconf.zeroconf))
-        self._cleanup.push_async_callback(self._end, timekeeper)
+        await self._listen(zeroconf.zeroconf)
         return self
+
+    async def _listen(self, zeroconf: Zeroconf) -> None:
+        self._resolver = InstanceResolver(zeroconf, self._settings.ttl_s, self._resolved, self._ignored)
+        self._cleanup.push_async_callback(self._resolver.close)
+        zeroconf.async_add_listener(CacheLimit(), None)
+        zeroconf.async_add_listener(AnnouncementListener(self, self._ignored), None)
+        running = supervise("the search for agents", lambda: self._keep_time(zeroconf), most_s=5.0)
+        self._cleanup.push_async_callback(_end, asyncio.ensure_future(running))
 
     async def __aexit__(self, *error: object) -> None:
         await self._cleanup.aclose()
 
-    async def _end(self, timekeeper: asyncio.Task[None]) -> None:
-        tasks = [*self._requests.values(), timekeeper]
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    def knows(self, name: str) -> bool:
+        """Whether the announcement of this instance is known."""
+        return self._presence.knows(name)
+
+    def came(self, name: str) -> None:
+        """Take in records of an instance that is new, or has changed."""
+        if self._resolver is not None:
+            self._resolver.resolve(name)
+
+    def refreshed(self, name: str, ttl_s: float) -> None:
+        """Take in a sign of life of an instance."""
+        self._tell(self._presence.refreshed(name, ttl_s, time.monotonic()))
+
+    def left(self, name: str) -> None:
+        """Take in that an instance said goodbye."""
+        self._tell(self._presence.goodbye(name))
+
+    def _resolved(self, raw: RawAnnouncement, ttl_s: float) -> None:
+        device = read_announcement(raw, self._interfaces)
+        if isinstance(device, IgnoredAnnouncement):
+            self._ignored.add(str(device))
+        elif self._presence.has_room_for(raw.name, device):
+            self._tell(self._presence.heard(raw.name, device, ttl_s, time.monotonic()))
+        else:
+            self._ignored.add(f"device {device.name} ({device.address}) is ignored: too many are announced")
 
     def _tell(self, events: list[PresenceEvent]) -> None:
-        if self._on_event is not None:
-            for event in events:
-                self._on_event(event)
-
-    def _on_change(
-        self,
-        zeroconf: Zeroconf,
-        service_type: str,  # noqa: ARG002 (zeroconf names its arguments)
-        name: str,
-        state_change: ServiceStateChange,
-    ) -> None:
-        if state_change is ServiceStateChange.Removed:
-            self._tell(self._presence.goodbye(name))
+        if self._on_event is None:
             return
-        self._resolve_soon(zeroconf, name)
-
-    def _on_sign(self, zeroconf: Zeroconf, service: DNSService) -> None:
-        if service.ttl == 0:
-            self._tell(self._presence.goodbye(service.name))
-        elif not self._presence.knows(service.name):
-            self._resolve_soon(zeroconf, service.name)
-        else:
-            self._tell(self._presence.refreshed(service.name, float(service.ttl), time.monotonic()))
-
-    def _resolve_soon(self, zeroconf: Zeroconf, name: str) -> None:
-        previous = self._requests.get(name)
-        if previous is None or previous.done():
-            self._requests[name] = asyncio.ensure_future(self._resolve(zeroconf, name))
-
-    async def _resolve(self, zeroconf: Zeroconf, name: str) -> None:
-        info = AsyncServiceInfo(SERVICE_TYPE, name)
-        try:
-            if await info.async_request(zeroconf, _RESOLVE_MS, question_type=DNSQuestionType.QM):
-                device = self._device_of(info)
-                service = zeroconf.cache.get_by_details(name, _TYPE_SRV, _CLASS_IN)
-                ttl = float(service.ttl if service is not None else self._settings.ttl_s)
-                self._tell(self._presence.heard(name, device, ttl, time.monotonic()))
-        except (ProtocolError, OSError, ZeroconfError) as error:
-            _log.warning("an advertisement was ignored: %s", error)
-
-    def _device_of(self, info: AsyncServiceInfo) -> AdvertisedDevice:
-        hosts = info.parsed_scoped_addresses(IPVersion.All)[:MAX_ADDRESSES]
-        if not hosts or not info.port:
-            raise ProtocolError(f"{info.name!r} advertises no address")
-        addresses = {join_address(host, info.port) for host in hosts}
-        return AdvertisedDevice.from_txt(info.properties, *by_reachability(addresses, self._interfaces))
+        for event in events:
+            try:
+                self._on_event(event)
+            except Exception:  # noqa: BLE001 (whoever shows changes must not end the search)
+                fields = about(event="presence_failed")
+                _log.exception("a change of %s could not be shown", event.device.name, extra=fields)
 
     async def _keep_time(self, zeroconf: Zeroconf) -> None:
-        """Ask again before announcements become stale, and report those that do; runs until cancelled."""
-        asked = time.monotonic()
+        """Ask for agents, and again before announcements become stale; report those that do become stale.
+
+        Several processes of a machine share port 5353, and an answer by unicast could reach the wrong
+        process; so answers are asked for by multicast.
+        """
+        await zeroconf.async_wait_for_start()
+        began = asked = time.monotonic()
+        questions = list(_FIRST_QUESTIONS_S)
         while True:
-            await asyncio.sleep(_TICK_S)
             now = time.monotonic()
             self._tell(self._presence.tick(now))
             ttl = self._presence.shortest_ttl()
-            if ttl is not None and now - asked >= ttl / _QUERIES_A_TTL:
+            is_due = ttl is not None and now - asked >= ttl / _QUERIES_A_TTL
+            if is_due or (questions and now - began >= questions[0]):
+                del questions[:1]
                 asked = now
                 zeroconf.async_send(question_for(SERVICE_TYPE))
+            await asyncio.sleep(_TICK_S if not questions else _FIRST_QUESTIONS_S[0])
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def question_for(*names: str) -> DNSOutgoing:
@@ -169,18 +159,6 @@ def question_for(*names: str) -> DNSOutgoing:
     for name in names:
         query.add_question(DNSQuestion(name, _TYPE_PTR, _CLASS_IN))
     return query
-
-
-class _SignsOfLife(RecordUpdateListener):
-    """Passes on every SRV record of an agent, also records that repeat what is known."""
-
-    def __init__(self, on_sign: Callable[[Zeroconf, DNSService], None]) -> None:
-        self._on_sign = on_sign
-
-    def async_update_records(self, zc: Zeroconf, now: float, records: list[RecordUpdate]) -> None:  # noqa: ARG002
-        for update in records:
-            if isinstance(update.new, DNSService) and update.new.name.endswith(f".{SERVICE_TYPE}"):
-                self._on_sign(zc, update.new)
 
 
 async def discover(

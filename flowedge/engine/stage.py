@@ -15,6 +15,7 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import (
+    SEGMENT_ROWS,
     Close,
     Credit,
     Fault,
@@ -55,7 +56,7 @@ class StageSpec:
     width: int
     vocab_size: int
     dtype: str = "float32"
-    max_rows: int = 4096
+    max_rows: int = SEGMENT_ROWS
     max_capacity: int = 1 << 20
     max_sessions: int = 64
     max_queue: int = 4096

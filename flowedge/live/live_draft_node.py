@@ -6,8 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+
+import numpy as np
 
 from flowedge.core.errors import (
     BadRequestError,
@@ -19,7 +21,7 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.log_fields import about
-from flowedge.core.messages import Fault, Message
+from flowedge.core.messages import SEGMENT_ROWS, Fault, Message
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
@@ -29,14 +31,18 @@ from flowedge.engine.work_counts import CANCELLED, WorkCounts
 from flowedge.live.compute_thread import Span
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.permitted_members import check_caller
 from flowedge.live.pump import Pump
 from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
 from flowedge.live.transport.link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
-from flowedge.protocol.wire import FrameError
+from flowedge.protocol import wire
+from flowedge.protocol.frame_error import FrameError
+from flowedge.strategies.events import TARGET
 
+TOKEN_BYTES = 4  # of a token id that a middle model returns
 CHECK_S = 0.5  # between two checks of the sessions' progress
 
 _log = logging.getLogger(__name__)
@@ -87,12 +93,17 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         progress_s: float,
         express_fault: ExpressFault | None = None,
         observer: LiveObserver = UNOBSERVED,
+        last_stages: Mapping[int, str] | None = None,
     ) -> None:
-        """progress_s: a session without any message, job or output for so long ends with a DeadlineError."""
+        """progress_s: a session without any message, job or output for so long ends with a DeadlineError.
+
+        last_stages: for each route, the member that is its last stage (see Member.uri); None in plaintext.
+        """
         super().__init__(machine, executor.run, timing, observer)
         self.lost: DeviceLostError | None = None
         self._progress_s = progress_s
         self._running: dict[str, RunningRequest] = {}
+        self._last_stages = last_stages
         self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks(express_fault) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
@@ -172,14 +183,17 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def opened(self, stream: InStream) -> None:
         if stream.kind is not LinkKind.IN_BAND:
             raise BadRequestError(f"device {self.device} is a draft node; it takes no express stream")
-        if self.lost is not None:
-            raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
         if stream.route not in self._links:
             raise BadRequestError(f"device {self.device} has no route {stream.route} for {stream.peer}")
+        if self._last_stages is not None:
+            check_caller(stream, self._last_stages[stream.route], f"the last stage of {self.device}")
+        if self.lost is not None:
+            raise DeviceError(self.device, f"the pipeline has ended: {self.lost}")
         if stream.route in self._last:
             last = self._last[stream.route].peer
             raise BadRequestError(f"device {self.device} has a last stage already: {last}")
         self._last[stream.route] = stream
+        stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
         self._timing.arrive(stream.kind, stream.departed, lambda: self._take(message, stream.route))
@@ -192,6 +206,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     def closed(self, stream: InStream, reason: str) -> None:
         self._on_lost(DeviceLostError(stream.peer, reason))
+
+    def _result_bytes(self, route: int) -> int:
+        """Return the most bytes of the frame of a result on a route."""
+        spec = self._machine.spec
+        returned = spec.width * np.dtype(spec.dtype).itemsize if route == TARGET else TOKEN_BYTES
+        return wire.segment_bytes(SEGMENT_ROWS, max(returned, self._timing.row_bytes))
 
     @property
     def _send_pumps(self) -> list[Pump]:

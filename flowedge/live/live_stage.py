@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.log_fields import about
@@ -17,11 +19,13 @@ from flowedge.engine.jobs import StageExecutor, StageJob
 from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.pump import Pump
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
-from flowedge.protocol.wire import FrameError
+from flowedge.protocol import wire
+from flowedge.protocol.frame_error import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
@@ -80,8 +84,9 @@ class SessionLog:
 class LiveStage(LiveDriver[StageJob, Payload]):
     """One stage of one pipeline, from its first stream to the end of the pipeline.
 
-    Each session belongs to the in-band stream that opened it; other streams cannot touch it. The pipeline
-    ends when the draft node's express stream does, or when the next device is lost.
+    Each session belongs to the in-band stream that opened it; other streams cannot touch it. In a cluster,
+    only the device before this one may open in-band streams, and only the draft node an express stream. The
+    pipeline ends when the draft node's express stream does, or when the next device is lost.
 
     Attributes:
         ended: why the pipeline has ended; None while it has not.
@@ -98,14 +103,16 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         observer: LiveObserver = UNOBSERVED,
         *,
         pipeline: str = "",
+        permitted: PermittedMembers | None = None,
     ) -> None:
         """on_ended: called once, on the event loop, with the reason for which the pipeline has ended.
 
-        pipeline: its id, for the log.
+        pipeline: its label, for the log; permitted: whose streams are taken; None without certificates.
         """
         super().__init__(machine, executor.run, timing, observer)
         self.ended: str | None = None
         self._pipeline = pipeline
+        self._permitted = permitted
         self._log = SessionLog(machine.device, pipeline)
         self._on_ended = on_ended
         self._downstream: OutLink | None = None
@@ -149,6 +156,8 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         self._start()
 
     def opened(self, stream: InStream) -> None:
+        if self._permitted is not None:
+            self._permitted.check_stream(stream, self.device)
         if self.ended is not None:
             raise DeviceError(self.device, f"the pipeline has ended: {self.ended}")
         if stream.kind is LinkKind.EXPRESS:
@@ -159,6 +168,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             raise BadRequestError(f"{MAX_STREAMS} in-band streams are open to device {self.device} already")
         else:
             self._in_band.add(stream)
+            stream.max_frame_bytes = self._segment_bytes()
 
     def received(self, stream: InStream, message: Message) -> None:
         self._timing.arrive(stream.kind, stream.departed, lambda: self._take(stream, message))
@@ -181,6 +191,12 @@ class LiveStage(LiveDriver[StageJob, Payload]):
     @property
     def _send_pumps(self) -> list[Pump]:
         return [self._send_pump]
+
+    def _segment_bytes(self) -> int:
+        """Return the most bytes of a segment's frame that the stage can make use of."""
+        spec, item = self._machine.spec, np.dtype(self._machine.spec.dtype).itemsize
+        taken = np.dtype(np.int32).itemsize if spec.is_first else spec.width * item
+        return wire.segment_bytes(spec.max_rows, max(taken, self._timing.row_bytes))
 
     def _take(self, stream: InStream, message: Message) -> None:
         if self.ended is not None or (stream is not self._express and stream not in self._in_band):

@@ -18,6 +18,7 @@ from flowedge.core.errors import (
     ProtocolError,
     error_from_code,
 )
+from flowedge.net.unread import UnreadReplyError
 
 ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason
 
@@ -57,6 +58,9 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
+    """End a call with an error; a caller that has not taken a reply yet gets the error after it."""
+    if isinstance(error, UnreadReplyError):
+        await error.sending
     status, details, metadata = to_status(error)
     await context.abort(status, details, metadata)
     raise AssertionError("abort returned")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from flowedge.core.messages import MAX_FRAME_BYTES
+from flowedge.core.messages import GRPC_MESSAGE_BYTES, MAX_FRAME_BYTES
 from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 
 MIB = 1 << 20
@@ -54,14 +54,14 @@ class LinkSettings(LinkDeadlines, MessageLimit):
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:
-        """Options of gRPC channels and servers.
+        """Options of gRPC channels and servers; larger frames travel in pieces (live/transport/pieces.py).
 
         Channels to one address share a TCP connection unless told; in-band and express must not.
         """
         return [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", self.max_message_bytes),
-            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.http2.max_pings_without_data", 0),
@@ -70,6 +70,4 @@ class LinkSettings(LinkDeadlines, MessageLimit):
             # A proxy of the environment has no business between devices of one network.
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
-            # Two agents on one port would share the connections between them.
-            ("grpc.so_reuseport", 0),
         ]

@@ -28,13 +28,20 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
 )
+from flowedge.protocol.frame_bounds import (
+    MAX_REPORTS,
+    MAX_ROWS,
+    MAX_SESSION_ID,
+    MAX_TEXT,
+    SMALL_BYTES,
+    VARINT_BYTES,
+    check_bounds,
+)
+from flowedge.protocol.frame_error import FrameError
 from flowedge.v1 import pipeline_pb2 as pb
 
-MAX_SESSION_ID = 64  # characters
-MAX_TEXT = 4096  # characters of a reason or of a device name
-MAX_ROWS = 1 << 16  # rows of a segment, and rows that a prune retains
 MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
-MAX_REPORTS = 1024  # stages of one pipeline
+MAX_REPORT_NAME = 128  # characters of a device's name in a report
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_INT32: np.dtype(np.int32),
@@ -43,18 +50,6 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_BFLOAT16: np.dtype(np.uint16),
 }
 _CODES = {dtype: pb.DType.Name(code) for code, dtype in _DTYPES.items()}
-
-
-class FrameError(ProtocolError):
-    """A frame that is not valid.
-
-    Attributes:
-        session: name of the frame's session, "" where the frame names none.
-    """
-
-    def __init__(self, session: str, reason: str) -> None:
-        super().__init__(reason)
-        self.session = session
 
 
 def encode(message: Message, departed: float = 0.0) -> bytes:
@@ -71,7 +66,7 @@ def encode(message: Message, departed: float = 0.0) -> bytes:
     return frame.SerializeToString()
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes | bytearray) -> Message:
     """Return the message in the bytes of a frame.
 
     Raises:
@@ -80,14 +75,20 @@ def decode(data: bytes) -> Message:
     return read(data)[0]
 
 
-def read(data: bytes) -> tuple[Message, float]:
+def read(data: bytes | bytearray) -> tuple[Message, float]:
     """Return the message in the bytes of a frame, as `decode` does, and `departed` as in `encode`."""
+    check_bounds(data)
     try:
-        frame = pb.Frame.FromString(data)
+        frame = pb.Frame.FromString(data)  # type: ignore[arg-type]  # a bytearray does as well
     except DecodeError as error:
         raise FrameError("", f"{len(data)} bytes are not a frame") from error
     message = from_frame(frame)
     return message, frame.departed if math.isfinite(frame.departed) else 0.0
+
+
+def segment_bytes(rows: int, row_bytes: int) -> int:
+    """Return the most bytes of the frame of a segment, of so many rows with so many bytes of payload each."""
+    return rows * (row_bytes + 2 * VARINT_BYTES) + SMALL_BYTES
 
 
 def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
@@ -218,7 +219,7 @@ def _prune_from_pb(prune: pb.Prune) -> Prune:
 
 
 def _report_to_pb(report: StageReport) -> pb.StageReport:
-    return pb.StageReport(**asdict(replace(report, device=report.device[:MAX_TEXT])))
+    return pb.StageReport(**asdict(replace(report, device=report.device[:MAX_REPORT_NAME])))
 
 
 def _report_from_pb(report: pb.StageReport) -> StageReport:

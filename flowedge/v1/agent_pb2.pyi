@@ -119,7 +119,7 @@ class Middle(_message.Message):
     def __init__(self, model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size", "weights", "kv", "exact")
+    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size", "weights", "kv", "exact", "members")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class StageRole(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     KV_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     model: str
     layer_start: int
@@ -150,7 +151,18 @@ class StageRole(_message.Message):
     weights: WeightSources
     kv: str
     exact: bool
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ...) -> None: ...
+    members: PipelineMembers
+    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ...) -> None: ...
+
+class PipelineMembers(_message.Message):
+    __slots__ = ("upstream", "draft_node", "downstream")
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODE_FIELD_NUMBER: _ClassVar[int]
+    DOWNSTREAM_FIELD_NUMBER: _ClassVar[int]
+    upstream: str
+    draft_node: str
+    downstream: str
+    def __init__(self, upstream: _Optional[str] = ..., draft_node: _Optional[str] = ..., downstream: _Optional[str] = ...) -> None: ...
 
 class WeightSources(_message.Message):
     __slots__ = ("manifest", "name", "draft_node", "peers", "quantised")

@@ -22,6 +22,8 @@ from flowedge.weights.settings import WeightsSettings
 
 THIS_DEVICE = "this device"
 
+_AT_ONCE = 32  # agents that are asked at the same time
+
 
 @dataclass(frozen=True)
 class HeldModel:
@@ -60,10 +62,11 @@ def own_models(local_weights: LocalWeights) -> list[HeldModel]:
 async def ask_all(addresses: Sequence[str]) -> tuple[list[HeldModel], list[str]]:
     """Ask agents which models they have; return the models, and an error for each agent that failed."""
     settings = WeightsSettings()
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(address: str) -> list[HeldModel] | str:
         try:
-            async with WeightsClient(address, settings) as client:
+            async with slots, WeightsClient(address, settings) as client:
                 return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
         except FlowEdgeError as error:
             return str(error)

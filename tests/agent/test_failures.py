@@ -13,6 +13,7 @@ import pytest
 
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.pipeline_id import pipeline_label
 from flowedge.net.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
@@ -153,7 +154,7 @@ def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
         list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=60))
     refused = from_status(caught.value, "v1")
     assert isinstance(refused, DeviceError)
-    assert pipeline in str(refused)
+    assert pipeline_label(pipeline) in str(refused) and pipeline not in str(refused)
 
     with Client(cluster.draft_node.address) as client:
         with pytest.raises(BadRequestError, match="unknown strategy"):

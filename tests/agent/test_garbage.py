@@ -15,7 +15,17 @@ import pytest
 
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
+from flowedge.core.messages import (
+    CONTEXT,
+    GRPC_MESSAGE_BYTES,
+    Close,
+    Credit,
+    Fault,
+    Message,
+    Open,
+    Prune,
+    Segment,
+)
 from flowedge.live.transport.link import PIPELINE_KEY, SERVICE
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
@@ -188,7 +198,7 @@ def test_an_oversized_frame_ends_only_its_stream(pipeline: list[AgentProcess]) -
         async with Stranger(pipeline[1].address) as stranger:
             # The agent may end the stream while the frame is still being written.
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await stranger.write(bytes(LinkSettings().max_message_bytes + 1))
+                await stranger.write(bytes(GRPC_MESSAGE_BYTES + 1))
             assert isinstance(await stranger.refusal(), CapacityError | DeviceLostError)
 
     asyncio.run(test())

@@ -10,6 +10,7 @@ import pytest
 
 from flowedge.agent.config.agent_config import DeadlineSettings
 from flowedge.cli.main import EXIT_USAGE
+from flowedge.security.tls.serving import MAX_CONNECTIONS
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))
 AGENTS = [unit for unit in UNITS if unit.stem != "flowedge-enrol"]
@@ -60,6 +61,11 @@ def test_accelerators_stay_reachable(unit: Path) -> None:
 @pytest.mark.parametrize("unit", AGENTS, ids=lambda unit: unit.stem)
 def test_systemd_waits_longer_than_the_drain(unit: Path) -> None:
     assert float(read(unit)["TimeoutStopSec"][0]) >= DeadlineSettings().drain_s + 10
+
+
+def test_descriptors_suffice_for_the_connections() -> None:
+    for unit in UNITS:
+        assert int(read(unit)["LimitNOFILE"][0]) >= 2 * MAX_CONNECTIONS
 
 
 def test_a_wrong_configuration_is_not_tried_again() -> None:

@@ -15,8 +15,9 @@ from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.discovery.advertiser import SERVICE_TYPE, Advertiser
+from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.discovery import discover
+from flowedge.discovery.reading import SERVICE_TYPE
 from flowedge.version import PROTOCOL_VERSION
 
 

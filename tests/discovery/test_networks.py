@@ -37,7 +37,7 @@ def devices(network: Namespaces, host: int, at_least: int = 1) -> list[dict[str,
             return rows
 
 
-def test_an_agent_on_several_interfaces_is_shown_once_at_the_address_that_answers(
+def test_an_agent_on_several_interfaces_is_shown_once_at_the_address_of_a_common_network(
     network: Namespaces, tmp_path: Path
 ) -> None:
     for interface, address in (("docker0", "172.17.0.1/16"), ("eth9", "10.255.255.1/30")):
@@ -51,7 +51,7 @@ def test_an_agent_on_several_interfaces_is_shown_once_at_the_address_that_answer
         for interface in ("docker0", "eth9"):
             run(network, 0, "ip", "link", "delete", interface)
     port = row["address"].rpartition(":")[2]
-    assert row["addresses"] == [f"{network.hosts[0]}:{port}", f"10.255.255.1:{port}"]
+    assert row["addresses"] == [f"{network.hosts[0]}:{port}"]
     assert row["problem"] is None
     assert row["round_trip_s"] > 0
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import grpc.aio
 
-from flowedge.core.messages import Message, Open
+from flowedge.core.messages import MAX_FRAME_BYTES, Message, Open
 from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.net.link_settings import LinkSettings
@@ -43,6 +43,7 @@ class Peer:
     streams: list[InStream] = field(default_factory=list)
 
     def opened(self, stream: InStream) -> None:
+        stream.max_frame_bytes = MAX_FRAME_BYTES
         self.streams.append(stream)
 
     def received(self, stream: InStream, message: Message) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
-from flowedge.core.messages import Close, Credit, Fault, Message, Open, Segment
+from flowedge.core.messages import MAX_FRAME_BYTES, Close, Credit, Fault, Message, Open, Segment
 from flowedge.live.transport.link import (
     DEVICE_KEY,
     PIPELINE_KEY,
@@ -49,6 +49,7 @@ class Owner:
     def opened(self, stream: InStream) -> None:
         if self.refuse is not None:
             raise self.refuse
+        stream.max_frame_bytes = MAX_FRAME_BYTES
         self.streams.append(stream)
 
     def received(self, stream: InStream, message: Message) -> None:

@@ -94,6 +94,7 @@ def test_a_running_agent_renews_its_certificate_and_serves_on(
     cluster: Cluster, kitchen: AgentProcess
 ) -> None:
     kitchen.line("the certificate was renewed until")
+    kitchen.line("new connections get the renewed certificate")
     issued = [c for c in cluster.authority.certificates() if c.name == "kitchen"]
     assert len(issued) == 2
     store = CredentialStore.open(cluster.directory / "kitchen")

@@ -11,6 +11,10 @@ from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, set
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import checked_address, host_ip
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.caller import CallerCheck
+from flowedge.net.calls.method_rules import rules_for
+from flowedge.net.calls.settings import CallDeadlines, CallLimits
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
 from flowedge.storage.limits import CacheSettings
@@ -142,7 +146,7 @@ def _check_length(found: int, most: int, unit: str) -> None:
         raise CapacityError(f"the prompt has {found} {unit}, at most {most} are taken; shorten it")
 
 
-class AgentLimits(MessageLimit):
+class AgentLimits(MessageLimit, CallLimits):
     """How much the agent takes, from one peer and from all of them. Anything beyond is refused."""
 
     sessions: Limit = setting(64, "Sessions open at the same time.")
@@ -150,8 +154,7 @@ class AgentLimits(MessageLimit):
     queued_segments: Limit = setting(4096, "Segments that wait for a stage's computation.")
     prompt_bytes: Limit = setting(1 << 20, "Bytes of a prompt as text.")
     prompt_tokens: Limit = setting(1 << 17, "Tokens of a prompt; the model's own limit is often lower.")
-    calls: Limit = setting(512, "Calls going on at the same time, streams included.")
-    streams_per_peer: Limit = setting(64, "Streams that one address may hold open.")
+    encodings: Limit = setting(2, "Prompts that are turned into tokens at the same time; others wait.")
 
     def check_prompt_text(self, prompt: str) -> None:
         """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
@@ -162,7 +165,7 @@ class AgentLimits(MessageLimit):
         _check_length(number, self.prompt_tokens, "tokens")
 
 
-class DeadlineSettings(LinkDeadlines):
+class DeadlineSettings(LinkDeadlines, CallDeadlines):
     """How long things may take, in seconds."""
 
     load_s: Seconds = setting(600.0, "A role has to be loaded within this.")
@@ -214,6 +217,12 @@ class AgentConfig(BaseModel):
         """The settings of links, which the file has in the sections limits and deadlines."""
         values = self.limits.model_dump() | self.deadlines.model_dump()
         return LinkSettings(**{key: values[key] for key in LinkSettings.model_fields})
+
+    def admission(self, check: CallerCheck | None) -> CallAdmission:
+        """Return the admission of calls to this agent; `check` is None in plaintext."""
+        limits = self.limits
+        rules = rules_for(limits.prompt_bytes, limits.prompt_tokens, limits.sessions_per_caller)
+        return CallAdmission(check, limits, rules, self.deadlines.receive_s)
 
 
 SECTIONS: dict[str, type[SettingsGroup]] = {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -46,16 +45,6 @@ def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
         name = "?" if ended.thread is None else ended.thread.name
         _log.error("thread %s ended with an error nobody foresaw", name, exc_info=ended.exc_value)
-
-
-def log_failure(text: str) -> Callable[[asyncio.Task[None]], None]:
-    """Return a callback that logs a text with the error by which a task has ended, if it has."""
-
-    def log(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            _log.error(text, exc_info=task.exception())
-
-    return log
 
 
 class JsonFormatter(logging.Formatter):

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import signal
 import time
+from typing import TYPE_CHECKING, cast
 
-import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.operations.logs import log_failure
 from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.agent import Agent
@@ -20,8 +19,13 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
+from flowedge.net.supervision import supervise
+from flowedge.security.tls.serving import RenewableServer
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 AGENT = "flowedge.v1.Agent"
 GENERATION = "flowedge.v1.Generation"
@@ -69,15 +73,16 @@ class Operations:
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 
-    def add_to(self, server: grpc.aio.Server) -> None:
+    def add_to(self, server: RenewableServer) -> None:
         """Have a server, before it is started, serve health, and reflection if the settings say so.
 
         No service is reported as serving before the context is entered.
         """
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        taking = cast("grpc.aio.Server", server)  # it takes handlers as that does
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, taking)
         if self._agent.config.agent.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            reflection.enable_server_reflection(names, taking)
 
     async def __aenter__(self) -> Operations:
         """Begin to serve metrics. Raises DeviceError when that is not possible at the configured address."""
@@ -104,9 +109,9 @@ class Operations:
     def ready(self) -> None:
         """Tell the service manager that the agent serves, and begin to watch the agent."""
         self._notifier.tell(READY)
-        self._watch = asyncio.create_task(self._watch_state())
-        # A watchdog will restart the agent because of an error that ends the watch.
-        self._watch.add_done_callback(log_failure("the watch over the agent has failed"))
+        # A watch that only fails gives no sign of life, so a watchdog restarts the agent.
+        watch = supervise("the watch over the agent", self._watch_state, first_s=LOOK_S, most_s=5.0)
+        self._watch = asyncio.create_task(watch)
 
     async def begin_drain(self) -> None:
         """Refuse everything new, and report it; a second call does nothing."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from flowedge.agent.operations.logs import log_failure
+from flowedge.agent.operations.idle_agents import IdleAgents
 from flowedge.agent.roles.agent import Agent
-from flowedge.agent.roles.coordinator import ReportProgress, describe
+from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import DeviceError, FlowEdgeError
-from flowedge.discovery.discovery import discover
+from flowedge.core.pipeline_id import new_pipeline_id
 from flowedge.drafting.choice import drafter_label
-from flowedge.net.address import is_loopback
+from flowedge.net.supervision import supervise
 from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
-
-DISCOVER_S = 3.0
 
 Lead: TypeAlias = Callable[[pb.DraftNodeRole, ReportProgress], Awaitable[None]]
 """Takes the role of a draft node: AgentService.lead."""
@@ -35,8 +32,7 @@ async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
     if not agent.config.pipeline.model:
         yield
         return
-    task = asyncio.create_task(PipelineKeeper(agent, lead).run())
-    task.add_done_callback(log_failure("the pipeline is no longer kept up"))
+    task = asyncio.create_task(supervise("the pipeline keeper", PipelineKeeper(agent, lead).run))
     try:
         yield
     finally:
@@ -50,6 +46,7 @@ class PipelineKeeper:
     def __init__(self, agent: Agent, lead: Lead) -> None:
         self._agent = agent
         self._lead = lead
+        self._idle_agents = IdleAgents(agent)
         self._said = ""
 
     async def run(self) -> None:
@@ -66,13 +63,13 @@ class PipelineKeeper:
         try:
             current().check_leads()
             stages = list(wanted.stages) or choose_stages(
-                await self._idle_agents(), wanted.stages_wanted, self._agent.name
+                await self._idle_agents.find(wanted.stages_wanted), wanted.stages_wanted, self._agent.name
             )
         except FlowEdgeError as error:
             self._say(f"the pipeline has to wait: {error}")
             raise
         request = pb.DraftNodeRole(
-            pipeline=uuid.uuid4().hex,
+            pipeline=new_pipeline_id(),
             model=wanted.model,
             drafter=drafter_label(wanted.drafters),
             drafters=wanted.drafters,
@@ -87,24 +84,6 @@ class PipelineKeeper:
         )
         self._said = ""
         await self._lead(request, _report)
-
-    async def _idle_agents(self) -> list[tuple[str, str]]:
-        """Return name and address of every idle agent on the network that answers."""
-        records = await discover(DISCOVER_S, settings=self._agent.config.discovery)
-        idle = []
-        for record in records:
-            if record.id == self._agent.info.id or record.mismatch or is_loopback(record.address):
-                continue
-            if current().foreign(record.name, record.cluster) is not None:
-                continue
-            try:
-                device = await describe(record.address, self._agent.config.link)
-            except FlowEdgeError as error:
-                _log.info("%s is left out of the pipeline: %s", record.name, error)
-                continue
-            if not device.role and device.id == record.id:
-                idle.append((device.name, record.address))
-        return idle
 
     def _say(self, what: str) -> None:
         """Log a text once, however often it is given in succession."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-import grpc.aio
-
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.role_holder import RoleHolder
@@ -20,7 +18,7 @@ from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
-from flowedge.security.tls.serving import add_port
+from flowedge.security.tls.serving import RenewableServer
 from flowedge.system.compute import DeviceCompute
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
@@ -55,6 +53,7 @@ class Agent:
         compute: the thread in which everything runs that uses torch.
         roles: holds the device's role; local_weights: the weights that the device can give to others.
         observer: is told of the work of live drivers.
+        member: URI in the device's certificate (see Member.uri); None without a certificate.
     """
 
     info: DeviceInfo
@@ -64,12 +63,13 @@ class Agent:
     local_weights: LocalWeights
     observer: LiveObserver = UNOBSERVED
     instruments: Instruments = field(default_factory=Instruments)
+    member: str | None = None
     _compute_side: ComputeSide | None = None
 
     @classmethod
     def listening(
         cls,
-        server: grpc.aio.Server,
+        server: RenewableServer,
         config: AgentConfig,
         security: Security,
         compute: DeviceCompute,
@@ -85,7 +85,7 @@ class Agent:
             DeviceError: when the server cannot listen there.
         """
         address = join_address(security.listen_host(config.agent.host), config.agent.port)
-        port = add_port(server, address, security, config.agent.name or "this one")
+        port = server.listen(address, config.agent.name or "this one")
         info = DeviceInfo.of(config, port, compute, device_id)
         agent = cls(
             info,
@@ -95,6 +95,7 @@ class Agent:
             LocalWeights.configured(config.cache.dir, config.cache.gib),
             observer,
             instruments or Instruments(),
+            None if security.store is None else security.store.credentials.holder.member.uri,
         )
         weights = WeightsService(info.name, agent.local_weights, config.weights)
         rpc.add_WeightsServicer_to_server(weights, server)
@@ -112,7 +113,14 @@ class Agent:
         return result
 
     async def open_link(
-        self, pipeline: str, address: str, kind: LinkKind, events: LinkEvents, route: int = 0
+        self,
+        pipeline: str,
+        address: str,
+        kind: LinkKind,
+        events: LinkEvents,
+        *,
+        route: int = 0,
+        member: str | None = None,
     ) -> OutLink:
         """Open a link of a pipeline; see OutLink.open."""
         return await OutLink.open(
@@ -123,6 +131,7 @@ class Agent:
             events=events,
             settings=self.config.link,
             route=route,
+            member=member,
             observer=self.observer,
         )
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
-from flowedge.security.tls.channels import open_channel
+from flowedge.security.process import security_for
+from flowedge.security.tls.channels import open_channel, open_verified
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 RELEASE_S = 3.0
+MEET_AT_ONCE = 32  # agents that are asked what they are at the same time
 ON, OFF = "on", "off"  # of DraftNodeRole.exact, beside "auto"
 _OPTIONS = LinkSettings().channel_options
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -77,17 +81,43 @@ class PlannedRoute:
 
 
 @dataclass(frozen=True)
+class MetMembers:
+    """The members of a pipeline, each as the URI in its certificate (see Member.uri).
+
+    Attributes:
+        own: the draft node; None without a certificate.
+        by_address: the devices that the draft node has spoken to; empty in plaintext.
+    """
+
+    own: str | None = None
+    by_address: Mapping[str, str] = field(default_factory=dict)
+
+    def neighbours(self, stages: Sequence[str]) -> list[pb.PipelineMembers | None]:
+        """Return the neighbours of each stage of a route, given by their addresses; None in plaintext."""
+        own = self.own
+        if own is None or not all(address in self.by_address for address in stages):
+            return [None] * len(stages)
+        line = [own, *(self.by_address[address] for address in stages), own]
+        return [
+            pb.PipelineMembers(upstream=before, draft_node=own, downstream=after)
+            for before, after in zip(line, line[2:], strict=False)
+        ]
+
+
+@dataclass(frozen=True)
 class PipelineSetup:
     """Has the devices of a pipeline take their roles.
 
     Attributes:
         pipeline: its id.
+        members: the members of the pipeline.
         address_for: returns the draft node's own address, as the device at an address reaches it.
         weights: by address, where a device gets its weights; a device that has its model is not in it.
         report: is told of the devices' progress.
     """
 
     pipeline: str
+    members: MetMembers
     address_for: Callable[[str], str]
     weights: Mapping[str, pb.WeightSources]
     report: ReportProgress
@@ -110,7 +140,8 @@ class PipelineSetup:
     def _roles(self, route: PlannedRoute) -> Iterator[tuple[PlannedStage, pb.StageRole]]:
         last = self.address_for(route.stages[-1].address)
         downstream = [*(stage.address for stage in route.stages[1:]), last]
-        for stage, next_address in zip(route.stages, downstream, strict=True):
+        members = self.members.neighbours([stage.address for stage in route.stages])
+        for stage, next_address, permitted in zip(route.stages, downstream, members, strict=True):
             content = stage.content
             yield (
                 stage,
@@ -130,6 +161,7 @@ class PipelineSetup:
                     kv=content.kv,
                     exact=content.exact,
                     weights=self.weights.get(stage.address),
+                    members=permitted,
                 ),
             )
 
@@ -137,7 +169,8 @@ class PipelineSetup:
         """Have a stage load its role; return whether its rows are exact."""
         ready = exact = False
         try:
-            async with await open_channel(stage.address, _OPTIONS) as channel:
+            member = self.members.by_address.get(stage.address)
+            async with await open_channel(stage.address, _OPTIONS, member=member) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
@@ -149,12 +182,13 @@ class PipelineSetup:
         return exact
 
 
-async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
+async def release_stages(stages: Iterable[PlannedStage], pipeline: str, members: MetMembers) -> None:
     """Have the stages give up their roles in a pipeline; a stage that cannot be reached is left out."""
 
     async def release(stage: PlannedStage) -> None:
         try:
-            async with await open_channel(stage.address, _OPTIONS) as channel:
+            member = members.by_address.get(stage.address)
+            async with await open_channel(stage.address, _OPTIONS, member=member) as channel:
                 await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
         except (grpc.aio.AioRpcError, FlowEdgeError) as error:
             reason = error if isinstance(error, FlowEdgeError) else from_status(error, stage.address)
@@ -163,16 +197,41 @@ async def release_stages(stages: Iterable[PlannedStage], pipeline: str) -> None:
     await asyncio.gather(*(release(stage) for stage in stages))
 
 
-async def meet(quants: Mapping[str, str], settings: LinkSettings) -> dict[str, pb.Device]:
-    """Ask the agents of a pipeline what they are; return their answers by address.
+async def meet(
+    quants: Mapping[str, str], settings: LinkSettings, own: str | None = None
+) -> tuple[dict[str, pb.Device], MetMembers]:
+    """Ask the agents of a pipeline what they are; return their answers by address, and who they are.
 
     Args:
         quants: by address, the quantisation of the layers that the device is to hold.
+        own: URI in the certificate of this device (see Member.uri); None without a certificate.
 
     Raises what `describe` raises.
     """
-    devices = await asyncio.gather(*(describe(address, settings, quant) for address, quant in quants.items()))
-    return dict(zip(quants, devices, strict=True))
+    at_once = asyncio.Semaphore(MEET_AT_ONCE)
+
+    async def ask(address: str, quant: str) -> tuple[pb.Device, str | None]:
+        async with at_once:
+            return await _describe(address, settings, quant)
+
+    answers = await all_or_none(ask(address, quant) for address, quant in quants.items())
+    devices = {address: device for address, (device, _) in zip(quants, answers, strict=True)}
+    members = {address: uri for address, (_, uri) in zip(quants, answers, strict=True) if uri is not None}
+    return devices, MetMembers(own, members)
+
+
+async def all_or_none(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines that run at the same time; the first error cancels the others.
+
+    No coroutine is running when this returns or raises, so that none holds a socket.
+    """
+    tasks = [asyncio.ensure_future(each) for each in awaited]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.Device:
@@ -184,8 +243,14 @@ async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.
         DeviceLostError: when it does not answer.
         ProtocolError: when it speaks another version of the protocol.
     """
+    return (await _describe(address, settings, quant))[0]
+
+
+async def _describe(address: str, settings: LinkSettings, quant: str) -> tuple[pb.Device, str | None]:
+    """Return what `describe` returns, and the URI in the agent's certificate; None in plaintext."""
     try:
-        async with await open_channel(address, _OPTIONS) as channel:
+        channel, peer = await open_verified(address, _OPTIONS, None, security_for(address, None))
+        async with channel:
             device: pb.Device = await rpc.AgentStub(channel).Describe(
                 pb.DescribeRequest(quant=quant), timeout=settings.connect_s
             )
@@ -196,4 +261,4 @@ async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.
             f"device {device.name} speaks protocol {device.protocol_version}, this one {PROTOCOL_VERSION}; "
             "install the same version on both"
         )
-    return device
+    return device, None if peer is None else peer.holder.member.uri

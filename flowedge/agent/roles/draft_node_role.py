@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.coordinator import (
     ON,
+    MetMembers,
     PipelineSetup,
     PlannedRoute,
     ReportProgress,
@@ -20,6 +20,7 @@ from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.request import Request
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
+from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
 from flowedge.system.compute import ComputeChoice
@@ -42,13 +43,23 @@ class DraftNodeRole(PipelineRole):
 
     _live: LiveDraftNode | None
 
-    def __init__(self, agent: Agent, request: pb.DraftNodeRole, taps: Taps | None = None) -> None:
-        """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for."""
-        super().__init__(agent.name, agent.compute, request.pipeline)
+    def __init__(
+        self,
+        agent: Agent,
+        request: pb.DraftNodeRole,
+        taps: Taps | None = None,
+        caller: str | None = None,
+    ) -> None:
+        """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for.
+
+        caller: URI of the member that asks for the pipeline (see Member.uri); None in plaintext.
+        """
+        super().__init__(agent.name, agent.compute, request.pipeline, caller)
         self._agent = agent
         self._request = request
         self._taps = taps
         self._routes: list[PlannedRoute] = []
+        self._members = MetMembers()
         self._models: DraftModels | None = None
         self._exact = False
 
@@ -107,7 +118,7 @@ class DraftNodeRole(PipelineRole):
         if not self.in_use:  # the pipeline is broken; the device may be given another role
             return
         device.role = "draft node"
-        device.pipeline = self.pipeline
+        device.pipeline = self.label
         device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
         device.tokenizer = request.tokenizer
         if self._loaded:
@@ -164,14 +175,14 @@ class DraftNodeRole(PipelineRole):
         quants = dict.fromkeys(request.stages, opened.quant) | {
             middle.address: "" for middle in request.middles
         }
-        devices = await meet(quants, agent.config.link)
+        devices, self._members = await meet(quants, agent.config.link, agent.member)
         routes = await agent.run(lambda: side.plan_routes(request, self._taps, opened.checkpoint, devices))
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
         self._routes = routes
         await self._report_compute(devices, report)
-        setup = PipelineSetup(self.pipeline, agent.info.address_for, weights, report)
+        setup = PipelineSetup(self.pipeline, self._members, agent.info.address_for, weights, report)
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models = await agent.run(lambda: side.load_draft_models(target, request))
@@ -186,7 +197,11 @@ class DraftNodeRole(PipelineRole):
                 f"rows are not exact on {', '.join(inexact)}; choose another dtype, or leave out exact"
             )
         addresses = [[stage.address for stage in route.stages] for route in routes]
-        await self._live.connect(addresses, partial(agent.open_link, self.pipeline))
+        await self._live.connect(addresses, self._open_to)
+
+    async def _open_to(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
+        member = self._members.by_address.get(address)
+        return await self._agent.open_link(self.pipeline, address, kind, events, member=member)
 
     async def _open_target(self, side: ComputeSide, sharing: WeightSharing) -> OpenedTarget:
         request = self._request
@@ -205,7 +220,7 @@ class DraftNodeRole(PipelineRole):
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
-        await release_stages(stages, self.pipeline)
+        await release_stages(stages, self.pipeline, self._members)
 
     def _make_live(self, models: DraftModels) -> LiveDraftNode:
         self._check_not_stopped()
@@ -223,7 +238,15 @@ class DraftNodeRole(PipelineRole):
             progress_s=agent.config.deadlines.progress_s,
             express_fault=agent.instruments.express_fault,
             observer=agent.observer,
+            last_stages=self._last_stages(),
         )
+
+    def _last_stages(self) -> dict[int, str] | None:
+        """Return the member that is the last stage of each route; None in plaintext."""
+        members = self._members
+        if members.own is None:
+            return None
+        return {route.number: members.by_address[route.stages[-1].address] for route in self._routes}
 
 
 def _computes(dtype: str, compute: pb.Compute | ComputeChoice) -> str:

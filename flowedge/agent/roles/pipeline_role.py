@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
+from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
@@ -20,14 +21,18 @@ class PipelineRole(ABC):
     """A part in one pipeline, from the moment it is claimed, before anything is loaded, until it is given up.
 
     Attributes:
-        pipeline: its id.
+        pipeline: its id, which is a secret of its devices; label: stands for the id elsewhere.
+        owner: URI of the member that gave the role (see Member.uri); None without certificates, and for a
+            role that the device has taken by itself.
         cache_budget: bytes that KV caches may take; 0 on a draft node, and before the role is loaded.
     """
 
     _live: LiveDriver[Any, Any] | None
 
-    def __init__(self, device: str, compute: ComputeThread, pipeline: str) -> None:
+    def __init__(self, device: str, compute: ComputeThread, pipeline: str, owner: str | None) -> None:
         self.pipeline = pipeline
+        self.label = pipeline_label(pipeline)
+        self.owner = owner
         self.cache_budget = 0
         self._device = device
         self._compute = compute

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
-from flowedge.core.errors import DeviceError, DrainingError
+from flowedge.core.errors import AccessError, DeviceError, DrainingError
 from flowedge.core.log_fields import about
 from flowedge.live.transport.server import StreamOwner
 
@@ -52,13 +52,14 @@ class RoleHolder:
             DeviceError: when the device has no part in the pipeline, or is still loading.
         """
         if self._role is None or self._role.pipeline != pipeline:
-            raise DeviceError(self._device, f"it has no part in pipeline {pipeline!r}")
+            raise DeviceError(self._device, "it has no part in that pipeline")
         return self._role.streams()
 
     async def take(self, role: PipelineRole) -> None:
         """Give the device a new role. The role that it has is stopped.
 
         Raises:
+            AccessError: when that role is in use, and another member has given it.
             DeviceError: when that role is in use for another pipeline, or the device is kept idle.
             DrainingError: while the device is being stopped.
         """
@@ -66,10 +67,13 @@ class RoleHolder:
         if self._kept_for is not None:
             raise DeviceError(self._device, f"it is {self._kept_for}; try again when that is over")
         old = self._role
-        if old is not None and old.in_use and old.pipeline != role.pipeline:
-            raise DeviceError(
-                self._device, f"it is part of pipeline {old.pipeline!r}, which is alive; release that first"
-            )
+        if old is not None and old.in_use:
+            if old.pipeline != role.pipeline:
+                raise DeviceError(
+                    self._device, f"it is part of pipeline {old.label}, which is alive; release that first"
+                )
+            if old.owner != role.owner:
+                raise AccessError(f"device {self._device} has its role from another member")
         self._role = role
         if old is not None:
             await _stop(old, "the device was given another role")
@@ -89,7 +93,7 @@ class RoleHolder:
         if self._role is not None:
             raise DeviceError(
                 self._device,
-                f"it is part of pipeline {self._role.pipeline!r}, which would disturb a measurement; "
+                f"it is part of pipeline {self._role.label}, which would disturb a measurement; "
                 "free it with flowedge release",
             )
         if self._kept_for is not None:
@@ -111,14 +115,25 @@ class RoleHolder:
         if self._role is role:
             self._dropping = asyncio.ensure_future(self.drop(role, reason))
 
-    async def release(self, pipeline: str, reason: str = "the role was released") -> None:
-        """Give up the role in a pipeline, if the device has it; any role if `pipeline` is ""."""
+    async def release(
+        self, pipeline: str, reason: str = "the role was released", *, giver: str | None = None
+    ) -> None:
+        """Give up the role in a pipeline, if the device has it; any role if `pipeline` is "".
+
+        giver: the only member whose roles may be given up; None for all members.
+
+        Raises:
+            AccessError: when another member than `giver` has given the role, and it is in use.
+        """
         role = self._role
-        if role is not None and pipeline in ("", role.pipeline):
-            await self.drop(role, reason)
+        if role is None or pipeline not in ("", role.pipeline):
+            return
+        if giver is not None and role.owner != giver and role.in_use:
+            raise AccessError(f"device {self._device} has its role from another member, which may release it")
+        await self.drop(role, reason)
 
 
 async def _stop(role: PipelineRole, reason: str) -> None:
-    fields = about(event="role_released", pipeline=role.pipeline, reason=reason)
+    fields = about(event="role_released", pipeline=role.label, reason=reason)
     _log.info("the role is given up", extra=fields)
     await role.stop(reason)

@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
-from flowedge.core.errors import FlowEdgeError
+from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
 from flowedge.engine.stage import Stage
 from flowedge.live.live_stage import LiveStage
+from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.net.deadline import within
 from flowedge.v1 import agent_pb2 as pb
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.stage_content import StageContent
     from flowedge.engine.executors import BlockExecutor
 
+MAX_URI = 256  # characters of a member's URI
 RETRY_S = 0.1  # the next device may still be loading
 
 
@@ -31,8 +33,10 @@ class StageRole(PipelineRole):
     _live: LiveStage | None
     _executor: BlockExecutor | None
 
-    def __init__(self, agent: Agent, request: pb.StageRole) -> None:
-        super().__init__(agent.name, agent.compute, request.pipeline)
+    def __init__(self, agent: Agent, request: pb.StageRole, caller: str | None = None) -> None:
+        """caller: URI of the draft node that gives the role (see Member.uri); None in plaintext."""
+        super().__init__(agent.name, agent.compute, request.pipeline, caller)
+        self._permitted: PermittedMembers | None = None
         self._agent = agent
         self._request = request
         self._ready_at = 0.0
@@ -52,6 +56,7 @@ class StageRole(PipelineRole):
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         agent, request = self._agent, self._request
+        self._permitted = None if self.owner is None else permitted_members(request, self.owner)
         layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
         await report(f"loading {f'middle model {request.model}' if request.route else layers}")
         side = await agent.compute_side()
@@ -72,7 +77,8 @@ class StageRole(PipelineRole):
             timing,
             lambda reason: agent.roles.drop_soon(self, reason),
             agent.observer,
-            pipeline=self.pipeline,
+            pipeline=self.label,
+            permitted=self._permitted,
         )
         await report(f"connecting to {request.downstream}")
         await self._live.connect(self._open_downstream)
@@ -82,7 +88,7 @@ class StageRole(PipelineRole):
     def describe(self, device: pb.Device) -> None:
         request = self._request
         device.role = role_name(request)
-        device.pipeline = self.pipeline
+        device.pipeline = self.label
         device.model = request.model
         device.quant = request.quant
         device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
@@ -119,8 +125,15 @@ class StageRole(PipelineRole):
             self._check_not_stopped()
             try:
                 return await agent.open_link(
-                    self.pipeline, request.downstream, LinkKind.IN_BAND, events, request.route
+                    self.pipeline,
+                    request.downstream,
+                    LinkKind.IN_BAND,
+                    events,
+                    route=request.route,
+                    member=self._permitted.downstream if self._permitted is not None else None,
                 )
+            except AccessError:  # another member is there, which no wait changes
+                raise
             except FlowEdgeError:
                 if time.monotonic() > deadline:
                     raise
@@ -130,3 +143,18 @@ class StageRole(PipelineRole):
 def role_name(request: pb.StageRole) -> str:
     """Return the name of a stage's role in descriptions and in the log."""
     return "middle model" if request.route else "stage"
+
+
+def permitted_members(request: pb.StageRole, caller: str) -> PermittedMembers:
+    """Return the members that a request of the draft node `caller` names.
+
+    Raises:
+        ProtocolError: when one is missing or malformed, or another draft node is named.
+    """
+    named = request.members
+    for place, uri in (("upstream", named.upstream), ("downstream", named.downstream)):
+        if not (0 < len(uri) <= MAX_URI and uri.isascii() and uri.isprintable()):
+            raise ProtocolError(f"the role does not name the member that is {place} of the stage")
+    if named.draft_node != caller:
+        raise ProtocolError("the role names another draft node than its caller")
+    return PermittedMembers(named.upstream, named.draft_node, named.downstream)

@@ -18,10 +18,12 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import Fields, about
+from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live import timeline
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.security.process import current
+from flowedge.security.tls.caller_member import certified_member, only_giver
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -44,7 +46,7 @@ class AgentService(rpc.AgentServicer):
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
-        role = StageRole(self._agent, request)
+        role = StageRole(self._agent, request, certified_member(context))
         name = self._agent.name
         await self._become(
             context,
@@ -53,19 +55,27 @@ class AgentService(rpc.AgentServicer):
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
-        await self._become(context, lambda report: self.lead(request, report))
+        caller = certified_member(context)
+        await self._become(context, lambda report: self.lead(request, report, caller))
 
-    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
-        """Take the role of a draft node without a caller; return when the pipeline is ready.
+    async def lead(
+        self, request: pb.DraftNodeRole, report: ReportProgress, caller: str | None = None
+    ) -> None:
+        """Take the role of a draft node; return when the pipeline is ready.
+
+        caller: URI of the member that asks for it (see Member.uri); None in plaintext and without a caller.
 
         Raises the FlowEdgeError for which the role cannot be taken.
         """
         current().check_leads()
-        role = DraftNodeRole(self._agent, request)
+        role = DraftNodeRole(self._agent, request, caller=caller)
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
-        await self._agent.roles.release(request.pipeline)
+        try:
+            await self._agent.roles.release(request.pipeline, giver=only_giver(context))
+        except FlowEdgeError as error:
+            await abort(context, error)
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
@@ -156,7 +166,9 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
 
 
 def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
-    fields = Fields(pipeline=request.pipeline, model=request.model, quant=request.quant or "none")
+    fields = Fields(
+        pipeline=pipeline_label(request.pipeline), model=request.model, quant=request.quant or "none"
+    )
     if isinstance(request, pb.DraftNodeRole):
         fields["role"] = "draft node"
     else:

@@ -128,7 +128,7 @@ class GenerationService(rpc.GenerationServicer):
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
-            with log.session(request, role.pipeline, clock):
+            with log.session(request, role.label, clock):
                 await self._stream(running, request, clock, context, log)
         finally:
             live.end(running)

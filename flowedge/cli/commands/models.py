@@ -18,6 +18,7 @@ from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from flowedge.profiling.documents.model import Quantisation
+from flowedge.security.process import current
 from flowedge.weights.inventory import HeldModel, ask_all, own_models, pull_model, remove_model, verify_models
 from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
@@ -135,7 +136,11 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
         return list(split_peers(peers))
     settings = load_config().config.discovery
     devices = asyncio.run(discover(timeout, settings=settings))
-    found = [device.address for device in devices if not device.mismatch]
+    found = [
+        device.address
+        for device in devices
+        if not device.mismatch and current().foreign(device.name, device.cluster) is None
+    ]
     return list(dict.fromkeys([*settings.peers, *found]))
 
 

@@ -20,6 +20,7 @@ from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.discovery.discovery import AgentWatcher
 from flowedge.discovery.presence import Change, PresenceEvent, Sighting
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.net.supervision import supervise
 
 SURVEY_S = 2.0  # between two surveys of the agents
 _SHOWN_EVENTS = 8
@@ -61,22 +62,28 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
     """Show a table of agents, asked every SURVEY_S seconds, above the latest changes until cancelled."""
     events: deque[str] = deque(maxlen=_SHOWN_EVENTS)
     changed = asyncio.Event()
+    known: set[str] = set()  # ids of the agents that answered last
 
     def on_event(event: PresenceEvent) -> None:
         events.append(event_line(event, time.strftime("%H:%M:%S")))
         changed.set()
 
+    async def show(watcher: AgentWatcher, live: Live) -> None:
+        while True:
+            asked = time.monotonic()
+            agents = await asyncio.to_thread(_ask, watcher.sightings, peers, frozenset(known))
+            known.clear()
+            known.update(agent.id for agent in agents if agent.answer is not None)
+            live.update(screen(agents, list(events)), refresh=True)
+            changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(changed.wait(), max(0.1, SURVEY_S - (time.monotonic() - asked)))
+
     with Live(
         Text("looking for agents"), console=output_console(PIPED_WIDTH), auto_refresh=False, screen=False
     ) as live:
         async with AgentWatcher(settings, on_event) as watcher:
-            while True:
-                asked = time.monotonic()
-                agents = await asyncio.to_thread(_ask, watcher.sightings, peers)
-                live.update(screen(agents, list(events)), refresh=True)
-                changed.clear()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(0.1, SURVEY_S - (time.monotonic() - asked)))
+            await supervise("the table of agents", lambda: show(watcher, live))
 
 
 def screen(agents: Sequence[SurveyedAgent], events: Sequence[str]) -> Group:
@@ -86,11 +93,12 @@ def screen(agents: Sequence[SurveyedAgent], events: Sequence[str]) -> Group:
     return Group(table, Text(""), *lines, Text("Ctrl-C ends"))
 
 
-def _ask(sightings: Sequence[Sighting], peers: Sequence[str]) -> list[SurveyedAgent]:
+def _ask(sightings: Sequence[Sighting], peers: Sequence[str], known: frozenset[str]) -> list[SurveyedAgent]:
     return survey(
         [sighting.device for sighting in sightings],
         peers,
         stale=[sighting.device for sighting in sightings if sighting.stale],
+        known=known,
     )
 
 

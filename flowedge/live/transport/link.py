@@ -17,10 +17,13 @@ import grpc.aio
 from flowedge.core.errors import DeadlineError, DeviceLostError, ProtocolError
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.transport.pieces import in_pieces
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
+from flowedge.protocol.frame_bounds import MAX_TEXT
+from flowedge.protocol.frame_error import FrameError
 from flowedge.security.tls.channels import open_channel
 
 SERVICE = "flowedge.v1.Pipeline"
@@ -80,6 +83,7 @@ class OutLink:
         self._call = call
         self._events = events
         self._settings = settings
+        self._messages = asyncio.Lock()  # holds the pieces of a message together
         self._writing = asyncio.Lock()
         self._heard = time.monotonic()
         self._sending_since: float | None = None
@@ -97,6 +101,7 @@ class OutLink:
         events: LinkEvents,
         settings: LinkSettings,
         route: int = 0,
+        member: str | None = None,
         observer: LiveObserver = UNOBSERVED,
     ) -> OutLink:
         """Connect to `address` as the device named `device`.
@@ -104,12 +109,14 @@ class OutLink:
         Args:
             pipeline: id of the pipeline that the stream is for.
             route: the route whose last stage this device is; only the draft node reads it.
+            member: URI that the peer's certificate must have, if it is known (see Member.uri).
 
         Raises:
+            AccessError: when another member answers there.
             DeviceLostError: when nobody answers within `connect_s`.
             FlowEdgeError: the error by which the other side refuses the stream.
         """
-        channel = await open_channel(address, settings.channel_options)
+        channel = await open_channel(address, settings.channel_options, member=member)
         metadata = grpc.aio.Metadata(
             (PIPELINE_KEY, pipeline), (DEVICE_KEY, device.encode()), (ROUTE_KEY, str(route))
         )
@@ -141,6 +148,16 @@ class OutLink:
             DeviceLostError: when the link is lost or closed before that.
         """
         data = wire.encode(message, departed)
+        if isinstance(message, Heartbeat):  # which may pass between the pieces of another message
+            await self._write(data)
+        else:
+            async with self._messages:
+                for piece in in_pieces(data):
+                    await self._write(piece)
+        self._observer.sent(self._label, len(data))
+        return len(data)
+
+    async def _write(self, data: bytes) -> None:
         async with self._writing:
             self._sending_since = time.monotonic()
             try:
@@ -157,8 +174,6 @@ class OutLink:
                 raise self._ended or DeviceLostError(self.peer, _reason(error)) from error
             finally:
                 self._sending_since = None
-        self._observer.sent(self._label, len(data))
-        return len(data)
 
     async def close(self) -> None:
         """End the stream and the connection. The owner is not told."""
@@ -186,7 +201,7 @@ class OutLink:
     def _take(self, data: bytes) -> None:
         try:
             message = wire.decode(data)
-        except wire.FrameError as error:
+        except FrameError as error:
             _log.warning("%s sent a reply that cannot be read: %s", self.peer, error)
             if not error.session:
                 return
@@ -249,7 +264,7 @@ async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exceptio
 def _device_name(metadata: Any) -> str | None:
     for key, value in metadata or ():
         if key == DEVICE_KEY:
-            return bytes(value).decode("utf-8", "replace")[: wire.MAX_TEXT]
+            return bytes(value).decode("utf-8", "replace")[:MAX_TEXT]
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -24,10 +24,15 @@ from flowedge.live.transport.link import (
     STREAM_METHODS,
     LinkKind,
 )
+from flowedge.live.transport.pieces import PieceJoiner
+from flowedge.live.transport.refusal_log import RefusalLog
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
+from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
+from flowedge.protocol.frame_error import FrameError
+from flowedge.security.tls.caller_member import certified_member
 from flowedge.security.tls.guard import certified_name
 
 _log = logging.getLogger(__name__)
@@ -38,15 +43,21 @@ class InStream:
 
     Attributes:
         route: the route whose last stage the peer says it is (see OutLink.open).
+        member: URI in the peer's certificate (see Member.uri); None in plaintext.
+        max_frame_bytes: most bytes of a frame; its owner may set it when it accepts the stream.
         replies: messages that wait to be sent back.
         ended: why this side ends the stream; None while it does not.
         departed: when the latest message was due to leave its sender (see wire.encode).
     """
 
-    def __init__(self, kind: LinkKind, peer: str, max_replies: int, route: int = 0) -> None:
+    def __init__(
+        self, kind: LinkKind, peer: str, max_replies: int, route: int = 0, member: str | None = None
+    ) -> None:
         self.kind = kind
         self.peer = peer
         self.route = route
+        self.member = member
+        self.max_frame_bytes = CONTROL_BYTES
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
         self.departed = 0.0
@@ -72,7 +83,7 @@ class StreamOwner(Protocol):
     def received(self, stream: InStream, message: Message) -> None:
         """Take in a message. Must not raise."""
 
-    def malformed(self, stream: InStream, error: wire.FrameError) -> None:
+    def malformed(self, stream: InStream, error: FrameError) -> None:
         """Take note of a frame that cannot be read; the peer has been sent a Fault already."""
 
     def closed(self, stream: InStream, reason: str) -> None:
@@ -93,6 +104,7 @@ class StreamServer:
     find: Callable[[str], StreamOwner]
     settings: LinkSettings
     observer: LiveObserver = UNOBSERVED
+    refusals: RefusalLog = field(default_factory=RefusalLog)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
@@ -105,17 +117,24 @@ class StreamServer:
         async def serve(_: AsyncIterator[bytes], context: Context) -> None:
             metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
             claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
-            peer = (certified_name(context) or claimed)[: wire.MAX_TEXT]
+            peer = (certified_name(context) or claimed)[:MAX_TEXT]
             route = str(metadata.get(ROUTE_KEY) or "0")
             pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(kind, peer, self.settings.max_replies, int(route) if route.isdecimal() else -1)
+            stream = InStream(
+                kind,
+                peer,
+                self.settings.max_replies,
+                int(route) if route.isdecimal() and len(route) < 8 else -1,
+                certified_member(context),
+            )
             try:
                 owner = self.find(pipeline)
                 owner.opened(stream)
+            except AccessError as error:
+                self.refusals.refused(peer, kind.value, error)
+                await abort(context, error)
             except FlowEdgeError as error:
-                fields = about(
-                    event="stream_refused", pipeline=pipeline, peer=peer, lane=kind.value, code=error.code
-                )
+                fields = about(event="stream_refused", peer=peer, lane=kind.value, code=error.code, refused=1)
                 # A stage asks again and again while the next device is still loading.
                 _log.debug("a stream was refused: %s", error, extra=fields)
                 await abort(context, error)
@@ -153,6 +172,7 @@ class _Serving:
     context: Context
     heard: float = field(default_factory=time.monotonic)
     unreadable: int = 0
+    joiner: PieceJoiner = field(default_factory=PieceJoiner)
 
     async def read(self) -> str:
         while True:
@@ -162,18 +182,34 @@ class _Serving:
             self.heard = time.monotonic()
             self.server.observer.received(self.stream.kind.label, len(data))
             try:
-                message, self.stream.departed = wire.read(data)
-            except wire.FrameError as error:
+                message = self._read_message(data)
+            except FrameError as error:
                 self._log_unreadable(error)
                 self.stream.reply(
                     Fault(error.session or "?", self.server.device, ProtocolError.code, str(error))
                 )
                 self.owner.malformed(self.stream, error)
                 continue
-            if not isinstance(message, Heartbeat):
+            if message is not None and not isinstance(message, Heartbeat):
                 self.owner.received(self.stream, message)
 
-    def _log_unreadable(self, error: wire.FrameError) -> None:
+    def _read_message(self, data: bytes) -> Message | None:
+        """Return the message that the bytes complete; None if more pieces of it are to come."""
+        most = min(self.stream.max_frame_bytes, self.server.settings.max_message_bytes)
+        frame = self.joiner.take(data, most)
+        if frame is None:
+            return None
+        message, departed = wire.read(frame)
+        if isinstance(message, Heartbeat):
+            return message
+        if self.joiner.waiting:
+            self.joiner.drop()
+            session = getattr(message, "session", "")
+            raise FrameError(session, "a message came between the pieces of another")
+        self.stream.departed = departed
+        return message
+
+    def _log_unreadable(self, error: FrameError) -> None:
         """Log the 1st, 10th, 100th frame and so on: a peer must not fill the log."""
         self.unreadable += 1
         if str(self.unreadable).strip("0") == "1":

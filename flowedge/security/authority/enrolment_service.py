@@ -12,18 +12,20 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
-import grpc.aio
 import psutil
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.net.address import join_address, split_address
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
+from flowedge.net.supervision import supervise
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.connection_limits import ConnectionLimits
 from flowedge.security.tls.guard import Guard, caller_of, refuse
-from flowedge.security.tls.serving import listen, renewed_credentials
+from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 
@@ -31,9 +33,9 @@ _MAX_REQUEST_BYTES = 16 << 10
 _MAX_CALLS = 32  # at the same time
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
-    ("grpc.so_reuseport", 0),
 ]
 _STOP_GRACE_S = 2.0
+_CHECK_S = 60.0  # between two looks at the age of the service's certificate
 
 _log = logging.getLogger(__name__)
 
@@ -115,33 +117,46 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    enrolment, renewal = _servers(authority)
     certificate = _ServiceCertificate(authority)
-    for server, port, members_only in (
-        (enrolment, authority.port, False),
-        (renewal, authority.port + 1, True),
-    ):
-        address = join_address(host, port)
-        credentials = renewed_credentials(certificate.configuration, require_client=members_only)
-        listen(server.add_secure_port, address, credentials, device="the cluster's CA")
+    enrolment, renewal = _servers(authority, certificate)
+    for server, port in ((enrolment, authority.port), (renewal, authority.port + 1)):
+        server.listen(join_address(host, port), "the cluster's CA")
         await server.start()
     print(
         f"cluster {authority.name} ({authority.id}) listening on {join_address(host, authority.port)}",
         flush=True,
     )
     ready()
+    servers = enrolment, renewal
+    keeping = supervise("the renewal of the service's certificate", lambda: certificate.keep_fresh(servers))
+    renewing = asyncio.create_task(keeping)
     try:
         await stop.wait()
     finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
         await asyncio.gather(enrolment.stop(_STOP_GRACE_S), renewal.stop(_STOP_GRACE_S))
 
 
-def _servers(authority: Authority) -> tuple[grpc.aio.Server, grpc.aio.Server]:
+def _servers(
+    authority: Authority, certificate: _ServiceCertificate
+) -> tuple[RenewableServer, RenewableServer]:
     """The enrolment server, which anyone may call, and the renewal server, which members may call."""
-    enrolment = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+    limits = CallLimits(calls=_MAX_CALLS, calls_per_caller=_MAX_CALLS // 2, reserved_calls=0)
+    enrolment = RenewableServer(
+        _OPTIONS,
+        CallAdmission(None, limits),
+        lambda: certificate.identity(require_client=False),
+        ConnectionLimits(),
+    )
     rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
     guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
-    renewal = grpc.aio.server(options=_OPTIONS, interceptors=(guard,), maximum_concurrent_rpcs=_MAX_CALLS)
+    renewal = RenewableServer(
+        _OPTIONS,
+        CallAdmission(guard, limits),
+        lambda: certificate.identity(require_client=True),
+        guard.connections,
+    )
     rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
     return enrolment, renewal
 
@@ -153,13 +168,26 @@ class _ServiceCertificate:
         self._authority = authority
         self._key, self._certificate, self._holder = authority.service_credentials(utc_now())
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        now = utc_now()
-        if now >= renewal_time(self._holder):
-            self._key, self._certificate, self._holder = self._authority.service_credentials(now)
-        return grpc.ssl_server_certificate_configuration(
-            [(self._key, self._certificate)], root_certificates=pem_of(self._authority.certificate)
+    def identity(self, *, require_client: bool) -> ServerIdentity:
+        """The identity of a server of the service."""
+        credentials = server_credentials(
+            self._key,
+            self._certificate,
+            pem_of(self._authority.certificate),
+            require_client=require_client,
         )
+        return ServerIdentity(credentials, self._holder.not_after)
+
+    async def keep_fresh(self, servers: Sequence[RenewableServer]) -> None:
+        """Sign a new certificate whenever it is due, and have the servers show it, until cancelled."""
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            now = utc_now()
+            if now >= renewal_time(self._holder):
+                self._key, self._certificate, self._holder = self._authority.service_credentials(now)
+            for server in servers:
+                if server.expires != self._holder.not_after:
+                    await server.renew()
 
 
 def _membership(authority: Authority, signed: SignedCertificate) -> pb.Membership:

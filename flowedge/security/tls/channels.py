@@ -17,7 +17,12 @@ import grpc.aio
 
 from flowedge.security.credentials.certificates import renewal_time, utc_now
 from flowedge.security.process import Security, security_for
-from flowedge.security.tls.peer_verification import VerifiedPeer, verify_peer, verify_peer_async
+from flowedge.security.tls.peer_verification import (
+    VerifiedPeer,
+    refuse_peer,
+    verify_peer,
+    verify_peer_async,
+)
 
 Options = Sequence[tuple[str, Any]]
 _MAX_CHANNELS = 2  # calls on the previous channel may still be running
@@ -25,18 +30,25 @@ _RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its cert
 
 
 async def open_channel(
-    address: str, options: Options, *, name: str | None = None, security: Security | None = None
+    address: str,
+    options: Options,
+    *,
+    name: str | None = None,
+    member: str | None = None,
+    security: Security | None = None,
 ) -> grpc.aio.Channel:
     """Open a channel to the device at an address.
 
-    name: the device's name, if it is known.
+    Args:
+        name: the device's name, if it is known.
+        member: the URI that its certificate must have, if it is known (see Member.uri).
 
     Raises:
         AccessError: when the peer's certificate is not valid or names another device, or plaintext is not
             allowed.
         DeviceLostError: when the peer does not answer.
     """
-    return (await open_verified(address, options, name, security_for(address, security)))[0]
+    return (await open_verified(address, options, name, security_for(address, security), member))[0]
 
 
 def open_sync_channel(
@@ -47,13 +59,15 @@ def open_sync_channel(
 
 
 async def open_verified(
-    address: str, options: Options, name: str | None, security: Security
+    address: str, options: Options, name: str | None, security: Security, member: str | None = None
 ) -> tuple[grpc.aio.Channel, VerifiedPeer | None]:
     """Open a channel as `open_channel`; also return the peer, None in plaintext."""
     if security.store is None:
         security.check_plaintext(address)
         return grpc.aio.insecure_channel(address, options=options), None
     peer = await verify_peer_async(address, security.check_valid(utc_now()), name)
+    if member is not None and peer.holder.member.uri != member:
+        raise refuse_peer(address, f"it is {peer.holder.member}, not the expected {member}")
     return grpc.aio.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
 
 

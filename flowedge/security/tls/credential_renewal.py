@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowedge.core.errors import FlowEdgeError
+from flowedge.net.supervision import supervise
 from flowedge.security.credentials.certificates import renewal_time, retry_delay, utc_now
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
+from flowedge.security.tls.serving import RenewableServer
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 
@@ -24,13 +26,14 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def renewing_credentials(
-    security: Security, guard: Guard | None, refresh_s: float
+    security: Security, guard: Guard | None, server: RenewableServer, refresh_s: float
 ) -> AsyncIterator[None]:
     """Until the context ends, renew the certificate when due and fetch the list every `refresh_s` seconds."""
     if security.store is None or guard is None:
         yield
         return
-    task = asyncio.create_task(_CredentialRenewal(security.store, guard).run(refresh_s))
+    renewal = _CredentialRenewal(security.store, guard, server)
+    task = asyncio.create_task(supervise("the credential renewal", lambda: renewal.run(refresh_s)))
     try:
         yield
     finally:
@@ -40,9 +43,11 @@ async def renewing_credentials(
 
 
 class _CredentialRenewal:
-    def __init__(self, store: CredentialStore, guard: Guard) -> None:
+    def __init__(self, store: CredentialStore, guard: Guard, server: RenewableServer) -> None:
         self._store = store
         self._guard = guard
+        self._server = server
+        self._shown = store.credentials  # to new connections
         self._spread = random.random()  # so that devices that joined together do not renew together
         self._retry = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
         self._warned = self._retry
@@ -51,6 +56,7 @@ class _CredentialRenewal:
         while True:
             await self._refresh_revoked()
             await self._renew_when_due()
+            await self._show_renewed()
             await asyncio.sleep(refresh_s * (0.75 + 0.5 * random.random()))
 
     async def _refresh_revoked(self) -> None:
@@ -96,3 +102,15 @@ class _CredentialRenewal:
                 )
             return
         _log.info("the certificate was renewed until %s", self._store.credentials.holder.not_after)
+
+    async def _show_renewed(self) -> None:
+        """Have the server show the latest certificate; after a failure the next round tries again."""
+        latest = self._store.credentials
+        if latest is self._shown:
+            return
+        try:
+            await self._server.renew()
+        except FlowEdgeError as error:
+            _log.warning("new connections still get the old certificate: %s", error)
+            return
+        self._shown = latest

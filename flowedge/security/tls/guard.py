@@ -1,26 +1,25 @@
-"""The check of every caller's certificate, before a handler runs."""
+"""The check of every caller's certificate, before anything of the call is received."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import grpc
-import grpc.aio
-
 from flowedge.core.errors import AccessError, FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.net.grpc_handlers import Context, within_context
+from flowedge.net.calls.caller import Caller
+from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
-from flowedge.security.credentials.certificate_role import may_call
+from flowedge.security.credentials.certificate_role import CertificateRole, may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
+from flowedge.security.tls.connection_limits import ConnectionLimits
 
 _CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
 
@@ -30,31 +29,63 @@ _log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class _OpenCall:
     holder: CertificateHolder
+    peer: str  # gRPC's name of it
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     ended: AccessError | None = None
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard:
     """Refuses a caller whose certificate is revoked or out of date, or whose role may not call the RPC.
 
-    TLS has verified the certificate's signature when the connection was made.
+    It is the CallerCheck of servers in mutual TLS, which has verified the certificate's signature when the
+    connection was made.
+
+    Attributes:
+        connections: is told whose the connections are, and which of them have to end.
     """
 
     def __init__(self, revoked: Callable[[], RevocationList]) -> None:
         """revoked: returns the latest revocation list."""
+        self.connections = ConnectionLimits()
         self._revoked = revoked
         self._open: set[_OpenCall] = set()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        method = str(details.method)
-        return within_context(handler, method, functools.partial(self._admitted, method))
+    def caller(self, context: Context) -> Caller:
+        member, address = caller_of(context).member, str(context.peer())
+        is_admin = member.role is CertificateRole.ADMIN
+        return Caller(member.uri, address, str(member), is_admin=is_admin, may_know=is_admin)
+
+    def check(self, method: str, context: Context) -> None:
+        """Raise AccessError if the caller may not call a method now."""
+        holder, peer = caller_of(context), str(context.peer())
+        try:
+            self._revoked().check(holder)
+            check_time(holder, utc_now())
+        except AccessError:
+            self.connections.refuse(peer)
+            raise
+        self.connections.prove(peer, holder.member.uri)
+        if not may_call(method, holder.member.role):
+            raise AccessError(
+                f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
+            )
+
+    @asynccontextmanager
+    async def watching(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
+        """End the call with an AccessError when its certificate is revoked or expires in the context."""
+        call = _OpenCall(caller_of(context), str(context.peer()))
+        self._open.add(call)
+        left = call.holder.not_after - utc_now()
+        expiry = asyncio.get_running_loop().call_later(left.total_seconds(), self._end_expired, call)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if call.ended is not None and not context.done():
+                raise call.ended from None
+            raise
+        finally:
+            expiry.cancel()
+            self._open.discard(call)
 
     def end_revoked(self) -> None:
         """End the running calls of callers whose certificate has been revoked since."""
@@ -62,37 +93,22 @@ class Guard(grpc.aio.ServerInterceptor):
             try:
                 self._revoked().check(call.holder)
             except AccessError as error:
-                call.ended = error
-                if call.task is not None:
-                    call.task.cancel()
+                self._end(call, error)
 
-    @asynccontextmanager
-    async def _admitted(self, method: str, context: Context) -> AsyncIterator[None]:
-        """Check the caller, and let `end_revoked` end the call until the context ends."""
-        try:
-            holder = caller_of(context)
-            self._revoked().check(holder)
-            check_time(holder, utc_now())
-            if not may_call(method, holder.member.role):
-                raise AccessError(
-                    f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
-                )
-        except AccessError as error:
-            await refuse(context, method, error)
-        call = _OpenCall(holder)
-        self._open.add(call)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if call.ended is not None and not context.done():
-                await refuse(context, method, call.ended)
-            raise
-        finally:
-            self._open.discard(call)
+    def _end_expired(self, call: _OpenCall) -> None:
+        holder = call.holder
+        error = f"the certificate of {holder.member} expired on {holder.not_after}; call again with a new one"
+        self._end(call, AccessError(error))
+
+    def _end(self, call: _OpenCall, error: AccessError) -> None:
+        call.ended = error
+        self.connections.refuse(call.peer)
+        if call.task is not None:
+            call.task.cancel()
 
 
 def caller_of(context: Context) -> CertificateHolder:
-    """The holder of the caller's certificate; raise AccessError if the caller has shown none."""
+    """Return the holder of the caller's certificate; raise AccessError if the caller has shown none."""
     shown = context.auth_context().get(_CERTIFICATE)
     if not shown:
         raise AccessError("the caller showed no certificate")
@@ -100,7 +116,7 @@ def caller_of(context: Context) -> CertificateHolder:
 
 
 def certified_name(context: Context) -> str | None:
-    """The name in the caller's certificate, None in plaintext."""
+    """Return the name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
 
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -25,6 +26,7 @@ from flowedge.security.credentials.credentials import Credentials, CredentialSto
 from flowedge.security.credentials.member import CertificateHolder
 
 ANSWER_S = 5.0  # deadline of connection and handshake
+_PAUSES_S = (0.1, 0.3, 0.6)  # before the next attempt, when the peer broke a handshake off
 
 _log = logging.getLogger(__name__)
 
@@ -47,36 +49,69 @@ def verify_peer(address: str, store: CredentialStore, name: str | None) -> Verif
         DeviceLostError: when the device does not answer.
     """
     credentials = store.credentials
-    try:
-        with socket.create_connection(split_address(address), ANSWER_S) as plain:
-            plain.settimeout(ANSWER_S)
-            with _context(store).wrap_socket(plain) as encrypted:
-                shown = encrypted.getpeercert(binary_form=True)
-                with contextlib.suppress(OSError):
-                    encrypted.unwrap()  # waits until the peer has read our part of the handshake
-    except ssl.SSLError as error:
-        raise _refused(address, _handshake_reason(error)) from error
-    except OSError as error:
-        raise DeviceLostError(address, f"the connection failed: {error}") from error
-    return _verify_certificate(address, shown, store, credentials, name)
+    pauses = iter(_PAUSES_S)
+    while True:
+        try:
+            shown = _shake_hands(address, store)
+        except OSError as error:
+            pause = next(pauses, None)
+            if pause is None or not _is_broken_off(error):
+                raise _failed(address, error) from error
+            time.sleep(pause)
+        else:
+            return _verify_certificate(address, shown, store, credentials, name)
 
 
 async def verify_peer_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
     """`verify_peer` for asyncio."""
     credentials = store.credentials
+    pauses = iter(_PAUSES_S)
+    while True:
+        try:
+            shown = await _shake_hands_async(address, store)
+        except (OSError, asyncio.TimeoutError) as error:
+            pause = next(pauses, None)
+            if pause is None or not _is_broken_off(error):
+                raise _failed(address, error) from error
+            await asyncio.sleep(pause)
+        else:
+            return _verify_certificate(address, shown, store, credentials, name)
+
+
+def _shake_hands(address: str, store: CredentialStore) -> bytes | None:
+    """Return the certificate that the peer shows, DER."""
+    with socket.create_connection(split_address(address), ANSWER_S) as plain:
+        plain.settimeout(ANSWER_S)
+        with _context(store).wrap_socket(plain) as encrypted:
+            shown = encrypted.getpeercert(binary_form=True)
+            with contextlib.suppress(OSError):
+                encrypted.unwrap()  # waits until the peer has read our part of the handshake
+            return shown
+
+
+async def _shake_hands_async(address: str, store: CredentialStore) -> bytes | None:
     host, port = split_address(address)
-    try:
-        opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
-        _, writer = await asyncio.wait_for(opening, ANSWER_S)
-    except ssl.SSLError as error:
-        raise _refused(address, _handshake_reason(error)) from error
-    except (OSError, asyncio.TimeoutError) as error:
-        late = isinstance(error, asyncio.TimeoutError)
-        reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
-        raise DeviceLostError(address, f"the connection failed: {reason}") from error
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
+    _, writer = await asyncio.wait_for(opening, ANSWER_S)
+    shown: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
-    return _verify_certificate(address, shown, store, credentials, name)
+    return shown
+
+
+def _is_broken_off(error: OSError | asyncio.TimeoutError) -> bool:
+    """Return whether the peer closed in the middle of the handshake.
+
+    A device does so when it takes up a renewed certificate at that moment, or has too many connections.
+    """
+    return isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
+
+
+def _failed(address: str, error: OSError | asyncio.TimeoutError) -> AccessError | DeviceLostError:
+    if isinstance(error, ssl.SSLError):
+        return refuse_peer(address, _handshake_reason(error))
+    late = isinstance(error, asyncio.TimeoutError)
+    reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
+    return DeviceLostError(address, f"the connection failed: {reason}")
 
 
 def _context(store: CredentialStore) -> ssl.SSLContext:
@@ -108,7 +143,7 @@ def _verify_certificate(
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
     except AccessError as error:
-        raise _refused(address, str(error)) from error
+        raise refuse_peer(address, str(error)) from error
     return VerifiedPeer(holder, credentials)
 
 
@@ -123,7 +158,8 @@ def _handshake_reason(error: ssl.SSLError) -> str:
     return f"the TLS handshake failed: {error.reason or error}"
 
 
-def _refused(address: str, reason: str) -> AccessError:
+def refuse_peer(address: str, reason: str) -> AccessError:
+    """Log that the peer at an address is not spoken to; return the error."""
     fields = about(event="peer_refused", peer=address, reason=reason)
     _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
     return AccessError(f"refused to speak to {address}: {reason}")

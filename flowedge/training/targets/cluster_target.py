@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
+from flowedge.core.pipeline_id import new_pipeline_id
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ def open_cluster_target(
     """
     checkpoint = Checkpoint.open(source)
     role = pb.DraftNodeRole(
-        pipeline=uuid.uuid4().hex,
+        pipeline=new_pipeline_id(),
         model=source,
         drafter="none",
         quant=quant,

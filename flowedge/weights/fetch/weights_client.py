@@ -27,6 +27,7 @@ MAX_CHUNK_BYTES = 8 << 20
 # A device that was away is asked again soon.
 _OPTIONS = [
     *LinkSettings().channel_options,
+    ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + (1 << 20)),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),

@@ -71,7 +71,7 @@ class Cluster:
         check(done.returncode in (0, _WARNINGS), f"flowedge doctor: {done.stdout}{done.stderr}")
 
     def pipeline(self) -> str:
-        """Return the id of the ready pipeline over all boards, or an empty string."""
+        """Return the label of the ready pipeline over all boards, or an empty string."""
         by_name = {device["name"]: device for device in self.devices() if not device["problem"]}
         leader = by_name.get(self.draft_node.name)
         ready = leader is not None and len(leader["stage_addresses"]) == len(self._boards.hosts) - 1

@@ -13,9 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.config.loading import load_config
-from flowedge.agent.services.interceptors import CallLimits
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.live.transport.server import StreamServer
+from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
 from tests.live.test_transport import SETTINGS, Client, Owner, open_link
 
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
     """The health service, whose watches are calls that do not end, and the Pipeline service."""
     owner = Owner()
-    server = grpc.aio.server(options=SETTINGS.channel_options, interceptors=[CallLimits(limits)])
+    server = grpc.aio.server(options=SETTINGS.channel_options, interceptors=[CallAdmission(None, limits)])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     server.add_generic_rpc_handlers((StreamServer("bob", lambda _: owner, SETTINGS).handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -40,7 +40,7 @@ async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
 def test_calls_beyond_the_limit_are_refused() -> None:
     async def test() -> None:
         async with (
-            serving(AgentLimits(calls=2)) as (address, _),
+            serving(AgentLimits(calls=2, reserved_calls=0)) as (address, _),
             grpc.aio.insecure_channel(address) as channel,
         ):
             stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
@@ -65,7 +65,7 @@ def test_streams_of_one_address_beyond_the_limit_are_refused() -> None:
     async def test() -> None:
         async with serving(AgentLimits(streams_per_peer=1)) as (address, _):
             first = await open_link(address, Client())
-            with pytest.raises(CapacityError, match="1 streams of your address are open here already"):
+            with pytest.raises(CapacityError, match="1 streams of yours are open here already"):
                 await open_link(address, Client())
             async with grpc.aio.insecure_channel(address) as channel:  # a call is no stream
                 await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())

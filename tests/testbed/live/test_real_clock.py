@@ -17,6 +17,7 @@ from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
+from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live.timeline import TimelineEvent
 from flowedge_testbed.live.live_run import trace_of
 from flowedge_testbed.live.real_backend import RealBackend
@@ -135,7 +136,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     }
     bench(scenario_file(**changes, hosts=hosts), tmp_path / "out")
     with Client(spec.draft_node) as client:
-        assert client.describe().pipeline == pipeline
+        assert client.describe().pipeline == pipeline_label(pipeline)
     runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert [run["point"] for run in runs] == [{"option.depth": 3}, {"option.depth": 4}]
     assert all(run["energy_j_per_token"] > 0 for run in runs)

@@ -1,0 +1,72 @@
+"""What a server takes of each method: the size of a request, and calls of one caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class MethodRule:
+    """What a server takes of one method.
+
+    Attributes:
+        request_bytes: most bytes of a request; of each message of a stream of requests.
+        per_caller: most calls that one caller may have going on; None for no limit of its own.
+        for_pipelines: whether pipelines need the method, so that calls of it may use the reserve.
+    """
+
+    request_bytes: int = 4 * KIB
+    per_caller: int | None = None
+    for_pipelines: bool = False
+
+
+_UNKNOWN = MethodRule()
+_MEMBERSHIP = MethodRule(16 * KIB)
+
+RULES: Mapping[str, MethodRule] = {
+    "/flowedge.v1.Agent/Describe": MethodRule(),
+    "/flowedge.v1.Agent/Clock": MethodRule(),
+    "/flowedge.v1.Agent/Timeline": MethodRule(per_caller=8),
+    "/flowedge.v1.Agent/BecomeStage": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
+    "/flowedge.v1.Agent/BecomeDraftNode": MethodRule(256 * KIB, per_caller=4),
+    "/flowedge.v1.Agent/Release": MethodRule(for_pipelines=True),
+    "/flowedge.v1.Generation/Generate": MethodRule(64 * KIB),  # and the prompt, see `rules_for`
+    "/flowedge.v1.Measure/MeasureDevice": MethodRule(64 * KIB, per_caller=4),
+    "/flowedge.v1.Measure/MeasureLink": MethodRule(per_caller=4),
+    "/flowedge.v1.Measure/Sink": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
+    "/flowedge.v1.Measure/Ping": MethodRule(per_caller=4, for_pipelines=True),
+    # The frames of a pipeline are bounded by their kinds, in protocol/.
+    "/flowedge.v1.Pipeline/InBand": MethodRule(2 * MIB, for_pipelines=True),
+    "/flowedge.v1.Pipeline/Express": MethodRule(2 * MIB, for_pipelines=True),
+    "/flowedge.v1.Weights/Have": MethodRule(1 * MIB, per_caller=8, for_pipelines=True),
+    "/flowedge.v1.Weights/Read": MethodRule(per_caller=16, for_pipelines=True),
+    "/flowedge.v1.Weights/Catalogue": MethodRule(per_caller=2),
+    "/flowedge.v1.Weights/Look": MethodRule(8 * KIB, per_caller=8, for_pipelines=True),
+    "/grpc.health.v1.Health/Check": MethodRule(),
+    "/grpc.health.v1.Health/Watch": MethodRule(per_caller=4),
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": MethodRule(per_caller=2),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": MethodRule(per_caller=2),
+    "/flowedge.v1.Enrolment/Authority": _MEMBERSHIP,
+    "/flowedge.v1.Enrolment/Join": _MEMBERSHIP,
+    "/flowedge.v1.Enrolment/Revoked": _MEMBERSHIP,
+    "/flowedge.v1.Renewal/Renew": _MEMBERSHIP,
+}
+
+_GENERATE = "/flowedge.v1.Generation/Generate"
+_TOKEN_BYTES = 5  # most bytes of a token id in a message
+
+
+def rules_for(prompt_bytes: int, prompt_tokens: int, sessions_per_caller: int) -> Mapping[str, MethodRule]:
+    """Return the rules of an agent that takes prompts of so many bytes, or tokens."""
+    generate = RULES[_GENERATE]
+    size = generate.request_bytes + max(prompt_bytes, prompt_tokens * _TOKEN_BYTES)
+    return {**RULES, _GENERATE: replace(generate, request_bytes=size, per_caller=sessions_per_caller)}
+
+
+def rule_of(rules: Mapping[str, MethodRule], method: str) -> MethodRule:
+    """Return the rule of a method, given by its full name; an unknown method gets the strictest."""
+    return rules.get(method, _UNKNOWN)

@@ -1,0 +1,23 @@
+"""The member that calls an RPC, for services that serve some members only."""
+
+from __future__ import annotations
+
+from flowedge.net.grpc_handlers import Context
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.tls.guard import caller_of, certified_name
+
+
+def certified_member(context: Context) -> str | None:
+    """Return the URI in the caller's certificate (see Member.uri), None in plaintext."""
+    return None if certified_name(context) is None else caller_of(context).member.uri
+
+
+def only_giver(context: Context) -> str | None:
+    """Return the member whose roles the caller may release; None for the roles of all members.
+
+    A draft node releases its own pipelines. People may release every pipeline.
+    """
+    if certified_name(context) is None:
+        return None
+    member = caller_of(context).member
+    return member.uri if member.role is CertificateRole.DRAFT_NODE else None

@@ -1,0 +1,48 @@
+"""A server whose certificate is renewed every second, as a process: argument DIRECTORY, of a cluster.
+
+Prints its address, the DNS name of its first certificate, and when its input says stop how often it renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from grpc_health.v1 import health, health_pb2_grpc
+
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.security.authority.authority import Authority
+from flowedge.security.credentials.certificates import pem_of
+from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.guard import Guard
+from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
+from tests.security.clusters import now
+
+
+async def main(authority: Authority) -> None:
+    made = []
+
+    def identify() -> ServerIdentity:
+        key, certificate, holder = authority.service_credentials(now())
+        made.append(holder)
+        tls = server_credentials(key, certificate, pem_of(authority.certificate), require_client=True)
+        return ServerIdentity(tls, holder.not_after)
+
+    guard = Guard(lambda: read_list(authority.revocation_list(now()), authority.certificate))
+    server = RenewableServer((), CallAdmission(guard), identify, guard.connections)
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    port = server.listen("127.0.0.1:0", "this one")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    print(made[0].dns_name, flush=True)
+    stopping = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+    while not stopping.done():
+        await asyncio.wait({stopping}, timeout=1)
+        await server.renew()
+    await server.stop(0.5)
+    print(len(made) - 1)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Authority.open(Path(sys.argv[1]) / "ca")))
