@@ -63,7 +63,7 @@ ENDLESS = {
 }
 EXPLODING = {
     "product": "{{ 'a' * 10 ** 9 }}",
-    "doubling": "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "doubling": "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}",
     "width": "{{ '%1000000000d' % 1 }}",
     "list": "{{ (range(99999) | list * 1000) | sort | length }}",
     "text": LOOPS.replace("%}{% endfor", "%}0123456789{% endfor", 1),
