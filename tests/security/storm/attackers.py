@@ -1,6 +1,7 @@
 """All attackers of the storm, as one process: they attack until the input closes, then print what they did.
 
-The argument is the JSON of a Target. Each attack runs in a thread and begins anew whenever it ends.
+Arguments: the JSON of a Target, and the names of attacks; without names there are all. Each attack runs in a
+thread and begins anew whenever it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,10 @@ class Attackers:
             self.joins,
         ]
 
-    def run(self) -> None:
-        threads = [threading.Thread(target=self._repeat, args=(each,)) for each in self.attacks()]
+    def run(self, names: Sequence[str]) -> None:
+        """Attack by the attacks of these names, or by all if there are none, until the input closes."""
+        chosen = [each for each in self.attacks() if not names or each.__name__ in names]
+        threads = [threading.Thread(target=self._repeat, args=(each,)) for each in chosen]
         for thread in threads:
             thread.start()
         sys.stdin.read()
@@ -276,5 +279,5 @@ class Attackers:
 
 if __name__ == "__main__":
     attackers = Attackers(Target(**json.loads(sys.argv[1])))
-    attackers.run()
+    attackers.run(sys.argv[2:])
     print(json.dumps(attackers.done))
