@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSession
+from flowedge.models.chat_template.renderer import TemplateRenderer
 from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.strategies.auto.auto import Auto
@@ -90,3 +92,14 @@ def set_own_security(patch: pytest.MonkeyPatch, security: Security | None) -> No
 def writing_lock(link: Any) -> Any:
     """Return the lock that a link holds while it sends: held by a test, a heartbeat stays in mid-send."""
     return link._writing
+
+
+def template_worker(renderer: TemplateRenderer) -> subprocess.Popen[bytes]:
+    assert renderer._process is not None
+    return renderer._process
+
+
+def close_template_link(renderer: TemplateRenderer) -> None:
+    assert renderer._link is not None
+    renderer._link.close()
+    renderer._link = None

@@ -22,7 +22,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.copies import to_host
 from flowedge.models.layers.head import LMHead
 
@@ -114,7 +114,7 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device |
     mask = tensors.pop(MASK_KEY, None)
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
-    with torch.device("meta"):
+    with reading(directory / CONFIG_NAME, "the head that it asks for cannot be made"), torch.device("meta"):
         head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding=EMBEDDING_KEY in tensors)
     offsets = tensors.get(OFFSETS_KEY)
     fill_head(head, tensors, dtype, directory, KIND, device)

@@ -18,7 +18,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-1/2"
@@ -74,7 +74,7 @@ def load_eagle_head(directory: Path, dtype: torch.dtype, device: torch.device | 
     settings = read_json_object(directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     tensors = read_tensors(directory)
-    with torch.device("meta"):
+    with reading(directory / CONFIG_NAME, "the head that it asks for cannot be made"), torch.device("meta"):
         head = EagleHead(config, bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
     fill_head(head, tensors, dtype, directory, KIND, device)
     return head

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig
@@ -17,6 +16,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.models.checkpoint.config_numbers import check_values
+from flowedge.models.checkpoint.config_support import check_config
+from flowedge.models.checkpoint.families import family_of
+from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import open_weights
 
 CONFIG_NAME = "config.json"
@@ -33,10 +36,12 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaC
     if layers != 1:
         raise CheckpointError(f"{directory} is no {kind} head: num_hidden_layers is {layers}, expected 1")
     known = {name: value for name, value in settings.items() if name not in UNUSED_SETTINGS}
-    try:
-        return LlamaConfig(**known)
-    except (StrictDataclassError, TypeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{directory / CONFIG_NAME} is not a usable Llama config: {error}") from error
+    path = directory / CONFIG_NAME
+    check_values(settings, path)
+    with reading(path, "is not a usable Llama config"):
+        config = LlamaConfig(**known)
+        check_config(family_of("llama"), config)
+    return config
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:

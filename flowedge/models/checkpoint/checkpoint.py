@@ -18,7 +18,7 @@ from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
-from flowedge.models.checkpoint.tensor_names import name_tensors
+from flowedge.models.checkpoint.tensor_names import name_tensors, stored_layers
 from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages
 
 
@@ -197,6 +197,22 @@ class Checkpoint:
 
     def tensor_bytes(self, names: Iterable[str]) -> int:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in map(self._header, names))
+
+    @cached_property
+    def _layers(self) -> frozenset[int]:
+        return stored_layers(self._tensors)
+
+    def check_layer(self, index: int) -> None:
+        """Check that the files hold a tensor of decoder layer `index`.
+
+        Raises:
+            CheckpointError: when they hold none, because the config asks for more layers than there are.
+        """
+        if index not in self._layers:
+            raise CheckpointError(
+                f"{self.place}: config.json asks for {self.config.num_hidden_layers} layers "
+                f"(num_hidden_layers), and the files hold no tensor of layer {index}"
+            )
 
     @property
     def head_name(self) -> str:

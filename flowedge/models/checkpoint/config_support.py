@@ -60,6 +60,7 @@ def max_positions(config: Any) -> int:
 def check_config(family: Family, config: Any) -> None:
     """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
+    _check_experts(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
         if kind not in _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE:
@@ -82,6 +83,13 @@ def _check_heads(config: Any) -> None:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
         raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
+
+
+def _check_experts(config: Any) -> None:
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    chosen = getattr(config, "num_experts_per_tok", None)
+    if experts and chosen and chosen > experts:
+        raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {experts} experts")
 
 
 def _check_windows(family: Family, config: Any) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint import prequantised
+from flowedge.models.checkpoint.config_numbers import check_values
 from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import Family, family_of
-from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.checkpoint.quantiser_settings import quantiser_settings
 from flowedge.models.stored_quant.integer_weight import IntegerFormat
 from flowedge.models.stored_quant.settings import integer_format
@@ -51,6 +50,7 @@ class ModelConfig:
         """
         raw = read_json_object(directory / CONFIG_NAME)
         family = family_of(str(raw.get("model_type")))
+        _check_numbers(raw, place / CONFIG_NAME if place == directory else place, family)
         quantiser = quantiser_settings(raw, directory)
         stored = _integer_format(quantiser, directory)
         quant = prequantised.stored_quant(quantiser, directory) if stored is None else stored.quant
@@ -61,7 +61,8 @@ class ModelConfig:
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = quantiser
         try:
-            check_config(family, config)
+            with reading(CONFIG_NAME, "its values do not fit together"):
+                check_config(family, config)
         except CheckpointError as error:
             raise CheckpointError(f"{place}: {error}") from error
         return cls(raw, family, stored, quant, config)
@@ -77,7 +78,13 @@ def _integer_format(settings: dict[str, Any] | None, directory: Path) -> Integer
 def _load_config(directory: Path, place: Path, raw: Mapping[str, Any], family: Family) -> Any:
     if family.multimodal and not isinstance(raw.get("text_config"), dict):
         raise CheckpointError(f"{place}: the config has no text_config, the decoder's part")
-    try:
+    with reading(place, "config.json is not valid"):
         return family.config.from_pretrained(directory, local_files_only=True)
-    except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
-        raise CheckpointError(f"{place}: config.json is not valid: {error}") from error
+
+
+def _check_numbers(raw: Mapping[str, Any], path: Path, family: Family) -> None:
+    """Check the values that transformers' config is made from."""
+    check_values(raw, path)
+    decoder = raw.get("text_config")
+    if family.multimodal and isinstance(decoder, dict):
+        check_values(decoder, path, "text_config")

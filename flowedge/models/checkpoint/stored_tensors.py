@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flowedge.models.checkpoint.config_numbers import MAX_EXPERTS
 from flowedge.models.checkpoint.weight_file import StoredSlice
 
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
@@ -82,7 +83,7 @@ def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, S
     `shape` is [experts, rows, columns]. The rows of gate_up_proj are the gate's, then the up projection's.
     """
     match = _STACK.fullmatch(name)
-    if match is None or len(shape) != 3:
+    if match is None or len(shape) != 3 or shape[0] > MAX_EXPERTS:
         return {name: StoredTensor(stored)}
     experts, part = match.groups()
     rows = shape[1]

@@ -181,8 +181,13 @@ def _locate_shards(directory: Path, index: dict[str, Any]) -> dict[str, Path]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict):
         raise CheckpointError(f"{directory}: the index of shards has no weight_map")
-    for file_name in {str(value) for value in weight_map.values()}:
+    if not all(isinstance(value, str) for value in weight_map.values()):
+        raise CheckpointError(f"{directory}: the index of shards has a weight_map whose values are no names")
+    there = {path.name for path in directory.iterdir() if path.is_file()}
+    for file_name in set(weight_map.values()):
         # The index is data: it may name files of this directory only.
-        if Path(file_name).name != file_name or not (directory / file_name).is_file():
-            raise CheckpointError(f"{directory}: the index names shard {file_name!r}, which is not there")
+        if file_name not in there:
+            raise CheckpointError(
+                f"{directory}: the index names shard {file_name[:255]!r}, which is not there"
+            )
     return {str(name): directory / str(file_name) for name, file_name in weight_map.items()}

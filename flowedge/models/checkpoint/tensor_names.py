@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
@@ -10,6 +12,8 @@ from flowedge.models.checkpoint.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.checkpoint.tensor_files import TensorFiles
+
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
 
 
 def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[str, StoredTensor]:
@@ -43,3 +47,8 @@ def _name_gguf_tensors(
         return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: {error}") from error
+
+
+def stored_layers(names: Iterable[str]) -> frozenset[int]:
+    """The indices of the decoder layers that any of the named tensors belongs to."""
+    return frozenset(int(match[1]) for match in map(_LAYER.match, names) if match is not None)

@@ -3,22 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.chat_template.renderer import RENDERER
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_numbers import check_token_ids
+from flowedge.models.checkpoint.json_object import read_json_object, reading
+from flowedge.models.checkpoint.model_source import TOKENIZER_FILES
 
+_MAX_FILE = 256 << 20  # bytes of a tokenizer's file; those of 300,000 tokens have about 35 MiB
+_PROBE = "Hi"  # a text that every tokenizer can encode
+_UNUSABLE = "no usable tokenizer"
 _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer and try its chat template.
+
+    Raises:
+        CheckpointError: when there is no usable tokenizer, or its chat template exceeds a limit.
+    """
     directory = checkpoint.tokenizer_directory()
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise CheckpointError(f"{directory}: no usable tokenizer: {error}") from error
+    with reading(directory, _UNUSABLE):
+        _check_files(directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        template = chat_template(tokenizer)
+        tokenizer.decode(tokenizer.encode(_PROBE))
+    if template:
+        RENDERER.check(template, str(directory))
+    return tokenizer
+
+
+def chat_template(tokenizer: Any) -> str:
+    """The chat template of a tokenizer, the default one of several; "" without a template.
+
+    Raises:
+        CheckpointError: when the tokenizer has templates and none of them is a text that is the default.
+    """
+    found = getattr(tokenizer, "chat_template", None)
+    if isinstance(found, dict):
+        found = found.get("default", found)
+    if not found:
+        return ""
+    if not isinstance(found, str):
+        raise CheckpointError(
+            f"the chat template of {_place(tokenizer)} is no text but a {type(found).__name__} without a "
+            "default"
+        )
+    return found
+
+
+def _place(tokenizer: Any) -> str:
+    return str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
+
+
+def _check_files(directory: Path) -> None:
+    """Check the sizes of a tokenizer's files, which are read whole."""
+    for name in TOKENIZER_FILES:
+        for path in directory.glob(name):
+            if path.is_file() and path.stat().st_size > _MAX_FILE:
+                raise CheckpointError(f"{path}: has more than {_MAX_FILE >> 20} MiB")
 
 
 def encode_chat(tokenizer: Any, user_message: str) -> list[int]:
@@ -39,20 +87,17 @@ def encode_messages(
 
     Raises:
         BadRequestError: when the template refuses the messages, or the result has no tokens.
+        CheckpointError: when the template exceeds a limit of time, memory or size.
     """
-    if getattr(tokenizer, "chat_template", None):
-        try:
-            ids = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                add_generation_prompt=not answered,
-                tokenize=True,
-                return_dict=False,
-            )
-        # A template is the checkpoint's own program; its errors are of any type.
-        except Exception as error:
-            raise BadRequestError(f"the model's chat template refuses the messages: {error}") from error
+    template, place = chat_template(tokenizer), _place(tokenizer)
+    if template:
+        with reading(place, _UNUSABLE):
+            special_tokens = dict(tokenizer.special_tokens_map)
+        text = RENDERER.render(template, place, messages, special_tokens, add_generation_prompt=not answered)
     else:
-        ids = tokenizer.encode("\n".join(message["content"] for message in messages))
+        text = "\n".join(message["content"] for message in messages)
+    with reading(place, _UNUSABLE):
+        ids = tokenizer(text, add_special_tokens=not template)["input_ids"]
     if not ids:
         raise BadRequestError("the prompt has no tokens")
     return [int(token) for token in ids]
@@ -61,16 +106,12 @@ def encode_messages(
 def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:
     """The token ids that end an answer, from the generation config, the model's config and the tokenizer."""
     found = [checkpoint.config.eos_token_id, getattr(tokenizer, "eos_token_id", None)]
-    if (checkpoint.directory / "generation_config.json").is_file():
-        try:
-            found.append(
-                GenerationConfig.from_pretrained(checkpoint.directory, local_files_only=True).eos_token_id
-            )
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{checkpoint.directory}: generation_config.json: {error}") from error
+    path = checkpoint.directory / "generation_config.json"
+    if path.is_file():
+        found.append(read_json_object(path).get("eos_token_id"))
     ids: set[int] = set()
     for entry in found:
-        ids.update([] if entry is None else [entry] if isinstance(entry, int) else entry)
+        ids.update(check_token_ids(entry, "eos_token_id", path))
     return frozenset(ids)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +15,12 @@ from typing import Any, Protocol
 import torch
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.json_object import reading
+from flowedge.models.checkpoint.safetensors_header import (
+    HeaderEntry,
+    check_length,
+    read_safetensors_header,
+)
 
 DTYPES = {
     "F64": torch.float64,
@@ -29,8 +35,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_LENGTH_BYTES = 8  # the size of the header's length, a little-endian integer in front of the header
-_MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+_SAFE_PICKLES = (2, 6)  # the first release of torch whose weights_only runs no code of the file
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
@@ -178,39 +183,17 @@ class WeightFile(TensorFile):
             OSError: when the file cannot be opened.
         """
         super().__init__(path)
-        size = os.fstat(self._descriptor).st_size
-        header, data_start = self._read_header(size)
-        metadata = header.pop("__metadata__", {})
-        if not isinstance(metadata, dict):
-            raise ValueError("the header's metadata is no JSON object")
-        self.metadata: dict[str, str] = {str(key): str(value) for key, value in metadata.items()}
-        self._slices |= {
-            name: self._checked(name, entry, data_start, size - data_start) for name, entry in header.items()
-        }
+        header = read_safetensors_header(self._descriptor, os.fstat(self._descriptor).st_size)
+        self.metadata = header.metadata
+        self._slices |= {entry.name: self._checked(entry) for entry in header.entries}
 
-    def _read_header(self, size: int) -> tuple[dict[str, Any], int]:
-        length = int.from_bytes(os.pread(self._descriptor, _LENGTH_BYTES, 0), "little")
-        if size < _LENGTH_BYTES or length > min(_MAX_HEADER, size - _LENGTH_BYTES):
-            raise ValueError("it has no complete header")
-        header = json.loads(os.pread(self._descriptor, length, _LENGTH_BYTES))
-        if not isinstance(header, dict):
-            raise ValueError("the header is no JSON object")
-        return header, _LENGTH_BYTES + length
-
-    def _checked(self, name: str, entry: Any, data_start: int, data_size: int) -> WeightSlice:
-        """Check a header entry against the file's size and the tensor's, since the file is untrusted data."""
-        try:
-            type_name, sizes, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"the header's entry of {name} is not valid") from error
-        numbers = [begin, end, *sizes] if isinstance(sizes, list) else [None]
-        known = isinstance(type_name, str) and type_name in DTYPES
-        if not known or not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError(f"the header's entry of {name} is not valid (type {type_name!r})")
-        dtype = DTYPES[type_name]
-        if end > data_size or end - begin != math.prod(sizes) * dtype.itemsize:
-            raise ValueError(f"the header's offsets of {name} do not fit")
-        return WeightSlice(self, name, tuple(sizes), dtype, data_start + begin)
+    def _checked(self, entry: HeaderEntry) -> WeightSlice:
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None:
+            name = entry.name[:80]
+            raise ValueError(f"the header's entry of {name!r} has the unsupported type {entry.dtype[:80]!r}")
+        check_length(entry, dtype.itemsize)
+        return WeightSlice(self, entry.name, entry.shape, dtype, entry.begin)
 
 
 def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) -> None:
@@ -244,18 +227,50 @@ Weights = Mapping[str, StoredSlice] | Mapping[str, torch.Tensor]
 
 
 def open_weights(path: Path) -> Weights:
-    """The tensors of a .safetensors or .bin file."""
+    """The tensors of a .safetensors or .bin file.
+
+    Raises:
+        CheckpointError: when the file cannot be read, or holds more than tensors.
+    """
     try:
         return WeightFile(path) if path.suffix == ".safetensors" else _load_bin(path)
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
+def check_pickle_version(version: str) -> None:
+    """Check that torch reads pickled tensors without running code of the file.
+
+    Older releases than 2.6 run code in spite of `weights_only` (CVE-2025-32434).
+
+    Args:
+        version: of torch.
+
+    Raises:
+        CheckpointError: when torch is older.
+    """
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < _SAFE_PICKLES:
+        raise CheckpointError(
+            f"it is a pickle, which torch {version} does not read safely (CVE-2025-32434); install torch 2.6 "
+            "or later, or give the model as .safetensors"
+        )
+
+
 def _load_bin(path: Path) -> dict[str, torch.Tensor]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
+        check_pickle_version(torch.__version__)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    try:
+        with reading(path, "cannot be read"):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError as error:
+        if isinstance(error.__cause__, pickle.UnpicklingError):
+            raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error
+        raise
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise CheckpointError(f"{path}: is not a dictionary of tensors")
+    if not all(isinstance(name, str) for name in state):
+        raise CheckpointError(f"{path}: has tensors without names")
     return state

@@ -125,7 +125,7 @@ def load_embedding(
     else:
         shape = (config.vocab_size, config.hidden_size)
         weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
-    embedding = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id, device="meta")
+    embedding = nn.Embedding(config.vocab_size, config.hidden_size, device="meta")
     embedding.weight = weight
     return embedding
 

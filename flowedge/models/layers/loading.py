@@ -15,6 +15,7 @@ from torch import nn
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
@@ -215,9 +216,11 @@ def _chunks(
 
 
 def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
+    checkpoint.check_layer(index)
     config: Any = copy.deepcopy(checkpoint.config)
     config._attn_implementation = attention.MASKED
-    with torch.device("meta"):
+    problem = "the layers that config.json asks for cannot be made"
+    with reading(checkpoint.place, problem), torch.device("meta"):
         layer: nn.Module = checkpoint.family.decoder_layer(config, index)
         return split_experts(layer)
 

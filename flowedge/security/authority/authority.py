@@ -30,6 +30,7 @@ from flowedge.system import private_files
 
 DEFAULT_PORT = 7443
 DEFAULT_LIFE = datetime.timedelta(days=90)
+RENEWALS = 3  # of a certificate, in each hundredth of its life
 SERVICE_LIFE = datetime.timedelta(days=7)
 JOINING = (CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN)
 _FOLDER = "authority"
@@ -109,7 +110,7 @@ class Authority:
             )
         key = certificates.read_key(private_files.read_private(folder / _KEY))
         certificate = certificates.read_certificate(private_files.read_private(folder / _CERTIFICATE))
-        return cls(key, certificate, MemberLedger(folder / _LEDGER))
+        return cls(key, certificate, MemberLedger.open(folder / _LEDGER))
 
     @property
     def id(self) -> str:
@@ -139,7 +140,8 @@ class Authority:
             check_name(name)
         secret = new_secret()
         with self._ledger.transaction() as transaction:
-            transaction.add_token(secret_hash(secret), TokenGrant(role, name), now + ttl)
+            transaction.forget_expired(now)
+            transaction.add_token(secret_hash(secret), TokenGrant(role, name), now, now + ttl)
         return JoinToken(tuple(addresses), fingerprint(self.certificate), secret)
 
     def join(
@@ -151,8 +153,8 @@ class Authority:
         the token names one.
 
         Raises:
-            AccessError: when the token is unknown, used or expired, the request is not valid, or another
-                member has the name.
+            AccessError: when the token is unknown, used or expired, the request is not valid, another member
+                has the name, or the member was revoked after the token was made.
         """
         key = certificates.requested_key(request)
         with self._ledger.transaction() as transaction:
@@ -160,8 +162,9 @@ class Authority:
             if grant.name and name not in ("", grant.name):
                 raise AccessError(f"the join token is for {grant.name}, not for {name}")
             member = Member(self.id, grant.role, check_name(grant.name or name or default_name))
-            for other in transaction.certificates():
-                if other.name == member.name and other.revoked is None and other.expires > now:
+            _check_admitted(transaction, member.name, grant)
+            for other in transaction.certificates(member.name):
+                if other.revoked is None and other.expires > now:
                     raise AccessError(
                         f"the cluster has a {other.role.value} named {other.name} already; choose another "
                         f"name, or revoke it first: flowedge cluster revoke {other.name}"
@@ -171,27 +174,39 @@ class Authority:
     def renew(self, holder: CertificateHolder, request: bytes, now: datetime.datetime) -> SignedCertificate:
         """Sign a new certificate for the holder of a present one.
 
+        The present certificate must be due, after half of its life. It may be renewed again, since the reply
+        may have been lost, but not often: RENEWALS times in each hundredth of its life.
+
         Raises:
-            AccessError: when the present certificate is unknown, revoked or expired.
+            AccessError: when the present certificate is unknown, revoked, expired or not due, or was renewed
+                often just now.
         """
         key = certificates.requested_key(request)
         with self._ledger.transaction() as transaction:
-            known = [issued for issued in transaction.certificates() if issued.serial == holder.serial]
-            if not known or known[0].revoked is not None or known[0].expires <= now:
+            issued = transaction.certificates(holder.member.name)
+            known = next((each for each in issued if each.serial == holder.serial), None)
+            if known is None or known.revoked is not None or known.expires <= now:
                 raise AccessError(f"the certificate of {holder.member} is unknown, revoked or expired")
+            _check_due(known, issued, now)
             return self._sign(transaction, holder.member, key, now)
 
     def revoke(self, target: str, now: datetime.datetime) -> list[IssuedCertificate]:
-        """Revoke the valid certificates of a member's name, or of a serial number in hexadecimal.
+        """Revoke a member: all its valid certificates. The member joins again only by a token made later.
+
+        target: the member's name, or the serial number, in hexadecimal, of any of its certificates.
 
         Returns the certificates that were revoked.
 
         Raises:
-            BadRequestError: when there are none.
+            BadRequestError: when the member has no valid certificate.
         """
         with self._ledger.transaction() as transaction:
-            valid = [c for c in transaction.certificates() if c.revoked is None and c.expires > now]
-            matching = [c for c in valid if target in (c.name, f"{c.serial:x}")]
+            known = transaction.certificates()
+            names = {c.name for c in known if target in (c.name, f"{c.serial:x}")}
+            valid = [c for c in known if c.revoked is None and c.expires > now]
+            matching = [c for c in valid if c.name in names]
+            for name in names:
+                transaction.bar(name, now)
             if not matching:
                 raise BadRequestError(
                     f"no valid certificate is named or numbered {target!r}; see flowedge cluster list"
@@ -232,6 +247,7 @@ class Authority:
     ) -> SignedCertificate:
         certificate = certificates.issue(member, key, self.certificate, self._key, now=now, life=self._life)
         holder = holder_of(certificate)
+        transaction.forget_expired(now)
         transaction.add(holder, now)
         return SignedCertificate(certificates.pem_of(certificate), self._list(transaction, now), holder)
 
@@ -243,3 +259,37 @@ class Authority:
         ]
         number = int(transaction.setting("list_number"))
         return sign_list(revoked, number, self.certificate, self._key, now)
+
+
+def _check_admitted(transaction: Transaction, name: str, grant: TokenGrant) -> None:
+    """Refuse a member that was revoked after its token was made; a newer token admits it again."""
+    barred = transaction.barred_since(name)
+    if barred is None:
+        return
+    if grant.created is None or grant.created < barred:
+        raise AccessError(
+            f"{name} was revoked on {barred:%Y-%m-%d %H:%M:%S} UTC, after the join token was made; make a "
+            "new token to admit it again"
+        )
+    transaction.readmit(name)
+
+
+def _check_due(known: IssuedCertificate, issued: Sequence[IssuedCertificate], now: datetime.datetime) -> None:
+    """Refuse to renew a certificate too early or too often.
+
+    issued: all certificates of the member.
+    """
+    life = known.expires - known.issued
+    due = known.issued + life / 2
+    if now < due:
+        raise AccessError(
+            f"the certificate of {known.name}, serial {known.serial:x}, is not due: it can be renewed from "
+            f"{due:%Y-%m-%d %H:%M:%S} UTC on"
+        )
+    recent = [each for each in issued if each.serial != known.serial and each.issued > now - life / 100]
+    if len(recent) >= RENEWALS:
+        again = recent[-RENEWALS].issued + life / 100
+        raise AccessError(
+            f"the certificate of {known.name}, serial {known.serial:x}, was renewed {len(recent)} times just "
+            f"now; try again after {again:%Y-%m-%d %H:%M:%S} UTC"
+        )

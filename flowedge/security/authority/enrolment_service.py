@@ -9,20 +9,25 @@ import ipaddress
 import logging
 import signal
 import socket
+import sqlite3
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import psutil
 
-from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.errors import AccessError, BadRequestError, FlowEdgeError
 from flowedge.net.address import join_address, split_address
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
+from flowedge.net.grpc_status import abort
 from flowedge.net.supervision import supervise
 from flowedge.security.authority.authority import Authority, SignedCertificate
+from flowedge.security.authority.join_throttle import JoinThrottle
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
-from flowedge.security.credentials.revocation import read_list
+from flowedge.security.credentials.revocation import RevocationList, read_list
 from flowedge.security.tls.connection_limits import ConnectionLimits
 from flowedge.security.tls.guard import Guard, caller_of, refuse
 from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
@@ -37,45 +42,107 @@ _OPTIONS: list[tuple[str, Any]] = [
 _STOP_GRACE_S = 2.0
 _CHECK_S = 60.0  # between two looks at the age of the service's certificate
 
+_LEDGER_THREADS = 4
+_LIST_AGE_S = 1.0  # after which the list that the guard checks callers against is read again
+
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
+
+
+class LedgerWork:
+    """Runs the work of a CA in threads: each transaction waits for the disk, and for other processes."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._threads = ThreadPoolExecutor(_LEDGER_THREADS, thread_name_prefix="ledger")
+        self._read_s = time.monotonic()
+        self._reading = False
+        self._list = self._read()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def recent_list(self) -> RevocationList:
+        """The revocation list of a second ago. An older one is read again in a thread, without waiting."""
+        if time.monotonic() - self._read_s > _LIST_AGE_S and not self._reading:
+            self._reading = True
+            self._threads.submit(self._refresh)
+        return self._list
+
+    def _refresh(self) -> None:
+        try:
+            self._list = self._read()
+        except (FlowEdgeError, sqlite3.Error, OSError) as error:
+            _log.warning("the revocation list cannot be read from the ledger: %s", error)
+        finally:
+            self._read_s = time.monotonic()
+            self._reading = False
+
+    def _read(self) -> RevocationList:
+        return read_list(self._authority.revocation_list(utc_now()), self._authority.certificate)
 
 
 class EnrolmentService(rpc.EnrolmentServicer):
     """Serves callers that have no certificate yet."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, ledger: LedgerWork) -> None:
         self._authority = authority
+        self._ledger = ledger
+        self._throttle = JoinThrottle()
 
     async def Authority(self, request: pb.AuthorityRequest, context: Context) -> pb.AuthorityReply:
         return pb.AuthorityReply(certificate=pem_of(self._authority.certificate))
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.Membership:
+        address = _host_of(context.peer())
+        wait_s = self._throttle.wait_s(address, time.monotonic())
+        if wait_s > 0:  # without a line in the log: the failure before has one
+            await abort(context, _too_many(address, wait_s))
         try:
-            signed = self._authority.join(
-                request.secret,
-                request.name,
-                request.signing_request,
-                utc_now(),
-                default_name=request.default_name,
+            signed = await self._ledger.run(
+                lambda: self._authority.join(
+                    request.secret,
+                    request.name,
+                    request.signing_request,
+                    utc_now(),
+                    default_name=request.default_name,
+                )
             )
         except FlowEdgeError as error:
+            wait_s = self._throttle.failed(address, time.monotonic())
+            if wait_s > 0:
+                _log.warning(
+                    "%s may try to join again in %.0f s; %d attempts of all addresses have failed",
+                    address,
+                    wait_s,
+                    self._throttle.failures,
+                )
             await refuse(context, "flowedge.v1.Enrolment/Join", error)
+        self._throttle.joined(address)
         _log.info("%s joined from %s until %s", signed.holder.member, context.peer(), signed.holder.not_after)
         return _membership(self._authority, signed)
 
     async def Revoked(self, request: pb.RevokedRequest, context: Context) -> pb.RevokedReply:
-        return pb.RevokedReply(revocation_list=self._authority.revocation_list(utc_now()))
+        return pb.RevokedReply(
+            revocation_list=await self._ledger.run(lambda: self._authority.revocation_list(utc_now()))
+        )
 
 
 class RenewalService(rpc.RenewalServicer):
     """Serves members."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, ledger: LedgerWork) -> None:
         self._authority = authority
+        self._ledger = ledger
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Membership:
         try:
-            signed = self._authority.renew(caller_of(context), request.signing_request, utc_now())
+            holder = caller_of(context)
+            signed = await self._ledger.run(
+                lambda: self._authority.renew(holder, request.signing_request, utc_now())
+            )
         except FlowEdgeError as error:
             await refuse(context, "flowedge.v1.Renewal/Renew", error)
         _log.info("%s renewed its certificate until %s", signed.holder.member, signed.holder.not_after)
@@ -142,6 +209,7 @@ def _servers(
     authority: Authority, certificate: _ServiceCertificate
 ) -> tuple[RenewableServer, RenewableServer]:
     """The enrolment server, which anyone may call, and the renewal server, which members may call."""
+    ledger = LedgerWork(authority)
     limits = CallLimits(calls=_MAX_CALLS, calls_per_caller=_MAX_CALLS // 2, reserved_calls=0)
     enrolment = RenewableServer(
         _OPTIONS,
@@ -149,15 +217,15 @@ def _servers(
         lambda: certificate.identity(require_client=False),
         ConnectionLimits(),
     )
-    rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority), enrolment)
-    guard = Guard(lambda: read_list(authority.revocation_list(utc_now()), authority.certificate))
+    rpc.add_EnrolmentServicer_to_server(EnrolmentService(authority, ledger), enrolment)
+    guard = Guard(ledger.recent_list)
     renewal = RenewableServer(
         _OPTIONS,
         CallAdmission(guard, limits),
         lambda: certificate.identity(require_client=True),
         guard.connections,
     )
-    rpc.add_RenewalServicer_to_server(RenewalService(authority), renewal)
+    rpc.add_RenewalServicer_to_server(RenewalService(authority, ledger), renewal)
     return enrolment, renewal
 
 
@@ -188,6 +256,16 @@ class _ServiceCertificate:
             for server in servers:
                 if server.expires != self._holder.not_after:
                     await server.renew()
+
+
+def _host_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as "ipv4:192.168.0.7:41234", without the port."""
+    host, _, port = peer.rpartition(":")
+    return host if port.isdigit() else peer
+
+
+def _too_many(address: str, wait_s: float) -> AccessError:
+    return AccessError(f"too many attempts to join from {address} have failed; try again in {wait_s:.0f} s")
 
 
 def _membership(authority: Authority, signed: SignedCertificate) -> pb.Membership:

@@ -18,10 +18,15 @@ _WAIT_S = 10.0  # for the transaction of another process
 _SCHEMA = """
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE tokens (hash TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL,
-    expires REAL NOT NULL, used REAL);
+    expires REAL NOT NULL, used REAL, created REAL NOT NULL DEFAULT 0);
 CREATE TABLE certificates (serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL,
     issued REAL NOT NULL, expires REAL NOT NULL, revoked REAL);
 """
+_LATER_SCHEMA = """
+CREATE TABLE IF NOT EXISTS barred (name TEXT PRIMARY KEY, since REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS certificates_by_name ON certificates (name);
+"""
+_KEPT = datetime.timedelta(days=30)  # an expired certificate or token stays in the ledger for so long
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,16 @@ class IssuedCertificate:
 
 @dataclass(frozen=True)
 class TokenGrant:
-    """The role that a token grants, and the member it is for; an empty name stands for any member."""
+    """The role that a token grants.
+
+    Attributes:
+        name: of the member that the token is for; empty for any member.
+        created: when the token was made, UTC; None for a token that is not stored yet.
+    """
 
     role: CertificateRole
     name: str
+    created: datetime.datetime | None = None
 
 
 class MemberLedger:
@@ -55,9 +66,23 @@ class MemberLedger:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         ledger = cls(path)
         with closing(ledger._connect()) as connection:
-            connection.executescript(_SCHEMA)
+            connection.executescript(_SCHEMA + _LATER_SCHEMA)
             with connection:
                 connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+        return ledger
+
+    @classmethod
+    def open(cls, path: Path) -> MemberLedger:
+        """Open a ledger, and add what a former version did not record."""
+        ledger = cls(path)
+        with closing(ledger._connect()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(tokens)")}
+            if columns and "created" not in columns:
+                connection.execute("ALTER TABLE tokens ADD COLUMN created REAL NOT NULL DEFAULT 0")
+            connection.commit()
+            if columns:
+                connection.executescript(_LATER_SCHEMA)
         return ledger
 
     @contextmanager
@@ -95,26 +120,28 @@ class Transaction:
     def set(self, key: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
-    def add_token(self, secret_hash: str, grant: TokenGrant, expires: datetime.datetime) -> None:
+    def add_token(
+        self, secret_hash: str, grant: TokenGrant, created: datetime.datetime, expires: datetime.datetime
+    ) -> None:
         self._connection.execute(
-            "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL)",
-            (secret_hash, grant.role.value, grant.name, expires.timestamp()),
+            "INSERT INTO tokens (hash, role, name, expires, created) VALUES (?, ?, ?, ?, ?)",
+            (secret_hash, grant.role.value, grant.name, expires.timestamp(), created.timestamp()),
         )
 
     def use_token(self, secret_hash: str, now: datetime.datetime) -> TokenGrant:
         """Mark a token, which must be known, unused and not expired, as used; return what it grants."""
         row = self._connection.execute(
-            "SELECT role, name, expires, used FROM tokens WHERE hash = ?", (secret_hash,)
+            "SELECT role, name, expires, used, created FROM tokens WHERE hash = ?", (secret_hash,)
         ).fetchone()
         if row is None:
             raise AccessError("the join token is not known to this cluster")
-        role, name, expires, used = row
+        role, name, expires, used, created = row
         if used is not None:
             raise AccessError(f"the join token was used already, on {_time(used):%Y-%m-%d %H:%M:%S} UTC")
         if now.timestamp() >= expires:
             raise AccessError(f"the join token expired on {_time(expires):%Y-%m-%d %H:%M:%S} UTC")
         self._connection.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now.timestamp(), secret_hash))
-        return TokenGrant(CertificateRole(role), name)
+        return TokenGrant(CertificateRole(role), name, _time(created))
 
     def add(self, holder: CertificateHolder, now: datetime.datetime) -> None:
         self._connection.execute(
@@ -133,9 +160,30 @@ class Transaction:
             "UPDATE certificates SET revoked = ? WHERE serial = ?", (now.timestamp(), f"{serial:x}")
         )
 
-    def certificates(self) -> list[IssuedCertificate]:
+    def bar(self, name: str, now: datetime.datetime) -> None:
+        """Keep a name from joining by a token that was made before now."""
+        self._connection.execute("INSERT OR REPLACE INTO barred VALUES (?, ?)", (name, now.timestamp()))
+
+    def barred_since(self, name: str) -> datetime.datetime | None:
+        row = self._connection.execute("SELECT since FROM barred WHERE name = ?", (name,)).fetchone()
+        return None if row is None else _time(row[0])
+
+    def readmit(self, name: str) -> None:
+        self._connection.execute("DELETE FROM barred WHERE name = ?", (name,))
+
+    def forget_expired(self, now: datetime.datetime) -> None:
+        """Delete certificates and tokens that expired long ago, so that the file does not grow for ever."""
+        limit = ((now - _KEPT).timestamp(),)
+        self._connection.execute("DELETE FROM certificates WHERE expires < ?", limit)
+        self._connection.execute("DELETE FROM tokens WHERE expires < ?", limit)
+
+    def certificates(self, name: str | None = None) -> list[IssuedCertificate]:
+        """The certificates in the order of their issue; if `name` is given, those of that member."""
+        condition, values = ("", ()) if name is None else ("WHERE name = ?", (name,))
         rows = self._connection.execute(
-            "SELECT serial, role, name, issued, expires, revoked FROM certificates ORDER BY issued, serial"
+            f"SELECT serial, role, name, issued, expires, revoked FROM certificates {condition} "
+            "ORDER BY issued, serial",
+            values,
         )
         return [
             IssuedCertificate(

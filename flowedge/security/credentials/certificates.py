@@ -20,6 +20,8 @@ PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 AUTHORITY_LIFE = datetime.timedelta(days=3650)
 BACKDATED = datetime.timedelta(minutes=5)  # for devices whose clocks are a little behind
+_MAX_REQUEST = 4096  # bytes of a signing request; those of this module have about 230
+_MAX_REASON = 200  # characters of a library's message
 RENEWED_AFTER = 2 / 3  # of the life of a certificate
 RENEWAL_SPREAD = 0.1  # of its life, over which devices that joined at the same time renew
 
@@ -104,18 +106,36 @@ def request_for(key: PrivateKey) -> bytes:
 
 
 def requested_key(request: bytes) -> PublicKey:
-    """The ECDSA P-256 key of a signing request (DER), which must be signed with it."""
+    """The ECDSA P-256 key of a signing request (DER), which must be signed with it.
+
+    Raises:
+        AccessError: when the request is too long, cannot be read, or is for another kind of key.
+    """
+    if len(request) > _MAX_REQUEST:
+        raise AccessError(
+            f"the signing request has {len(request)} bytes, and a request for an ECDSA P-256 key has at most "
+            f"{_MAX_REQUEST}"
+        )
     try:
         csr = x509.load_der_x509_csr(request)
         key = csr.public_key()
+        # The kind of key comes first: checking a signature of a long RSA key takes long.
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise AccessError("the signing request is for a key that is not ECDSA P-256")
         valid = csr.is_signature_valid
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise AccessError(f"the signing request cannot be read: {error}") from error
+    except AccessError:
+        raise
+    # Anyone may send a request, and the library's errors for unknown curves and algorithms are of many types.
+    except Exception as error:
+        raise AccessError(f"the signing request cannot be read: {_in_short(error)}") from error
     if not valid:
         raise AccessError("the signing request is not signed with the key that it is for")
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise AccessError("the signing request is for a key that is not ECDSA P-256")
     return key
+
+
+def _in_short(error: Exception) -> str:
+    text = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:_MAX_REASON])
+    return f"{type(error).__name__} {text}".strip()
 
 
 def verify(

@@ -49,7 +49,7 @@ def test_windows_of_the_layers(tmp_path: Path, name: str, expected: list[int | N
             {"sliding_window": 8},
             "sliding_window is set, which transformers' Llama layers do not apply",
         ),
-        ("mistral", {"sliding_window": 0}, "sliding_window is 0; it has to be 1 or more"),
+        ("mistral", {"sliding_window": 0}, "sliding_window is 0, not an integer from 1"),
         ("mistral", {"layer_types": ["full_attention"] * 4}, "layer types full_attention are set"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "sliding_window is not set"),
         (

@@ -6,15 +6,23 @@ import ctypes
 import json
 import mmap
 import os
+import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from flowedge.models.checkpoint.weight_file import WeightFile, drop_cached_pages
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.weight_file import (
+    WeightFile,
+    check_pickle_version,
+    drop_cached_pages,
+    open_weights,
+)
 
 TENSORS = {
     "matrix": torch.randn(7, 5),
@@ -164,3 +172,99 @@ def test_the_page_cache_of_a_file_is_dropped(tmp_path: Path) -> None:
     assert cached_pages(path) >= whole.nbytes // mmap.PAGESIZE
     drop_cached_pages(path)
     assert not cached_pages(path)
+
+
+B = {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]}
+PLACES = {
+    "good": {"a": GOOD, "b": B},
+    "any order": {"b": B, "a": GOOD},
+    "empty tensor": {"a": GOOD, "b": B, "e": B | {"shape": [0, 5], "data_offsets": [16, 16]}},
+    "overlap": {"a": GOOD, "b": B | {"shape": [4], "data_offsets": [8, 24]}},
+    "same bytes": {"a": GOOD, "b": GOOD, "c": B},
+    "inside": {"a": GOOD | {"shape": [6], "data_offsets": [0, 24]}, "b": B},
+    "gap": {"a": GOOD | {"shape": [2], "data_offsets": [0, 8]}, "b": B},
+    "gap in front": {"b": B},
+    "bytes behind": {"a": GOOD},
+    "no tensors": {},
+    "beyond the end": {"a": GOOD, "b": B | {"shape": [4], "data_offsets": [16, 32]}},
+    "backwards": {"a": GOOD | {"shape": [0], "data_offsets": [16, 0]}, "b": B},
+    "huge": {"a": GOOD | {"shape": [1 << 63, 1 << 63, 0], "data_offsets": [0, 0]}, "b": B},
+    "metadata of numbers": {"__metadata__": {"a": 1}, "a": GOOD, "b": B},
+    "metadata of strings": {"__metadata__": {"a": "1"}, "a": GOOD, "b": B},
+    "null": {"a": GOOD | {"shape": None}, "b": B},
+    "missing field": {"a": {"dtype": "F32", "shape": [4]}, "b": B},
+    "spaces behind": json.dumps({"a": GOOD, "b": B}).encode() + b"    ",
+    "two objects": json.dumps({"a": GOOD, "b": B}).encode() + b"{}",
+    "deep": b"[" * 100_000,
+    "deep value": b'{"a":' + b"[" * 100_000,
+    "utf-16": json.dumps({"a": GOOD, "b": B}).encode("utf-16"),
+    "not a number": json.dumps({"a": GOOD, "b": B | {"shape": [float("nan")]}}).encode(),
+}
+
+
+def library_accepts(path: Path) -> bool:
+    try:
+        with safe_open(path, "pt") as file:
+            return file is not None
+    except SafetensorError:
+        return False
+
+
+def ours_accepts(path: Path) -> bool:
+    try:
+        WeightFile(path).close()
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_verdict_is_that_of_the_library(path: Path, name: str) -> None:
+    write(path, PLACES[name], bytes(24))
+    assert ours_accepts(path) == library_accepts(path)
+
+
+@pytest.mark.parametrize(
+    "header", ['{"a": %s, "b": %s, "a": %s}', '{"a": %s, "b": {"x": 1, "x": 1, "y": [%s, %s]}}']
+)
+def test_a_name_that_occurs_twice_is_refused(path: Path, header: str) -> None:
+    good, other = json.dumps(GOOD), json.dumps(B)
+    write(path, (header % (good, other, good)).encode(), bytes(24))
+    with pytest.raises(ValueError, match="twice"):
+        WeightFile(path)
+
+
+def test_random_headers_that_we_accept_are_accepted_by_the_library(path: Path) -> None:
+    chance, accepted = random.Random(3), 0
+    for _ in range(600):
+        ends = sorted(chance.randrange(0, 7) * 4 for _ in range(chance.choice((2, 3))))
+        starts = [0, *ends[:-1]] if chance.random() < 0.5 else [chance.choice((0, 4, 8, end)) for end in ends]
+        entries = {
+            f"t{index}": {"dtype": "F32", "shape": [abs(end - start) // 4], "data_offsets": [start, end]}
+            for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+        }
+        write(path, entries, bytes(ends[-1] + chance.choice((0, 0, 0, 4))))
+        assert ours_accepts(path) == library_accepts(path), entries
+        accepted += ours_accepts(path)
+    assert 100 < accepted < 500
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"),
+    [("2.5.1+cpu", False), ("2.6.0", True), ("2.13.0+cpu", True), ("1.13", False), ("3.0.0a0+git", True)],
+)
+def test_pickles_are_read_by_safe_releases_of_torch_only(version: str, safe: bool) -> None:
+    if safe:
+        check_pickle_version(version)
+    else:
+        with pytest.raises(CheckpointError, match=f"torch {re.escape(version)} does not read safely"):
+            check_pickle_version(version)
+
+
+def test_a_pickle_is_not_opened_by_an_unsafe_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(2)}, path)
+    assert list(open_weights(path)) == ["a"]
+    monkeypatch.setattr(torch, "__version__", "2.5.1")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: .*CVE-2025-32434"):
+        open_weights(path)

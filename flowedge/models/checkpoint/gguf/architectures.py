@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.config_numbers import MAX_EXPERTS
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from flowedge.models.checkpoint.stored_tensors import StoredTensor
 
@@ -157,7 +158,7 @@ def _places(
 def _experts(
     prefix: str, stored: str, shape: tuple[int, ...], projections: tuple[str, ...]
 ) -> dict[str, StoredTensor]:
-    if len(shape) != 3 or shape[1] % len(projections):
+    if len(shape) != 3 or shape[0] > MAX_EXPERTS or shape[1] % len(projections):
         raise CheckpointError(f"tensor {stored} of shape {list(shape)} is not a stack of experts' weights")
     rows = shape[1] // len(projections)
     return {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.config_numbers import MAX_LAYERS
 from flowedge.models.checkpoint.gguf.architectures import (
     LONG_FACTORS,
     OUTPUT,
@@ -21,7 +22,6 @@ from flowedge.models.checkpoint.gguf.refusals import check_computation
 from flowedge.models.checkpoint.gguf.rope import longrope_parameters, rope_parameters
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
-_MAX_LAYERS = 4096
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
 # The context and the window of the Phi 3 models whose first files do not store the window.
@@ -75,7 +75,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         ARCHITECTURE_KEY: metadata.architecture,
         "vocab_size": vocab_size,
         "hidden_size": metadata.count(".embedding_length"),
-        "num_hidden_layers": metadata.count(".block_count", most=_MAX_LAYERS),
+        "num_hidden_layers": metadata.count(".block_count", most=MAX_LAYERS),
         "num_attention_heads": metadata.count(".attention.head_count"),
         "num_key_value_heads": metadata.count(
             ".attention.head_count_kv", metadata.count(".attention.head_count")
@@ -181,7 +181,7 @@ def _qwen3(facts: ModelFacts) -> dict[str, Any]:
 
 def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
-    layers = metadata.count(".block_count", most=_MAX_LAYERS)
+    layers = metadata.count(".block_count", most=MAX_LAYERS)
     return _qwen3(facts) | {
         "model_type": "qwen3_moe",
         "num_experts": metadata.count(".expert_count"),
@@ -235,7 +235,7 @@ def _layer_types(metadata: Metadata) -> dict[str, Any]:
     if windowed is None:
         return {}
     if type(windowed) is int and windowed > 0:  # the last of so many layers has no window
-        layers = metadata.count(".block_count", most=_MAX_LAYERS)
+        layers = metadata.count(".block_count", most=MAX_LAYERS)
         windowed = [bool((index + 1) % windowed) for index in range(layers)]
     if not isinstance(windowed, list) or not all(isinstance(value, bool) for value in windowed):
         raise CheckpointError(

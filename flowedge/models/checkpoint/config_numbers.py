@@ -1,0 +1,182 @@
+"""The types and bounds of the values in a config.json, checked before anything computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowedge.core.errors import CheckpointError
+
+MAX_LAYERS = 4096
+MAX_EXPERTS = 4096
+_MAX_LIST = 65_536  # entries of a list, for each layer or for half of the values of a head
+_MAX_TEXT = 65_536
+_MAX_TOKEN = (1 << 31) - 1
+_MAX_ENDS = 1024  # tokens that end an answer
+
+# Field -> least and most value of an integer. Published models are far below.
+_WHOLE: dict[str, tuple[int, int]] = {
+    "vocab_size": (1, 1 << 24),
+    "hidden_size": (1, 1 << 17),
+    "intermediate_size": (1, 1 << 20),
+    "moe_intermediate_size": (1, 1 << 20),
+    "num_hidden_layers": (1, MAX_LAYERS),
+    "num_attention_heads": (1, 4096),
+    "num_key_value_heads": (1, 4096),
+    "head_dim": (2, 1 << 14),
+    "max_position_embeddings": (1, 1 << 30),
+    "original_max_position_embeddings": (1, 1 << 30),
+    "sliding_window": (1, 1 << 30),
+    "max_window_layers": (0, MAX_LAYERS),
+    "num_experts": (0, MAX_EXPERTS),
+    "num_local_experts": (1, MAX_EXPERTS),
+    "num_experts_per_tok": (1, MAX_EXPERTS),
+    "decoder_sparse_step": (1, MAX_LAYERS),
+    "no_rope_layer_interval": (1, MAX_LAYERS),
+    "sliding_window_pattern": (1, MAX_LAYERS),
+    "draft_vocab_size": (1, 1 << 24),
+    "target_hidden_size": (1, 1 << 17),
+}
+# Field -> least and most value of a number. A value of 0 is refused where the least is above 0.
+_REAL: dict[str, tuple[float, float]] = {
+    "rms_norm_eps": (0.0, 1.0),
+    "rope_theta": (1e-3, 1e15),
+    "rope_local_base_freq": (1e-3, 1e15),
+    "factor": (1e-6, 1e6),
+    "attention_factor": (1e-6, 1e6),
+    "low_freq_factor": (1e-6, 1e6),
+    "high_freq_factor": (1e-6, 1e6),
+    "beta_fast": (1e-6, 1e6),
+    "beta_slow": (1e-6, 1e6),
+    "mscale": (0.0, 1e6),
+    "mscale_all_dim": (0.0, 1e6),
+    "short_mscale": (1e-6, 1e6),
+    "long_mscale": (1e-6, 1e6),
+    "partial_rotary_factor": (1e-3, 1.0),
+    "query_pre_attn_scalar": (1e-3, 1e9),
+    "final_logit_softcapping": (1e-3, 1e9),
+    "attn_logit_softcapping": (1e-3, 1e9),
+    "attention_multiplier": (1e-9, 1e9),
+    "embedding_multiplier": (1e-9, 1e9),
+    "residual_multiplier": (1e-9, 1e9),
+    "logits_scaling": (1e-9, 1e9),
+    "initializer_range": (0.0, 1e6),
+    "attention_dropout": (0.0, 1.0),
+    "resid_pdrop": (0.0, 1.0),
+    "embd_pdrop": (0.0, 1.0),
+    "router_aux_loss_coef": (0.0, 1e9),
+    "router_jitter_noise": (0.0, 1e9),
+}
+_BOOLEAN = frozenset(
+    {
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "use_sliding_window",
+        "norm_topk_prob",
+        "use_cache",
+        "truncate",
+        "bias",
+    }
+)
+_TEXT = frozenset(
+    {"model_type", "hidden_act", "hidden_activation", "rope_type", "type", "dtype", "torch_dtype"}
+)
+_TOKENS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
+# Lists of whole numbers: least and most value of an entry.
+_WHOLES: dict[str, tuple[int, int]] = {"mlp_only_layers": (0, MAX_LAYERS), "no_rope_layers": (0, 1)}
+_REALS = frozenset({"short_factor", "long_factor"})
+# Objects with fields of these names, at any depth.
+_OBJECTS = frozenset({"rope_parameters", "rope_scaling", "full_attention", "sliding_attention"})
+# Fields that libraries cannot do without; null stands for a default in all others.
+_NEVER_NULL = frozenset(
+    {
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "max_position_embeddings",
+        "rms_norm_eps",
+    }
+)
+
+
+def check_values(config: Mapping[str, Any], path: Path | str, within: str = "") -> None:
+    """Check the known fields of a config, or of an object in it. FlowEdge reads no other fields.
+
+    Args:
+        path: the file to name in errors.
+        within: the name of the object of the file that holds the fields; "" for the file itself.
+
+    Raises:
+        CheckpointError: when a value has another type than its field, or is out of bounds.
+    """
+    for name, value in config.items():
+        field = f"{within}.{name}" if within else name
+        if value is not None:
+            _check_value(name, value, path, field)
+        elif name in _NEVER_NULL:
+            raise _wrong(path, field, value, "a number")
+
+
+def check_token_ids(value: object, field: str, path: Path | str) -> list[int]:
+    """The token ids in a field, which holds a number, a list of numbers or null.
+
+    Raises:
+        CheckpointError: when the field holds something else.
+    """
+    entries: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
+    if len(entries) > _MAX_ENDS or not all(_is_whole(entry, -1, _MAX_TOKEN) for entry in entries):
+        raise _wrong(path, field, value, f"a token id or at most {_MAX_ENDS} token ids")
+    return [int(entry) for entry in entries]
+
+
+def _check_value(name: str, value: object, path: Path | str, field: str) -> None:
+    if name in _TOKENS:
+        check_token_ids(value, field, path)
+    elif name in _OBJECTS:
+        if not isinstance(value, dict):
+            raise _wrong(path, field, value, "an object")
+        check_values(value, path, field)
+    elif (wanted := _wanted_scalar(name, value) or _wanted_list(name, value)) is not None:
+        raise _wrong(path, field, value, wanted)
+
+
+def _wanted_scalar(name: str, value: object) -> str | None:
+    """What a field with one value has to hold; None if it holds that, or is no field with one value."""
+    if name in _WHOLE and not _is_whole(value, *_WHOLE[name]):
+        return f"an integer from {_WHOLE[name][0]} to {_WHOLE[name][1]}"
+    if name in _REAL and not _is_real(value, *_REAL[name]):
+        return f"a number from {_REAL[name][0]:g} to {_REAL[name][1]:g}"
+    if name in _BOOLEAN and not isinstance(value, bool):
+        return "true or false"
+    if name in _TEXT and not (isinstance(value, str) and len(value) <= _MAX_TEXT):
+        return "a text"
+    return None
+
+
+def _wanted_list(name: str, value: object) -> str | None:
+    """What a field with a list has to hold; None if it holds that, or is no field with a list."""
+    entries: list[Any] = value if isinstance(value, list) and len(value) <= _MAX_LIST else [None]
+    if name == "layer_types" and not all(isinstance(kind, str) for kind in entries):
+        return f"a list of at most {_MAX_LIST} names"
+    if name in _WHOLES and not all(_is_whole(entry, *_WHOLES[name]) for entry in entries):
+        return f"a list of integers from {_WHOLES[name][0]} to {_WHOLES[name][1]}"
+    if name in _REALS and not all(_is_real(entry, 1e-6, 1e9) for entry in entries):
+        return "a list of positive numbers"
+    return None
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_real(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _wrong(path: Path | str, field: str, value: object, wanted: str) -> CheckpointError:
+    shown = "null" if value is None else repr(value)
+    return CheckpointError(f"{path}: {field} is {shown[:80]}, not {wanted}")

@@ -1,0 +1,154 @@
+"""Chat templates against transformers' own rendering, and templates that do not end or grow without bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.chat_template.renderer import CPU_S, TemplateRenderer
+from tests.support.seams import close_template_link, template_worker
+
+MESSAGES = [
+    {"role": "system", "content": "Be <brief> & kind"},
+    {"role": "user", "content": "Zwölf 🙂 hens?\n"},
+    {"role": "assistant", "content": " yes "},
+    {"role": "user", "content": "why"},
+]
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+LOOPS = "{% for a in range(10 ** 5) %}{% for b in range(10 ** 5) %}{% endfor %}{% endfor %}"
+TEMPLATES = {
+    "plain": "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}>{{ m.content | trim }}{% endfor %}",
+    "blocks": "{%- for m in messages %}\n  {%- if loop.first and m.role == 'system' %}\n[{{ m.content }}]\n"
+    "  {% else %}\n    {{ m.content }}\n  {% endif %}\n{%- endfor %}\n",
+    "namespace": "{% set ns = namespace(n=0, seen='') %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
+    "{% set ns.seen = ns.seen + m.role[0] %}{% endfor %}{{ ns.n }}{{ ns.seen }}",
+    "json": "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ 'ü' | tojson(ensure_ascii=true) }}",
+    "loop controls": "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m }}{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "macro": "{% macro turn(m) %}<|{{ m.role }}|>{{ m.content }}{% endmacro %}"
+    "{% for m in messages %}{{ turn(m) }}{% endfor %}",
+    "prompt": "{{ messages[-1].content }}{% if add_generation_prompt %}<bot>{% endif %}{{ tools is none }}",
+    "dict": "{{ dict(a=1).a }}{{ messages[0].missing is defined }}{{ messages | length }}",
+    "year": "{{ strftime_now('%Y') }}",
+}
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[TemplateRenderer]:
+    renderer = TemplateRenderer()
+    yield renderer
+    renderer.close()
+
+
+def render(renderer: TemplateRenderer, template: str) -> str:
+    return renderer.render(template, "/models/x", MESSAGES, SPECIAL, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_text_is_that_of_transformers(renderer: TemplateRenderer, name: str) -> None:
+    expected, _ = render_jinja_template(
+        [MESSAGES], chat_template=TEMPLATES[name], add_generation_prompt=True, **SPECIAL
+    )
+    assert render(renderer, TEMPLATES[name]) == expected[0]
+
+
+ENDLESS = {
+    "loops": LOOPS,
+    "macros": "{% macro a(n) %}{% if n %}{{ a(n-1) }}{{ a(n-1) }}{% endif %}{% endmacro %}{{ a(60) }}",
+}
+EXPLODING = {
+    "product": "{{ 'a' * 10 ** 9 }}",
+    "doubling": "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}",
+    "width": "{{ '%1000000000d' % 1 }}",
+    "list": "{{ (range(99999) | list * 1000) | sort | length }}",
+    "text": LOOPS.replace("%}{% endfor", "%}0123456789{% endfor", 1),
+    "nested": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "recursion": "{% macro a(n) %}{{ a(n + 1) }}{% endmacro %}{{ a(0) }}",
+    "syntax": "{% for %}",
+    "long": "{# " + "x" * (1 << 20) + " #}",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_without_an_end_is_ended(renderer: TemplateRenderer, name: str) -> None:
+    with pytest.raises(CheckpointError, match=f"template of /models/x .* more than {CPU_S} s"):
+        renderer.check(ENDLESS[name], "/models/x")
+    assert render(renderer, TEMPLATES["prompt"]) == "why<bot>True"
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_a_template_that_grows_is_refused(renderer: TemplateRenderer, name: str) -> None:
+    with pytest.raises(CheckpointError, match="template of /models/x cannot be used"):
+        renderer.check(EXPLODING[name], "/models/x")
+    assert render(renderer, TEMPLATES["prompt"]) == "why<bot>True"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system role') }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ messages.append(1) }}",
+        "{% set n = namespace(__class__=1) %}",
+        "{{ messages[0].missing.more }}",
+        "{{ 1 // 0 }}",
+        "{{ range(10 ** 9) }}",
+    ],
+)
+def test_what_a_template_may_not_do_is_a_refusal_of_the_messages(
+    renderer: TemplateRenderer, template: str
+) -> None:
+    with pytest.raises(BadRequestError, match="chat template refuses the messages"):
+        render(renderer, template)
+    renderer.check(template, "/models/x")  # other messages may be accepted
+
+
+def test_a_worker_that_is_killed_is_replaced(renderer: TemplateRenderer) -> None:
+    render(renderer, "x")
+    process = template_worker(renderer)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert render(renderer, "{{ messages | length }}") == "4"
+
+
+def test_a_worker_ends_with_its_owner() -> None:
+    renderer = TemplateRenderer()
+    render(renderer, "x")
+    process = template_worker(renderer)
+    close_template_link(renderer)  # as by the end of the process
+    assert process.wait(30) == 0
+    renderer.close()
+
+
+def test_a_fork_has_a_worker_of_its_own(renderer: TemplateRenderer) -> None:
+    """The tests of agents fork processes, and a service may."""
+    assert render(renderer, "x") == "x"
+    child = os.fork()
+    if child == 0:
+        text = render(renderer, "{{ messages | length }}")
+        renderer.close()
+        os._exit(0 if text == "4" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert render(renderer, "y") == "y"
+
+
+def test_the_worker_is_warm(renderer: TemplateRenderer) -> None:
+    render(renderer, "x")
+    process = template_worker(renderer)
+    for _ in range(50):
+        render(renderer, TEMPLATES["plain"])
+    assert template_worker(renderer) is process and process.poll() is None
+
+
+def test_concurrent_renderings(renderer: TemplateRenderer) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda number: render(renderer, f"{number}"), range(64)))
+    assert texts == [str(number) for number in range(64)]
