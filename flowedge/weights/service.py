@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
@@ -32,15 +33,17 @@ class WeightsService(rpc.WeightsServicer):
 
     async def Have(self, request: pb.HaveRequest, context: Context) -> pb.HaveReply:
         try:
-            if len(request.objects) > MAX_ENTRIES:
-                raise BadRequestError(
-                    f"{len(request.objects)} objects were asked for at once; at most {MAX_ENTRIES} may be"
-                )
-            digests = [_digest(name) for name in request.objects]
+            held = await asyncio.to_thread(self._states_of, request.objects)
         except FlowEdgeError as error:
             await abort(context, error)
-        held = await asyncio.to_thread(lambda: bytes(self._local.state_of(name) for name in digests))
         return pb.HaveReply(held=held, sending=self._local.traffic.sending)
+
+    def _states_of(self, objects: Sequence[bytes]) -> bytes:
+        if len(objects) > MAX_ENTRIES:
+            raise BadRequestError(
+                f"{len(objects)} objects were asked for at once; at most {MAX_ENTRIES} may be"
+            )
+        return bytes(self._local.state_of(_digest(name)) for name in objects)
 
     async def Read(self, request: pb.ReadRequest, context: Context) -> None:
         traffic = self._local.traffic

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import pytest
@@ -24,7 +26,7 @@ from tests.support.seams import set_own_security
 pytestmark = pytest.mark.slow
 GENERATE = "/flowedge.v1.Generation/Generate"
 WATCH = "/grpc.health.v1.Health/Watch"
-WATCHES, GENERATIONS = 512, 64
+WATCHES, CONNECTIONS, GENERATIONS = 512, 8, 64
 READ_S = 2.0
 TOKENS = 16
 
@@ -63,9 +65,12 @@ def test_a_client_that_ends_nothing_and_reads_nothing(home: Home) -> None:
     request = generation_pb2.GenerateRequest(prompt="?", max_new_tokens=2000, ignore_eos=True)
     seen = len(home.draft_node.lines)
     with home.client("honest") as honest, home.client("chief", CertificateRole.ADMIN) as chief:
-        with raw_caller(home.draft_node.address, greedy, reply_window=0) as attacker:
-            for _ in range(WATCHES):
-                attacker.request(WATCH, b"")
+        with ExitStack() as stack:
+            connect = partial(raw_caller, home.draft_node.address, greedy, reply_window=0)
+            attackers = [stack.enter_context(connect()) for _ in range(CONNECTIONS)]
+            for number in range(WATCHES):
+                attackers[number % CONNECTIONS].request(WATCH, b"")
+            attacker = stack.enter_context(connect())
             generations = [
                 attacker.request(GENERATE, request.SerializeToString()) for _ in range(GENERATIONS)
             ]

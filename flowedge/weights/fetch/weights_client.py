@@ -27,6 +27,7 @@ from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 
 MAX_CHUNK_BYTES = 8 << 20
+MAX_ASKED = 16_384  # objects in one question; their request has 0.6 MB
 # A device that was away is asked again soon.
 _OPTIONS = [
     *LinkSettings().channel_options,
@@ -60,11 +61,15 @@ class WeightsClient(AbstractAsyncContextManager["WeightsClient"]):
 
         Returns HELD, RECEIVING or ABSENT for each, and the number of streams that the device is sending.
         """
-        request = pb.HaveRequest(objects=[bytes.fromhex(digest) for digest in digests])
-        reply: pb.HaveReply = await self._ask("Have", request)
-        if len(reply.held) != len(digests):
-            raise ProtocolError(f"{self.address} answered for {len(reply.held)} objects of {len(digests)}")
-        return reply.held, reply.sending
+        held, sending = b"", 0
+        for start in range(0, max(len(digests), 1), MAX_ASKED):
+            asked = digests[start : start + MAX_ASKED]
+            request = pb.HaveRequest(objects=[bytes.fromhex(digest) for digest in asked])
+            reply: pb.HaveReply = await self._ask("Have", request)
+            if len(reply.held) != len(asked):
+                raise ProtocolError(f"{self.address} answered for {len(reply.held)} objects of {len(asked)}")
+            held, sending = held + reply.held, reply.sending
+        return held, sending
 
     async def catalogue(self) -> pb.CatalogueReply:
         """Ask which models the device has."""
