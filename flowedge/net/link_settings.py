@@ -33,11 +33,11 @@ class LinkDeadlines(SettingsGroup):
 
 
 class MessageLimit(SettingsGroup):
-    """How large a message may be."""
+    """How large a message between the devices of a pipeline may be."""
 
     message_mib: int = setting(
         MAX_FRAME_BYTES // MIB + 1,
-        "MiB of one message; a segment of many rows of a large model takes several.",
+        "MiB of one message of a pipeline; a segment of many rows of a large model takes several.",
         ge=1,
         le=1024,
     )

@@ -57,7 +57,7 @@ ATTACKS = {
     "empty reports in pieces": pieces(len(EMPTY_REPORTS), EMPTY_REPORTS),
     "a frame of 64 MiB in pieces": pieces(64 * MIB, bytes(64 * MIB)),
     "a frame of 4 GiB, announced": pieces(0xFFFFFFFF, bytes(4 * MIB)),
-    "the first piece again and again": [pieces(3 * MIB, bytes(MIB))[0]] * 64,
+    "the first piece again and again": [pieces(3 * MIB, bytes(PIECE_BYTES))[0]] * 64,
 }
 
 
