@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
+from flowedge.cli.output import log_to_stderr, say, warn
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.version import VERSION
 
@@ -117,7 +118,7 @@ def flowedge(
 ) -> None:
     """One large language model across several small devices."""
     if version:
-        print(f"flowedge {VERSION}")
+        say(f"flowedge {VERSION}")
         raise typer.Exit
 
 
@@ -139,6 +140,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
+    log_to_stderr()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     sys.exit(run())
@@ -152,7 +154,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _complain(message: str) -> None:
-    print(f"flowedge: {' '.join(message.split())}", file=sys.stderr)
+    warn(f"flowedge: {' '.join(message.split())}")
 
 
 def _report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
