@@ -167,13 +167,15 @@ async def fetch_document(
         DeviceLostError: when no source gives it within `settings.give_up_s`; it names `device`.
     """
     deadline = time.monotonic() + settings.give_up_s
+    problems: dict[str, str] = {}  # the latest of each source
+    asked = [source.address for source in sources]
     while True:
-        problems: list[str] = []
-        async with aclosing(_documents(digest, parse, sources, settings, problems)) as documents:
+        async with aclosing(_documents(digest, parse, asked, settings, problems)) as documents:
             async for document in documents:
                 return document
-        if not sources or time.monotonic() > deadline:
-            reasons = "; ".join(problems) or "no device is known that may have it"
+        if not asked or time.monotonic() > deadline:
+            reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
+            reasons = reasons or "no device is known that may have it"
             raise DeviceLostError(device, f"no device gave the manifest of the model: {reasons}")
         await asyncio.sleep(RETRY_S)
 
@@ -181,20 +183,22 @@ async def fetch_document(
 async def _documents(
     digest: str,
     parse: Callable[[bytes, str], T],
-    sources: Sequence[SourceAddress],
+    asked: list[str],
     settings: WeightsSettings,
-    problems: list[str],
+    problems: dict[str, str],
 ) -> AsyncGenerator[T, None]:
     """Ask one source after the other, the next also when a source takes long; yield documents as they come.
 
-    problems: takes up why a source did not give it.
+    Args:
+        asked: addresses; a source that sends another document than it should is removed.
+        problems: takes up, by address, why a source did not give it.
     """
-    waiting = list(sources)
+    waiting = list(asked)
     running: dict[asyncio.Task[T], str] = {}
     try:
         while waiting or running:
             if waiting:
-                address = waiting.pop(0).address
+                address = waiting.pop(0)
                 running[asyncio.create_task(_document(digest, parse, address, settings))] = address
             pause = settings.hedge_s if waiting else None
             done, _ = await asyncio.wait(running, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
@@ -203,8 +207,11 @@ async def _documents(
                 try:
                     yield task.result()
                 except FlowEdgeError as error:
-                    _log.warning("%s did not give %s: %s", address, digest, error)
-                    problems.append(f"{address}: {error}")
+                    if address not in problems:
+                        _log.warning("%s did not give %s: %s", address, digest, error)
+                    problems[address] = str(error)
+                    if isinstance(error, ProtocolError):
+                        asked.remove(address)
     finally:
         for task in running:
             task.cancel()
