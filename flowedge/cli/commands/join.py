@@ -11,6 +11,7 @@ import typer
 
 from flowedge.security.credentials import enrolment
 from flowedge.security.credentials.join_token import JoinToken
+from flowedge.system.owner import become_owner
 from flowedge.system.state_dir import state_dir
 
 
@@ -29,6 +30,7 @@ def join(
     """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
     parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
     state = directory or state_dir()
+    become_owner(state)
     store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
     holder, joined = store.credentials.holder, store.credentials.cluster
     print(
