@@ -21,6 +21,7 @@ from flowedge.security.authority.authority import Authority
 from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
 from flowedge.security.authority.member_ledger import IssuedCertificate
 from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.system.owner import become_owner
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import state_dir
 
@@ -45,7 +46,7 @@ def init(
     ] = "90d",
 ) -> None:
     """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
-    state = directory or state_dir()
+    state = _directory(directory)
     authority = Authority.create(
         state,
         name,
@@ -68,7 +69,7 @@ def serve(
     if exit_with_parent:
         stop_when_input_closes()
     log_to_stderr(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
-    authority = Authority.open(directory or state_dir())
+    authority = Authority.open(_directory(directory))
     serve_authority(authority, host_ip(host), lambda: Notifier().tell(READY))
 
 
@@ -87,7 +88,7 @@ def token(
     directory: Dir = None,
 ) -> None:
     """Print a token with which one device can join, once; standard error says how."""
-    authority = Authority.open(directory or state_dir())
+    authority = Authority.open(_directory(directory))
     made = authority.new_token(
         role,
         _duration(ttl),
@@ -111,7 +112,7 @@ def list_members(
     as_json: AsJson = False,
 ) -> None:
     """List the members: name, role, serial number of the certificate, expiry, whether it is revoked."""
-    certificates = Authority.open(directory or state_dir()).certificates()
+    certificates = Authority.open(_directory(directory)).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
     if as_json:
         say_json(rows)
@@ -128,8 +129,15 @@ def revoke(
     directory: Dir = None,
 ) -> None:
     """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
-    for revoked in Authority.open(directory or state_dir()).revoke(target, _now()):
+    for revoked in Authority.open(_directory(directory)).revoke(target, _now()):
         say(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
+
+
+def _directory(named: Path | None) -> Path:
+    """The directory of the CA, with whose owner's rights the command goes on."""
+    directory = named or state_dir()
+    become_owner(directory)
+    return directory
 
 
 def _latest(certificates: Sequence[IssuedCertificate]) -> list[IssuedCertificate]:

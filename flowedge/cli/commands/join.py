@@ -14,6 +14,7 @@ from flowedge.cli.output import say, warn
 from flowedge.core.errors import BadRequestError
 from flowedge.security.credentials import enrolment
 from flowedge.security.credentials.join_token import JoinToken
+from flowedge.system.owner import become_owner
 from flowedge.system.state_dir import state_dir
 
 _INPUT = "-"  # in place of the token: it is read from standard input
@@ -40,6 +41,7 @@ def join(
     """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or state_dir()
+    become_owner(state)
     store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
     holder, joined = store.credentials.holder, store.credentials.cluster
     say(

@@ -18,6 +18,8 @@ from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.security.process import current
+from flowedge.storage.limits import CacheLimits
+from flowedge.system.owner import become_owner
 from flowedge.weights.inventory import HeldModel, ask_all, own_models, pull_model, remove_model, verify_models
 from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
@@ -56,7 +58,7 @@ def list_models(
     choose_credentials(cluster_dir, insecure)
     addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
-    held = [*own_models(LocalWeights.configured(cache_dir, None)), *held]
+    held = [*own_models(_cache(cache_dir)), *held]
     for problem in problems:
         warn(f"flowedge: {problem}")
     if as_json:
@@ -90,7 +92,7 @@ def pull(
 ) -> None:
     """Fetch a whole model into the cache, for this device and for agents that ask for it."""
     choose_credentials(cluster_dir, insecure)
-    local_weights = LocalWeights.configured(cache_dir, cache_gib)
+    local_weights = _cache(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):
             model_id = asyncio.run(pull_model(local_weights, model, _agents(peers, timeout), show))
@@ -108,7 +110,7 @@ def pull(
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
     """Delete a model from the cache; tensors that are shared with another model, or in use, stay."""
-    freed = remove_model(LocalWeights.configured(cache_dir, None), model)
+    freed = remove_model(_cache(cache_dir), model)
     warn(f"{freed / 2**20:.1f} MiB were freed")
 
 
@@ -120,13 +122,19 @@ def verify(
     cache_dir: CacheDir = None,
 ) -> None:
     """Read cached weights and delete those that are damaged; they are fetched again when needed."""
-    good, damaged = verify_models(LocalWeights.configured(cache_dir, None), model)
+    good, damaged = verify_models(_cache(cache_dir), model)
     if damaged:
         raise CheckpointError(
             f"{damaged} of {good + damaged} objects were damaged and were deleted; they are fetched again "
             "when they are needed, or now by flowedge models pull"
         )
     warn(f"{good} objects match their hashes")
+
+
+def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:
+    """The weights of this device. The command goes on with the rights of the cache's owner."""
+    become_owner(CacheLimits.configured(cache_dir, cache_gib).root)
+    return LocalWeights.configured(cache_dir, cache_gib)
 
 
 def _agents(peers: str | None, timeout: float) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,7 @@ class Authority:
                 "another cluster (--dir)"
             )
         fresh = state / f"{_FOLDER}.new"
-        shutil.rmtree(fresh, ignore_errors=True)
+        private_files.remove_directory(fresh)
         private_files.make_directory(fresh)
         key = certificates.new_key()
         certificate = certificates.new_authority(name, key, now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import threading
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from flowedge.security.credentials.certificates import key_pem, pem_of, read_cer
 from flowedge.security.credentials.member import CertificateHolder, cluster_id, holder_of
 from flowedge.security.credentials.revocation import RevocationList, newer, read_list
 from flowedge.system import private_files
+from flowedge.system.owner import is_own
 
 _FOLDER = "identity"
 _MEMBER, _AUTHORITY, _REVOKED, _CLUSTER = "member.pem", "authority.pem", "revoked.pem", "cluster.json"
@@ -76,6 +76,7 @@ class CredentialStore:
     def __init__(self, folder: Path, credentials: Credentials, revoked: RevocationList) -> None:
         self._folder = folder
         self._lock = threading.Lock()
+        self._is_own = is_own(folder)
         self.credentials = credentials
         self.revoked = revoked
 
@@ -106,10 +107,14 @@ class CredentialStore:
 
     @classmethod
     def create(cls, state: Path, credentials: Credentials, revoked: RevocationList) -> CredentialStore:
-        """Write new credentials. Existing ones are replaced once all new files are written."""
+        """Write new credentials. Existing ones are replaced once all new files are written.
+
+        Raises:
+            AccessError: when this process is root's, and the directory is another user's.
+        """
         folder, fresh, old = state / _FOLDER, state / f"{_FOLDER}.new", state / f"{_FOLDER}.old"
         for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
+            private_files.remove_directory(left)
         private_files.make_directory(fresh)
         private_files.write(fresh / _MEMBER, credentials.key_pem + credentials.certificate_pem)
         private_files.write(fresh / _AUTHORITY, credentials.authority_pem)
@@ -118,13 +123,18 @@ class CredentialStore:
         if folder.exists():
             folder.rename(old)
         fresh.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        private_files.remove_directory(old)
         return cls.open(state)
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file, unless this process is root's and the directory is of a service's user."""
+        if self._is_own:
+            private_files.write(self._folder / name, content)
 
     def replace_certificate(self, key_pem: bytes, certificate: x509.Certificate) -> None:
         """Write a renewed key and certificate, then use them."""
         with self._lock:
-            private_files.write(self.member_file, key_pem + pem_of(certificate))
+            self._write(_MEMBER, key_pem + pem_of(certificate))
             self.credentials = replace(self.credentials, key_pem=key_pem, certificate=certificate)
 
     def replace_revoked(self, pem: bytes) -> bool:
@@ -132,7 +142,7 @@ class CredentialStore:
         with self._lock:
             received = newer(self.revoked, read_list(pem, self.credentials.authority))
             changed = received.serials != self.revoked.serials
-            private_files.write(self._folder / _REVOKED, pem)
+            self._write(_REVOKED, pem)
             self.revoked = received
         for serial in received.serials if changed else ():
             _log.info("certificate %x is revoked", serial)
