@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from flowedge.core.errors import AccessError, DeviceLostError
+from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.core.log_fields import about
 from flowedge.net.address import split_address
 from flowedge.security.credentials.certificate_role import DEVICES
@@ -162,4 +162,4 @@ def refuse_peer(address: str, reason: str) -> AccessError:
     """Log that the peer at an address is not spoken to; return the error."""
     fields = about(event="peer_refused", peer=address, reason=reason)
     _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
-    return AccessError(f"refused to speak to {address}: {reason}")
+    return PeerRefusedError(f"refused to speak to {address}: {reason}")
