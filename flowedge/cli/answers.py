@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from flowedge.cli.output import write_answer
 from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.report import JsonReport
@@ -70,10 +70,8 @@ def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker 
         for chunk in generation:
             if first_token == started:
                 first_token = time.monotonic()
-            sys.stdout.write(chunk.text)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+            write_answer(chunk.text)
+    write_answer("\n")
     seed, reason = generation.seed or 0, generation.finish_reason or ""
     verdict = None
     if checker is not None:

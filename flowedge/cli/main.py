@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
+from flowedge.cli.output import log_to_stderr, say, warn
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.net.tls_version import require_tls13
 from flowedge.version import VERSION
@@ -118,7 +119,7 @@ def flowedge(
 ) -> None:
     """One large language model across several small devices."""
     if version:
-        print(f"flowedge {VERSION}")
+        say(f"flowedge {VERSION}")
         raise typer.Exit
 
 
@@ -140,6 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
+    log_to_stderr()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     require_tls13()
@@ -154,7 +156,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _complain(message: str) -> None:
-    print(f"flowedge: {' '.join(message.split())}", file=sys.stderr)
+    warn(f"flowedge: {' '.join(message.split())}")
 
 
 def _report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -227,7 +227,7 @@ def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...])
     if reasons and len(reasons) == len(advertised) and not peers:
         raise AccessError(
             f"all agents that answered belong to other clusters: {'; '.join(reasons)}. Join their cluster "
-            "with a token (flowedge join TOKEN), or have them join this machine's"
+            "with a token (flowedge join), or have them join this machine's"
         )
     return [device for device in advertised if foreign[device.id] is None]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from flowedge.cli.output import say
 from flowedge.cli.screens.train_screen import train_screen
 from flowedge.cli.stages import StagesRequest, open_stages
 from flowedge.client.assembly import OnProgress
@@ -39,14 +40,14 @@ def train_and_report(
     with train_screen(out) as screen:
         opener = _open_target(agents, device, lambda name, doing: screen.say(f"{name}: {doing}"))
         acceptance = train_drafter(model, data, out, settings, screen, open_target=opener, restart=restart)
-    print(f"the head is in {out}: give it as --drafter {out}")
+    say(f"the head is in {out}: give it as --drafter {out}")
     if acceptance.cycles:
-        print(
+        say(
             f"acceptance length {acceptance.length:.2f} tokens a draft-verify cycle "
             f"({acceptance.tokens} tokens, {acceptance.prompts} held-out prompts)"
         )
     else:
-        print("the head is not evaluated: no prompt was held out that fits the context")
+        say("the head is not evaluated: no prompt was held out that fits the context")
 
 
 def _open_target(agents: StagesRequest, device_name: str, report: OnProgress) -> OpenTarget:

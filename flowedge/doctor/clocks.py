@@ -24,7 +24,7 @@ CERTIFICATE_NOT_YET = ERROR(
 CERTIFICATE_EXPIRED = ERROR(
     "certificate-expired",
     "by the clock of a device, this device's certificate is not valid any more",
-    "Set the clock of the device if it is wrong; otherwise join the cluster again: flowedge join TOKEN.",
+    "Set the clock of the device if it is wrong; otherwise join the cluster again: flowedge join.",
 )
 CERTIFICATE_ENDS = WARNING(
     "certificate-ends",

@@ -17,6 +17,7 @@ from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
 from flowedge.doctor.finding import Finding, in_order
 from flowedge.doctor.known_agents import KnownAgents
+from flowedge.net.address import is_address
 from flowedge.storage.limits import CacheLimits
 
 KINDS = tuple(
@@ -91,7 +92,8 @@ class Examination:
 
     def _judge_agents(self, known: KnownAgents) -> list[Finding]:
         identified = [agent for agent in (*known.own, *known.others) if agent.id]
-        own = [agent.answer.device.address for agent in known.own if agent.answer is not None]
+        said = [agent.answer.device.address for agent in known.own if agent.answer is not None]
+        own = [address for address in said if is_address(address)]
         findings = agents.judge_agents(own, self.device)
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))

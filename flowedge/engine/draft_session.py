@@ -24,6 +24,7 @@ from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import AcceptPath, Grow, Send
 from flowedge.strategies.events import TARGET, Layer, Prefilled, Verified
+from flowedge.strategies.row_bounds import session_capacity
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class DraftSession:
 
         Raises:
             BadRequestError: when the request cannot be served by any pipeline.
-            CapacityError: when its sequence is longer than the model takes.
+            CapacityError: when its sequence is longer than the model takes, or its strategy drafts too many
+                rows.
         """
         if not request.prompt:
             raise BadRequestError("the prompt has no tokens")
@@ -95,7 +97,8 @@ class DraftSession:
         self.name = request.session
         self.request = request
         self.strategy = strategy
-        self.capacity = wanted + (0 if request.rows_only else strategy.max_draft_rows)
+        draft_rows = 0 if request.rows_only else strategy.max_draft_rows
+        self.capacity = session_capacity(wanted, draft_rows, spec.max_positions)
         self.output = OutputText(request, text)
         self.side_routes = {
             route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)

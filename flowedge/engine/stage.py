@@ -47,6 +47,7 @@ class StageSpec:
             first stage takes no hidden states and hands on rows of width + added_width.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
+        max_total_capacity: most cache rows of all sessions together.
         max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
         padding_per_row: bytes sent along with each row, when a larger model is emulated.
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
@@ -58,6 +59,7 @@ class StageSpec:
     dtype: str = "float32"
     max_rows: int = SEGMENT_ROWS
     max_capacity: int = 1 << 20
+    max_total_capacity: int = 1 << 40
     max_sessions: int = 64
     max_queue: int = 4096
     padding_per_row: int = 0
@@ -238,6 +240,12 @@ class Stage:
             return CapacityError(
                 f"session {message.session} asks for {message.capacity} cache rows; "
                 f"this stage has room for {self.spec.max_capacity}"
+            )
+        taken = sum(session.capacity for session in self._sessions.values())
+        if taken + message.capacity > self.spec.max_total_capacity:
+            return CapacityError(
+                f"session {message.session} asks for {message.capacity} cache rows; this stage has room for "
+                f"{self.spec.max_total_capacity}, of which other sessions have {taken}"
             )
         if len(self._sessions) >= self.spec.max_sessions:
             return CapacityError(f"{self.spec.max_sessions} sessions are open here already")

@@ -21,6 +21,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text has the form host:port."""
+    try:
+        split_address(text)
+    except BadRequestError:
+        return False
+    return True
+
+
 def checked_address(address: str) -> str:
     """Return an address as it is.
 

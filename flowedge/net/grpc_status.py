@@ -24,7 +24,7 @@ ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device an
 
 # What gRPC reports when a device that wants TLS closes a plaintext connection; which of them is a race.
 _CLOSED = ("Socket closed", "Connection reset by peer")
-_TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join TOKEN)"
+_TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join)"
 
 
 def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:

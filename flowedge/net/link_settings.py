@@ -33,11 +33,11 @@ class LinkDeadlines(SettingsGroup):
 
 
 class MessageLimit(SettingsGroup):
-    """How large a message may be."""
+    """How large a message between the devices of a pipeline may be."""
 
     message_mib: int = setting(
         MAX_FRAME_BYTES // MIB + 1,
-        "MiB of one message; a segment of many rows of a large model takes several.",
+        "MiB of one message of a pipeline; a segment of many rows of a large model takes several.",
         ge=1,
         le=1024,
     )
@@ -62,6 +62,8 @@ class LinkSettings(LinkDeadlines, MessageLimit):
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", self.max_message_bytes),
             ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
+            # A closed channel keeps a socket that is connecting for this long.
+            ("grpc.min_reconnect_backoff_ms", 5_000),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.http2.max_pings_without_data", 0),

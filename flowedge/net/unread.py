@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from flowedge.core.errors import DeadlineError
 from flowedge.net.grpc_handlers import Context
+
+CHECK_S = 0.5  # between two questions whether too much waits
 
 
 class UnreadReplyError(DeadlineError):
@@ -21,18 +25,27 @@ class UnreadReplyError(DeadlineError):
         self.sending = sending
 
 
-async def send_reply(context: Context, reply: Any, read_s: float) -> None:
+async def send_reply(
+    context: Context, reply: Any, read_s: float, is_full: Callable[[], bool] = lambda: False
+) -> None:
     """Send a reply.
 
+    Args:
+        read_s: seconds within which the caller has to take it.
+        is_full: returns whether so much waits behind the reply that the caller is given up earlier.
+
     Raises:
-        UnreadReplyError: when the caller does not take it within `read_s` seconds.
+        UnreadReplyError: when the caller does not take the reply.
     """
     sending = asyncio.ensure_future(context.write(reply))
+    deadline = time.monotonic() + read_s
     try:
-        await asyncio.wait({sending}, timeout=read_s)
+        while not sending.done() and (left := deadline - time.monotonic()) > 0 and not is_full():
+            await asyncio.wait({sending}, timeout=min(left, CHECK_S))
     except asyncio.CancelledError:
         sending.cancel()
         raise
     if not sending.done():
-        raise UnreadReplyError(f"the caller took no reply for {read_s:g} s", sending)
+        why = f"for {read_s:g} s" if time.monotonic() >= deadline else "while too many others came to wait"
+        raise UnreadReplyError(f"the caller took no reply {why}", sending)
     sending.result()

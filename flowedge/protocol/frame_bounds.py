@@ -22,7 +22,7 @@ MAX_REPORT_BYTES = 1024  # of one stage's report
 CONTROL_BYTES = 1 << 20  # most bytes of a frame that is no segment
 
 VARINT_BYTES = 10  # most bytes of a number
-SMALL_BYTES = 2048  # a frame up to this size costs little, whatever it holds
+SMALL_BYTES = 16 << 10  # a frame up to this size costs little, whatever it holds
 _VARINT, _FIXED64, _BYTES = 0, 1, 2  # wire types
 _NOTHING_YET = ""
 
@@ -121,26 +121,27 @@ class _Walk:
 
     def fields(self, at: int, end: int, known: Mapping[int, _Field]) -> Iterator[tuple[int, int, int]]:
         """Yield number, start and stop of each field between two places of the frame."""
-        times: dict[int, int] = {}
+        data, times = self._data, dict.fromkeys(known, 0)
         while at < end:
-            tag, at = self._varint(at, end)
+            tag, at = (data[at], at + 1) if data[at] < 0x80 else self._varint(at, end)
             number, wire = tag >> 3, tag & 7
             field = known.get(number)
             if field is None or field.wire != wire:
                 raise self.error(f"field {number} of wire type {wire} is unknown")
-            times[number] = times.get(number, 0) + 1
+            times[number] += 1
             if times[number] > field.times:
                 raise self.error(f"field {number} comes more than {field.times} times")
             start = at
-            if wire == _VARINT:
-                _, at = self._varint(at, end)
-            elif wire == _FIXED64:
+            if wire == _FIXED64:
                 at += 8
             else:
-                size, start = self._varint(at, end)
-                if size > field.size:
-                    raise self.error(f"field {number} has {size} bytes; at most {field.size} are allowed")
-                at = start + size
+                value, at = (data[at], at + 1) if at < end and data[at] < 0x80 else self._varint(at, end)
+                if wire == _BYTES:
+                    if value > field.size:
+                        raise self.error(
+                            f"field {number} has {value} bytes; at most {field.size} are allowed"
+                        )
+                    start, at = at, at + value
             if at > end:
                 raise self.error(f"field {number} is cut off")
             yield number, start, at

@@ -45,7 +45,7 @@ class Security:
             return cls(CredentialStore.open(state))
         if settings.cluster_dir:
             raise BadRequestError(
-                f"{state} holds no credentials; join a cluster with `flowedge join TOKEN --dir {state}`"
+                f"{state} holds no credentials; join a cluster with `flowedge join --dir {state}`"
             )
         return cls(None)
 
@@ -68,7 +68,7 @@ class Security:
         if self.store is None and not self.insecure and not is_loopback(join_address(host, 1)):
             raise AccessError(
                 f"this device has joined no cluster, so it does not listen on {host}: join a cluster "
-                "(flowedge join TOKEN), listen on 127.0.0.1, or give --insecure here and on the callers"
+                "(flowedge join), listen on 127.0.0.1, or give --insecure here and on the callers"
             )
         return host
 
@@ -96,18 +96,18 @@ class Security:
         """Raise AccessError if plaintext may not be used towards an address."""
         if not (self.insecure or is_loopback(address)):
             raise AccessError(
-                f"{address} is another machine, and this one has joined no cluster: join it (flowedge join "
-                "TOKEN), or give --insecure on both"
+                f"{address} is another machine, and this one has joined no cluster: join it (flowedge "
+                "join), or give --insecure on both"
             )
 
     def check_valid(self, now: datetime.datetime) -> CredentialStore:
         """The credentials; raise AccessError if there are none or they are not valid now."""
         if self.store is None:
-            raise AccessError("this machine has joined no cluster; join one: flowedge join TOKEN")
+            raise AccessError("this machine has joined no cluster; join one: flowedge join")
         try:
             check_time(self.store.credentials.holder, now)
         except AccessError as error:
-            raise AccessError(f"{error}; join again: flowedge join TOKEN --replace") from error
+            raise AccessError(f"{error}; join again: flowedge join --replace") from error
         return self.store
 
     def foreign(self, name: str, cluster: str) -> str | None:

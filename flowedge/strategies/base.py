@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, StrategyEvent
+from flowedge.strategies.row_bounds import check_draft_rows
 
 
 class Strategy(ABC):
@@ -26,7 +27,8 @@ class Strategy(ABC):
     needs_drafter: ClassVar[bool] = True
 
     def __init__(self, max_draft_rows: int) -> None:
-        self.max_draft_rows = max_draft_rows
+        """Raise BadRequestError if a strategy may not draft so many rows."""
+        self.max_draft_rows = check_draft_rows(self.name, max_draft_rows)
 
     @property
     def takes_results(self) -> bool:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from flowedge.core.errors import BadRequestError
+from flowedge.strategies.row_bounds import MAX_DRAFT_ROWS
 
 _Settings = TypeVar("_Settings", bound="Settings")
+_T = TypeVar("_T", int, float)
+MOST_COUNT = MAX_DRAFT_ROWS  # of a whole number without a bound of its own
+MOST_REAL = 1e9  # of a real number
+MAX_NODES = 1 << 16  # that a drafter proposes for one tree, or for one layer of a tree
+_MOST = "most"
+
+
+def at_most(most: int, default: _T) -> _T:
+    """Return an option's default, with the most that a request may ask for."""
+    made: Any = field(default=default, metadata={_MOST: most})
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Options by name: whole numbers of 1 or more, and real numbers of 0 or more, as their defaults are.
+
+    Every option has a bound, because requests of clients set it.
 
     Raises:
         BadRequestError: when a value is out of range.
@@ -25,12 +38,23 @@ class Settings:
     def __post_init__(self) -> None:
         for option in fields(self):
             value, least = getattr(self, option.name), int(_is_count(option.default))
+            most = option.metadata.get(_MOST, MOST_COUNT if least else MOST_REAL)
             if value == 0 and option.name in self.above_zero:
                 raise BadRequestError(f"strategy option {option.name} is 0; it must be above 0")
-            if not least <= value < math.inf:
+            if not least <= value <= most:  # which no NaN is
                 raise BadRequestError(
-                    f"strategy option {option.name} is {value}; it must be finite and {least} or more"
+                    f"strategy option {option.name} is {value}; it must be {least} or more, {most:g} at most"
                 )
+        if self.nodes > MAX_NODES:
+            raise BadRequestError(
+                f"with these strategy options, {self.nodes} tokens would be proposed for one tree; at most "
+                f"{MAX_NODES} are allowed"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Most tokens that the drafter proposes for one tree, or for one layer where layers are added."""
+        return 0
 
     @classmethod
     def from_options(cls: type[_Settings], options: Mapping[str, float]) -> _Settings:
@@ -64,14 +88,18 @@ class TreeSettings(Settings):
     """
 
     tree_nodes: int = 80  # L: nodes of a tree, root included (A.1)
-    depth: int = 6  # d0: layers grown from the root (A.1)
-    top_k: int = 10  # k: frontier nodes a layer, and children of each (EAGLE-2)
+    depth: int = at_most(256, 6)  # d0: layers grown from the root (A.1)
+    top_k: int = at_most(256, 10)  # k: frontier nodes a layer, and children of each (EAGLE-2)
     segment_rows: int = 16  # L_max: most rows of a segment (A.1)
     expand_nodes: int = 64  # L_exp: nodes of a tree that is merged into the current one (ours)
-    expand_depth: int = 6  # d_exp: layers of this tree (A.1)
+    expand_depth: int = at_most(256, 6)  # d_exp: layers of this tree (A.1)
     deepen_nodes: int = 16  # L_se: nodes appended by score-aware expansion (ours)
-    deepen_layers: int = 2  # d_se: layers that score-aware expansion adds (ours)
+    deepen_layers: int = at_most(256, 2)  # d_se: layers that score-aware expansion adds (ours)
     max_draft_rows: int = 256  # most sent rows that are neither accepted nor pruned (ours)
+
+    @property
+    def nodes(self) -> int:
+        return max(self.depth, self.expand_depth, self.deepen_layers) * self.top_k**2
 
 
 @dataclass(frozen=True)
@@ -79,8 +107,12 @@ class LevelSettings(Settings):
     """Sizes of a tree that goes through the pipeline level by level (pipedec, section 3.3.3)."""
 
     width: int = 16  # w: most nodes of a level (flowspec, A.1; PipeDec's own is 32)
-    children: int = 16  # c: candidates of each node (pipedec, section 4.3.1)
+    children: int = at_most(256, 16)  # c: candidates of each node (pipedec, section 4.3.1)
     max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned (ours)
+
+    @property
+    def nodes(self) -> int:
+        return self.width * self.children
 
 
 @dataclass(frozen=True)
@@ -90,7 +122,7 @@ class MicroBatchSettings(Settings):
     above_zero: ClassVar[tuple[str, ...]] = ("decay",)
 
     batch_rows: int = 4  # --draft: most tokens of a micro-batch (section IV-B.1)
-    sequences: int = 3  # -np: most branches that are drafted side by side
+    sequences: int = at_most(256, 3)  # -np: most branches that are drafted side by side
     cutoff: float = 0.001  # -pa: least confidence of a drafted token
     split: float = 0.8  # -ps: least confidence of a further branch
     recovery: float = 0.4  # -pr: added to the cut-off for each micro-batch sent ahead (section IV-B.2)
@@ -105,7 +137,7 @@ class AutoSettings(Settings):
 
     above_zero: ClassVar[tuple[str, ...]] = ("least_node", "prior")
 
-    candidates: int = 16  # proposals stored below each node
+    candidates: int = at_most(256, 16)  # proposals stored below each node
     draft_nodes: int = 32  # most nodes of a forward of the drafter
     segment_rows: int = 48  # most rows of a segment
     max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
@@ -117,6 +149,10 @@ class AutoSettings(Settings):
     extra_segments: float = 0.0  # segments in flight beyond one a stage
     prior: float = 10.0  # number of proposals as which the drafter's own probabilities count; above 0
     lone_share: float = 0.0  # time of a single row's trip over that of several rows; 0 to measure it
+
+    @property
+    def nodes(self) -> int:
+        return self.draft_nodes * self.candidates
 
 
 @dataclass(frozen=True)
@@ -138,7 +174,7 @@ class HierarchySettings(Settings):
 class LookaheadSettings(Settings):
     """Options of synchronous speculative decoding (pipespec, section 4.4)."""
 
-    lookahead: int = 8  # tokens of a chain
+    lookahead: int = at_most(256, 8)  # tokens of a chain
 
 
 def _is_count(default: object) -> bool:

@@ -7,6 +7,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+from flowedge.core.visible_text import visible
+
 SOCKET_VARIABLE = "NOTIFY_SOCKET"
 WATCHDOG_VARIABLE = "WATCHDOG_USEC"
 WATCHDOG_PID_VARIABLE = "WATCHDOG_PID"
@@ -47,7 +49,7 @@ class Notifier:
         """Have `systemctl status` show a line; nothing is sent when it shows that line already."""
         if text != self._shown:
             self._shown = text
-            self.tell(f"STATUS={text}")
+            self.tell(f"STATUS={visible(text)}")
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:

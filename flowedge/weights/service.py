@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
-from flowedge.net.deadline import within
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
+from flowedge.net.unread import send_reply
 from flowedge.storage.digest import DIGEST_BYTES
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
@@ -32,15 +33,17 @@ class WeightsService(rpc.WeightsServicer):
 
     async def Have(self, request: pb.HaveRequest, context: Context) -> pb.HaveReply:
         try:
-            if len(request.objects) > MAX_ENTRIES:
-                raise BadRequestError(
-                    f"{len(request.objects)} objects were asked for at once; at most {MAX_ENTRIES} may be"
-                )
-            digests = [_digest(name) for name in request.objects]
+            held = await asyncio.to_thread(self._states_of, request.objects)
         except FlowEdgeError as error:
             await abort(context, error)
-        held = await asyncio.to_thread(lambda: bytes(self._local.state_of(name) for name in digests))
         return pb.HaveReply(held=held, sending=self._local.traffic.sending)
+
+    def _states_of(self, objects: Sequence[bytes]) -> bytes:
+        if len(objects) > MAX_ENTRIES:
+            raise BadRequestError(
+                f"{len(objects)} objects were asked for at once; at most {MAX_ENTRIES} may be"
+            )
+        return bytes(self._local.state_of(_digest(name)) for name in objects)
 
     async def Read(self, request: pb.ReadRequest, context: Context) -> None:
         traffic = self._local.traffic
@@ -86,8 +89,7 @@ class WeightsService(rpc.WeightsServicer):
     async def _write(self, data: bytes, context: Context) -> None:
         for start in range(0, len(data), self._settings.chunk_bytes):
             chunk = data[start : start + self._settings.chunk_bytes]
-            what = f"device {self._device} could not send"
-            await within(self._settings.give_up_s, context.write(pb.ObjectChunk(data=chunk)), what)
+            await send_reply(context, pb.ObjectChunk(data=chunk), self._settings.give_up_s)
             self._local.traffic.sent += len(chunk)
 
 

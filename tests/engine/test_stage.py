@@ -120,6 +120,20 @@ def test_a_session_that_does_not_fit_is_refused(capacity, code):
     finish(rig)
 
 
+def test_sessions_that_do_not_fit_together_are_refused():
+    rig = opened(max_total_capacity=200)
+    taken = 20 + 30  # by the two sessions that are open
+    assert isinstance(rig.receive(Open("t", 200 - taken))[0], Open)
+    (fault,) = rig.receive(Open("u", 1))
+    assert fault.code == "capacity"
+    assert "room for 200, of which other sessions have 200" in fault.reason
+    rig.receive(Close("t"))
+    assert isinstance(rig.receive(Open("w", 200 - taken))[0], Open)
+    rig.receive(Close("w"))
+    rig.receive(Close("u"))
+    finish(rig)
+
+
 def test_too_many_sessions_are_refused_and_the_open_ones_live():
     rig = opened(max_sessions=2)
     (fault,) = rig.receive(Open("t", 10))

@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from flowedge import Client
-from flowedge.core.messages import PIECE_BYTES
-from flowedge.live.transport.link import SERVICE
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.messages import PIECE_BYTES, Fault, Open
+from flowedge.live.transport.link import PIPELINE_KEY, SERVICE
+from flowedge.protocol import wire
 from tests.fuzz.peers import RawStream, mark
 from tests.protocol.test_frame_bounds import HOSTILE, body, field
 from tests.support.processes import AgentProcess, agents, become_pipeline
@@ -55,7 +57,7 @@ ATTACKS = {
     "empty reports in pieces": pieces(len(EMPTY_REPORTS), EMPTY_REPORTS),
     "a frame of 64 MiB in pieces": pieces(64 * MIB, bytes(64 * MIB)),
     "a frame of 4 GiB, announced": pieces(0xFFFFFFFF, bytes(4 * MIB)),
-    "the first piece again and again": [pieces(3 * MIB, bytes(MIB))[0]] * 64,
+    "the first piece again and again": [pieces(3 * MIB, bytes(PIECE_BYTES))[0]] * 64,
 }
 
 
@@ -91,9 +93,7 @@ def test_sixteen_megabytes_in_one_message_end_their_stream(pipeline: list[AgentP
         for _ in range(4):
             options = [("grpc.max_send_message_length", -1)]
             async with grpc.aio.insecure_channel(stage.address, options=options) as channel:
-                call = channel.stream_stream(f"/{SERVICE}/InBand")(
-                    metadata=(("flowedge-pipeline", PIPELINE),)
-                )
+                call = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, PIPELINE),))
                 with pytest.raises(grpc.aio.AioRpcError):
                     await call.write(EMPTY_REPORTS)
                     while await call.read() is not grpc.aio.EOF:
@@ -102,4 +102,31 @@ def test_sixteen_megabytes_in_one_message_end_their_stream(pipeline: list[AgentP
 
     asyncio.run(asyncio.wait_for(attack(), 120))
     with Client(pipeline[0].address) as client:
+        assert client.generate("Hello", max_new_tokens=4).result().token_ids
+
+
+def test_a_session_beyond_the_models_positions_is_refused(pipeline: list[AgentProcess]) -> None:
+    """Options of a strategy asked a stage for 8.3 GiB of cache."""
+    stage = pipeline[1]
+
+    async def attack() -> list[Fault]:
+        before = peak_bytes(stage)
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(stage.address, options=options) as channel:
+            call = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, PIPELINE),))
+            faults = []
+            for number in range(64):
+                await call.write(wire.encode(Open(f"s{number}", 1 << 20)))
+            while len(faults) < 64:
+                reply = wire.decode(await call.read())
+                if isinstance(reply, Fault):
+                    faults.append(reply)
+        assert peak_bytes(stage) - before < GROWTH_MIB * MIB
+        return faults
+
+    faults = asyncio.run(asyncio.wait_for(attack(), 120))
+    assert {fault.code for fault in faults} == {CapacityError.code}
+    with Client(pipeline[0].address) as client:
+        with pytest.raises(BadRequestError, match="lookahead is 1000000"):
+            client.generate("Hello", strategy="pipespec_sync", strategy_options={"lookahead": 1e6}).result()
         assert client.generate("Hello", max_new_tokens=4).result().token_ids

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import struct
 import sys
 import time
 import zlib
@@ -22,7 +23,7 @@ import numpy as np
 import pytest
 
 from flowedge import Client
-from flowedge.core.messages import Close, Message, Segment
+from flowedge.core.messages import PIECE_BYTES, Close, Message, Segment
 from flowedge.live.transport.server import InStream
 from flowedge.net.grpc_status import ERROR_KEY
 from flowedge.protocol import wire
@@ -118,12 +119,23 @@ class LinkFuzzer:
         lives = [life(f"life{self._lives}-{number}") for number in range(4)]
         together = [frame for frames in zip(*lives, strict=True) for frame in frames]
         for frame in islice(cycle(together), BATCH):
-            if self._mutator.random.random() < 0.25:
+            if self._mutator.random.random() < 0.02:
+                if self._run.more(self._part):
+                    await stream.write(self._piece())
+            elif self._mutator.random.random() < 0.25:
                 await stream.write(frame.SerializeToString())
             elif self._run.more(self._part):
                 await stream.write(self._mutator.mutate(frame))
         name = f"mark{self._lives}"
         await stream.answered(name, mark(name, express=life is express_frames), REPLY_S)
+
+    def _piece(self) -> bytes:
+        """A piece of a frame that never was (see live/transport/pieces.py)."""
+        random = self._mutator.random
+        total = random.choice((0, 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 0xFFFFFFFF))
+        place = random.choice((0, 1, PIECE_BYTES, 2 * PIECE_BYTES))
+        size = random.choice((0, 1, 50, PIECE_BYTES))
+        return struct.pack("<BII", 0, total, place) + random.randbytes(size)
 
 
 async def fuzz_calls(run: Run, agent: AgentProcess, downstream: str, worker: int) -> None:

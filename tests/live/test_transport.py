@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
-from flowedge.core.messages import MAX_FRAME_BYTES, Close, Credit, Fault, Message, Open, Segment
+from flowedge.core.messages import (
+    MAX_FRAME_BYTES,
+    PIECE_BYTES,
+    Close,
+    Credit,
+    Fault,
+    Heartbeat,
+    Message,
+    Open,
+    Segment,
+)
 from flowedge.live.transport.link import (
     DEVICE_KEY,
     PIPELINE_KEY,
@@ -142,6 +152,45 @@ def test_a_segment_of_ten_megabytes_arrives_whole() -> None:
             await until(lambda: owner.messages)
             await link.close()
         received = owner.messages[0]
+        assert isinstance(received, Segment)
+        assert np.array_equal(received.payload, segment.payload)
+
+    run(test)
+
+
+def test_a_heartbeat_passes_between_the_pieces_of_a_segment() -> None:
+    class Sizes:
+        """An observer that notes the sizes of the messages that are received."""
+
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        def received(self, kind: str, size: int) -> None:
+            self.sizes.append(size)
+
+        def sent(self, kind: str, size: int) -> None: ...
+
+    async def test() -> None:
+        owner, observer = Owner(), Sizes()
+        server = grpc.aio.server(options=SETTINGS.channel_options)
+        streams = StreamServer("bob", lambda _: owner, SETTINGS, observer)  # type: ignore[arg-type]
+        server.add_generic_rpc_handlers((streams.handler(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        link = await open_link(f"127.0.0.1:{port}", Client())
+        segment = big_segment(2500, 4096)
+        sending = asyncio.ensure_future(link.send(segment))
+        await asyncio.sleep(0)
+        await link.send(Heartbeat(7))
+        assert not sending.done()
+        assert await sending > 8 * PIECE_BYTES
+        await until(lambda: owner.messages)
+        await link.close()
+        await server.stop(0)
+        large = [place for place, size in enumerate(observer.sizes) if size > PIECE_BYTES // 2]
+        assert len(large) > 8 and max(observer.sizes) < PIECE_BYTES + 64
+        assert any(size < 64 for size in observer.sizes[large[0] : large[-1]])
+        (received,) = owner.messages
         assert isinstance(received, Segment)
         assert np.array_equal(received.payload, segment.payload)
 

@@ -21,6 +21,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.live.compute_thread import ComputeThread
+from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
@@ -166,7 +167,7 @@ def test_what_is_no_measurement_is_refused() -> None:
 async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     """A stub of the service with these limits, in this process."""
     config, compute = AgentConfig(), ComputeThread("here")
-    server = grpc.aio.server()
+    server = grpc.aio.server(interceptors=[CallAdmission()])
     port = server.add_insecure_port("127.0.0.1:0")
     identity = DeviceInfo.of(config, port, find_compute("cpu"))
     library = LocalWeights.configured(None, 0)

@@ -31,7 +31,7 @@ def body(kind: int, *fields: bytes) -> bytes:
 WIDE = np.zeros((300, 64), np.float32)
 MESSAGES: list[Message] = [
     Segment("s", 1, 1 << 40, False, 5, np.arange(300) << 31, np.arange(300) - 1, WIDE),
-    Segment("s", 1, 0, True, 5, np.arange(0), np.arange(0), np.zeros((0, 64), np.float32), padding=4000),
+    Segment("s", 1, 0, True, 5, np.arange(0), np.arange(0), np.zeros((0, 64), np.float32), padding=40000),
     Prune("s", 1, MAX_ROWS, 0, 3, np.arange(MAX_ROWS)),
     Close("s", tuple(StageReport("x" * 400, *[1 << 40] * 5, 1e9, 1 << 60) for _ in range(MAX_REPORTS))),
 ]
@@ -48,21 +48,21 @@ def test_what_devices_send_passes(message: Message) -> None:
 EMPTY_REPORT = field(2, b"")
 HOSTILE = {
     "16 MiB of empty reports": body(4, EMPTY_REPORT * (8 << 20)),
-    "1,025 empty reports": body(4, EMPTY_REPORT * (MAX_REPORTS + 1)),
-    "a report of 2 KiB": body(4, field(2, bytes(2048))),
+    "10,000 empty reports": body(4, EMPTY_REPORT * 10_000),
+    "a report of 20 KiB": body(4, field(2, bytes(20 << 10))),
     "65,537 retained rows": body(3, field(6, bytes(MAX_ROWS + 1))),
-    "retained rows, not packed": body(3, b"\x30\x01" * 2000),
-    "a segment number 2,000 times": body(2, b"\x10\x01" * 2000),
+    "retained rows, not packed": body(3, b"\x30\x01" * 20000),
+    "a segment number 20,000 times": body(2, b"\x10\x01" * 20000),
     "two payloads": body(2, field(8, b""), field(8, b""), field(9, bytes(SMALL_BYTES))),
     "a shape of 1,000 dimensions": body(2, field(8, field(2, b"\x01" * 1000)), field(9, bytes(SMALL_BYTES))),
     "an unknown field": body(2, field(15, bytes(SMALL_BYTES))),
     "two bodies": body(2, field(9, bytes(SMALL_BYTES))) + body(2),
-    "a group": b"\x0b" * 4000,
-    "a number without an end": b"\x10" + b"\xff" * 4000,
-    "an open with a text": body(1, field(2, bytes(4000))),
+    "a group": b"\x0b" * 40000,
+    "a number without an end": b"\x10" + b"\xff" * 40000,
+    "an open with a text": body(1, field(2, bytes(40000))),
     "a reason of 20 KiB": body(6, field(4, bytes(20 << 10))),
-    "a session of 4 KiB": field(5, field(1, bytes(4096))),
-    "a field that ends outside": field(2, field(1, b"s") + b"\x4a\xff\x7f" + bytes(3000)),
+    "a session of 40 KB": field(5, field(1, bytes(40000))),
+    "a field that ends outside": field(2, field(1, b"s") + b"\x4a\xff\x7f" + bytes(30000)),
 }
 
 
@@ -75,5 +75,5 @@ def test_hostile_frames_are_refused_unparsed(data: bytes) -> None:
 def test_the_error_names_the_session() -> None:
     """So that a device can end the session that has lost a message."""
     with pytest.raises(FrameError) as caught:
-        check_bounds(HOSTILE["1,025 empty reports"])
+        check_bounds(HOSTILE["10,000 empty reports"])
     assert caught.value.session == "s"

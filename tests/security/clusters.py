@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificate_role import CertificateRole
@@ -81,9 +82,9 @@ def enrolment_service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
 
 
 @contextmanager
-def members(states: Sequence[Path]) -> Iterator[list[AgentProcess]]:
-    """Agents on loopback, each with the credentials of a state directory."""
-    settings = {"security": {"refresh_s": 0.3}, "metrics": {"enabled": False}}
+def members(states: Sequence[Path], **more: Mapping[str, Any]) -> Iterator[list[AgentProcess]]:
+    """Agents on loopback, each with the credentials of a state directory; `more` are sections of settings."""
+    settings = {"security": {"refresh_s": 0.3}, "metrics": {"enabled": False}, **more}
     made = [
         AgentProcess(
             "",

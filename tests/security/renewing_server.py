@@ -15,6 +15,7 @@ from flowedge.net.calls.admission import CallAdmission
 from flowedge.security.authority.authority import Authority
 from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.revocation import read_list
+from flowedge.security.tls.connection_limits import ConnectionBounds
 from flowedge.security.tls.guard import Guard
 from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
 from tests.security.clusters import now
@@ -30,6 +31,7 @@ async def main(authority: Authority) -> None:
         return ServerIdentity(tls, holder.not_after)
 
     guard = Guard(lambda: read_list(authority.revocation_list(now()), authority.certificate))
+    guard.connections.bounds = ConnectionBounds(unproven=1_000)  # all attackers have one address
     server = RenewableServer((), CallAdmission(guard), identify, guard.connections)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     port = server.listen("127.0.0.1:0", "this one")

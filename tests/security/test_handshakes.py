@@ -163,7 +163,8 @@ def test_certificates_that_are_renewed_under_load(threads: int, seconds: int, tm
     assert renewals >= seconds * 0.7
     # Handshakes that are under way when a server is replaced are broken off, and the caller begins another.
     broken = sum(flood.outcomes.values()) - flood.done
-    assert broken <= 0.02 * flood.done, flood.outcomes
+    assert broken <= threads * renewals, flood.outcomes
+    assert flood.done > 10 * broken, flood.outcomes
 
 
 def test_two_agents_do_not_share_a_port(cluster: Cluster, agent: AgentProcess) -> None:

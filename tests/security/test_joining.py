@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.join_token import JoinToken
 from tests.security.clusters import Cluster, enrolment_service, free_ports, now
 from tests.security.impostor import impostor, posing_as
-from tests.support.processes import FlowEdgeProcess
+from tests.support.processes import CLI, FlowEdgeProcess
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,11 @@ def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
 
 
 def join(token: str, name: str, state: Path, *options: str) -> int:
-    """`flowedge join`; its exit code."""
-    return run(["join", token, "--name", name, "--dir", str(state), *options])
+    """`flowedge join` with the token in a file; its exit code."""
+    state.parent.mkdir(parents=True, exist_ok=True)
+    file = state.parent / f"{state.name}.token"
+    file.write_text(token, encoding="ascii")
+    return run(["join", "--token-file", str(file), "--name", name, "--dir", str(state), *options])
 
 
 def lured(token: str, address: str) -> str:
@@ -61,6 +65,43 @@ def test_a_device_joins_once_with_a_token(
     assert "--replace replaces them" in capsys.readouterr().err
     assert join(cluster.token(), "shelf2", tmp_path / "shelf", "--replace") == 0
     assert CredentialStore.open(tmp_path / "shelf").credentials.holder.member.name == "shelf2"
+
+
+def test_a_token_on_standard_input_is_in_no_list_of_processes(
+    cluster: Cluster, service: FlowEdgeProcess, tmp_path: Path
+) -> None:
+    token = cluster.token()
+    command = [*CLI, "join", "--name", "pipe", "--dir", str(tmp_path / "pipe")]
+    joining = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown = (
+        Path(f"/proc/{joining.pid}/cmdline").read_bytes() + Path(f"/proc/{joining.pid}/environ").read_bytes()
+    )
+    out, err = joining.communicate(token.encode(), timeout=60)
+    assert joining.returncode == 0, err
+    assert b"pipe (agent) is a member of cluster home" in out
+    assert token.encode() not in shown
+    assert err == b""
+
+
+def test_a_token_among_the_arguments_is_warned_of(
+    cluster: Cluster, service: FlowEdgeProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["join", cluster.token(), "--name", "seen", "--dir", str(tmp_path / "seen")]) == 0
+    assert "the token was in the list of processes" in capsys.readouterr().err
+    both = ["join", "-", "--token-file", str(tmp_path / "missing")]
+    assert run(both) == 2
+    assert run(["join", "--token-file", str(tmp_path / "missing")]) == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_the_command_that_makes_a_token_says_how_it_is_given(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cluster", "token", "--dir", str(cluster.ca)]) == 0
+    out, err = capsys.readouterr()
+    assert JoinToken.decode(out).secret
+    assert "flowedge join -" in err
+    assert out.strip() not in err
 
 
 def test_an_expired_token_is_refused(

@@ -353,7 +353,7 @@ def test_runs_wait_for_credits_in_order():
     [
         ("pipeinfer", {"decay": 0.0}, "decay is 0"),
         ("pipeinfer", {"cutoff": -0.1}, "0 or more"),
-        ("pipeinfer", {"recovery": float("inf")}, "finite"),
+        ("pipeinfer", {"recovery": float("inf")}, "at most"),
         ("pipeinfer", {"batch_rows": 1.5}, "whole number"),
         ("pipedec", {"depth": 3}, "unknown strategy option depth"),
         ("specpipe", {"width": 0}, "1 or more"),

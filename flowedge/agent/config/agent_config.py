@@ -221,7 +221,13 @@ class AgentConfig(BaseModel):
     def admission(self, check: CallerCheck | None) -> CallAdmission:
         """Return the admission of calls to this agent; `check` is None in plaintext."""
         limits = self.limits
-        rules = rules_for(limits.prompt_bytes, limits.prompt_tokens, limits.sessions_per_caller)
+        rules = rules_for(
+            prompt_bytes=limits.prompt_bytes,
+            prompt_tokens=limits.prompt_tokens,
+            sessions=limits.sessions,
+            sessions_per_caller=limits.sessions_per_caller,
+            sending=self.weights.max_sending,
+        )
         return CallAdmission(check, limits, rules, self.deadlines.receive_s)
 
 

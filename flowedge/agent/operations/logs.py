@@ -13,6 +13,7 @@ from typing import Any
 
 from flowedge.agent.config.agent_config import LogSettings
 from flowedge.core.log_fields import ATTRIBUTE
+from flowedge.core.visible_text import visible
 
 _log = logging.getLogger(__name__)
 # Of syslog, as sd-daemon(3) has them.
@@ -65,7 +66,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **_fields(record),
         }
-        line = json.dumps(content, ensure_ascii=False, default=str)
+        line = visible(json.dumps(content, ensure_ascii=False, default=str))
         return _priority(record) + line if self._prioritised else line
 
 
@@ -78,7 +79,7 @@ class TextFormatter(logging.Formatter):
         self._prioritised = prioritised
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [f"{record.name}:", _one_line(record.getMessage())]
+        words = [f"{record.name}:", visible(record.getMessage())]
         words += [f"{name}={_quoted(value)}" for name, value in _fields(record).items() if name != "event"]
         line = " ".join(words)
         if self._prioritised:
@@ -110,11 +111,4 @@ def _quoted(value: object) -> str:
         return f"{value:.3f}"
     text = str(value)
     plain = text and text.isprintable() and not any(character in ' "=' for character in text)
-    return text if plain else f'"{_one_line(text.replace(chr(34), chr(39)))}"'
-
-
-def _one_line(text: str) -> str:
-    """Return a text in which characters that break the line or control a terminal are escaped as in JSON."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return text if plain else f'"{visible(text.replace(chr(34), chr(39)))}"'

@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.operations.health_service import HealthService
 from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.agent import Agent
@@ -69,7 +70,7 @@ class Operations:
         self._metrics = metrics
         self._server: MetricsServer | None = None
         self._notifier = Notifier()
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService(agent.config.deadlines.read_s)
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
 

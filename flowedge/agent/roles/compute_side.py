@@ -35,6 +35,7 @@ from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
+from flowedge.strategies.row_bounds import most_capacity
 from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
 from flowedge.system.memory import gib, read_memory_of
 from flowedge.v1 import agent_pb2 as pb
@@ -111,8 +112,8 @@ class ComputeSide:
             capture_decoding(executor.block)
         return executor
 
-    def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int) -> StageSpec:
-        """Return what a stage with this executor accepts, by the memory that is left and the agent's limits.
+    def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int, checkpoint: Checkpoint) -> StageSpec:
+        """Return what a stage accepts, by the memory that is left, the model and the agent's limits.
 
         padded_row_bytes: to which each row of hidden states that it sends is padded; 0 for no padding.
         """
@@ -120,8 +121,11 @@ class ComputeSide:
         sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
         memory = read_memory_of(str(executor.block.device), self._config.memory)
         rows = session_rows(executor.cache_row_bytes, self._config.memory, memory)
+        # A middle model has sessions of the target's length, whatever it was made for.
+        positions = max_positions(checkpoint.config) if executor.model is None else MAX_CAPACITY
         return executor.stage_spec(
-            max_capacity=min(MAX_CAPACITY, rows),
+            max_capacity=min(MAX_CAPACITY, rows, most_capacity(positions)),
+            max_total_capacity=rows,
             padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
             max_rows=limits.segment_rows,
             max_sessions=limits.sessions,

@@ -13,6 +13,7 @@ import grpc.aio
 
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.net.grpc_status import from_status
+from flowedge.net.http2_probe import check_http2
 from flowedge.net.link_settings import LinkSettings
 from flowedge.security.process import security_for
 from flowedge.security.tls.channels import open_channel, open_verified
@@ -248,8 +249,12 @@ async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.
 
 async def _describe(address: str, settings: LinkSettings, quant: str) -> tuple[pb.Device, str | None]:
     """Return what `describe` returns, and the URI in the agent's certificate; None in plaintext."""
+    security = security_for(address, None)
+    if security.store is None:  # a certificate is asked for by a socket of its own as well
+        security.check_plaintext(address)
+        await check_http2(address, settings.connect_s)
     try:
-        channel, peer = await open_verified(address, _OPTIONS, None, security_for(address, None))
+        channel, peer = await open_verified(address, _OPTIONS, None, security)
         async with channel:
             device: pb.Device = await rpc.AgentStub(channel).Describe(
                 pb.DescribeRequest(quant=quant), timeout=settings.connect_s

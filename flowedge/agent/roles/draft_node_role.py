@@ -75,7 +75,7 @@ class DraftNodeRole(PipelineRole):
             await report(device, text, transfer)
 
         try:
-            loading = self._load(extend_and_report)
+            loading = self._until_stopped(self._load(extend_and_report))
             await deadline.wait(loading, "the pipeline was not set up, and nothing was heard of it,")
         except BaseException:
             await self._release()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
@@ -41,6 +43,7 @@ class PipelineRole(ABC):
         self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
         self._loaded = False
         self._stopped = False
+        self._loading: asyncio.Future[Any] | None = None
 
     @property
     def in_use(self) -> bool:
@@ -91,8 +94,11 @@ class PipelineRole(ABC):
         """Fill in the role's part of the device's description."""
 
     async def stop(self, reason: str) -> None:
-        """Give the role up: end sessions and links, and free the model."""
+        """Give the role up: end its loading, its sessions and its links, and free the model."""
         self._stopped = True
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         live, self._live = self._live, None
         executor, self._executor = self._executor, None
         opened, self._opened = self._opened, None
@@ -104,6 +110,27 @@ class PipelineRole(ABC):
                 self._compute.run_later(executor.close)
             if opened is not None:
                 opened.release()
+
+    async def _until_stopped(self, loading: Coroutine[Any, Any, None]) -> None:
+        """Await the loading of the role; `stop` cancels it.
+
+        The loading has ended when this returns or raises, so that it holds no socket.
+
+        Raises what the loading raises, and DeviceError when the role is given up meanwhile.
+        """
+        task = self._loading = asyncio.ensure_future(loading)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            ended = task.done()  # then it was `stop`, and nobody has cancelled this call
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if not ended:
+                raise
+            self._check_not_stopped()
+            raise
+        finally:
+            self._loading = None
 
     def _check_not_stopped(self) -> None:
         if self._stopped:

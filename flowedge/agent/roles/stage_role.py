@@ -55,6 +55,9 @@ class StageRole(PipelineRole):
 
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
+        await self._until_stopped(self._load(report))
+
+    async def _load(self, report: ReportFetch) -> None:
         agent, request = self._agent, self._request
         self._permitted = None if self.owner is None else permitted_members(request, self.owner)
         layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
@@ -67,10 +70,10 @@ class StageRole(PipelineRole):
         self._check_not_stopped()
         self._executor = executor
         timing = agent.instruments.make_timing(agent.compute)
-        spec = side.stage_spec(executor, timing.row_bytes)
+        spec = side.stage_spec(executor, timing.row_bytes, opened.checkpoint)
         if executor.block.inexact_reason:
             await report(f"rows are not exact: {executor.block.inexact_reason}")
-        self.cache_budget = spec.max_capacity * executor.cache_row_bytes
+        self.cache_budget = spec.max_total_capacity * executor.cache_row_bytes
         self._live = LiveStage(
             Stage(agent.name, spec),
             executor,

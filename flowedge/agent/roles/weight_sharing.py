@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress
+from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress, all_or_none
 from flowedge.core.errors import CheckpointError, DeviceError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
@@ -96,7 +96,7 @@ class WeightSharing:
 
     async def _has_model(self, route: PlannedRoute) -> bool:
         """Return whether every device of a route has its model."""
-        return all(await asyncio.gather(*(self._stage_has(stage, route.model) for stage in route.stages)))
+        return all(await all_or_none(self._stage_has(stage, route.model) for stage in route.stages))
 
     async def _stage_has(self, stage: PlannedStage, model: str) -> bool:
         async with WeightsClient(stage.address, self.agent.config.weights) as client:

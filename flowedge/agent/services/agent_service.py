@@ -22,6 +22,7 @@ from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live import timeline
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
+from flowedge.net.unread import send_reply
 from flowedge.security.process import current
 from flowedge.security.tls.caller_member import certified_member, only_giver
 from flowedge.v1 import agent_pb2 as pb
@@ -97,18 +98,16 @@ class AgentService(rpc.AgentServicer):
         take: Callable[[ReportProgress], Awaitable[None]],
         is_exact: Callable[[], bool] = lambda: False,
     ) -> None:
-        writing = asyncio.Lock()
+        writing, read_s = asyncio.Lock(), self._agent.config.deadlines.read_s
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             async with writing:
-                await context.write(pb.RoleProgress(device=device, message=text, transfer=transfer))
+                progress = pb.RoleProgress(device=device, message=text, transfer=transfer)
+                await send_reply(context, progress, read_s)
 
-        try:
-            await take(report)
-        except FlowEdgeError as error:
-            await abort(context, error)
+        await take(report)
         ready = pb.RoleProgress(device=self._agent.name, message="ready", ready=True, exact=is_exact())
-        await context.write(ready)
+        await send_reply(context, ready, read_s)
 
     async def _take(
         self,

@@ -10,20 +10,25 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
+from flowedge.core.log_rate import LogRate, more
 from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.live_draft_node import RunningRequest
 from flowedge.net.grpc_status import abort
+from flowedge.net.unread import send_reply
+from flowedge.security.tls.caller_member import caller_key
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
@@ -34,6 +39,10 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
+REFUSALS_LOGGED = 10  # requests of one client a minute
+MAX_WAITING_OUTPUTS = 1024  # of one request, for a client that does not read
+
+_KEEP_ALIVE = pb.GenerateEvent(keep_alive=pb.KeepAlive())
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +50,14 @@ _log = logging.getLogger(__name__)
 class RequestLog:
     """The log of one request, beginning at its arrival."""
 
-    def __init__(self, request_id: str, peer: str) -> None:
-        """peer: address of the client."""
+    def __init__(self, request_id: str, peer: str, caller: str, refusals: LogRate) -> None:
+        """
+        peer: address of the client.
+        caller: what the client's calls are counted by (see Caller.key).
+        refusals: the rate of the lines about requests that were refused.
+        """
+        self.caller = caller
+        self._refusals = refusals
         self._request_id = request_id
         self._peer = peer
         self._arrived = time.monotonic()
@@ -55,11 +70,12 @@ class RequestLog:
 
     def failed(self, error: FlowEdgeError) -> None:
         """Log a refusal; if a session was opened, its end has been logged already."""
-        if not self._opened:
+        silent = None if self._opened else self._refusals.due((self.caller, error.code))
+        if silent is not None:
             fields = about(
                 event="request_refused", request=self._request_id, peer=self._peer, code=error.code
             )
-            _log.warning("the request was refused: %s", error, extra=fields)
+            _log.warning("the request was refused: %s%s", error, more(silent), extra=fields)
 
     @contextmanager
     def session(self, request: Request, pipeline: str, clock: RequestClock) -> Iterator[None]:
@@ -104,11 +120,13 @@ class GenerationService(rpc.GenerationServicer):
     def __init__(self, agent: Agent, metrics: AgentMetrics) -> None:
         self._agent = agent
         self._metrics = metrics
+        self._refusals = LogRate(REFUSALS_LOGGED)
+        self._encoder = PromptEncoder(agent.config.limits.encodings, agent.config.deadlines.progress_s)
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
         request.request_id = request.request_id or new_request_id()
-        log = RequestLog(request.request_id, str(context.peer()))
+        log = RequestLog(request.request_id, str(context.peer()), caller_key(context), self._refusals)
         try:
             self._agent.roles.check_open()
             role = self._agent.roles.role
@@ -124,7 +142,7 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = _to_request(message, models, self._agent.config.limits)
+        request = await self._encoded(message, models, context, log.caller)
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
@@ -132,6 +150,23 @@ class GenerationService(rpc.GenerationServicer):
                 await self._stream(running, request, clock, context, log)
         finally:
             live.end(running)
+
+    async def _encoded(
+        self, message: pb.GenerateRequest, models: DraftModels, context: Any, caller: str
+    ) -> Request:
+        """Return the request with its prompt as tokens; meanwhile the client hears that it is being served.
+
+        Raises what `_to_request` and PromptEncoder.run raise.
+        """
+        config = self._agent.config
+        encode = partial(_to_request, message, models, config.limits)
+        encoding = asyncio.ensure_future(self._encoder.run(caller, encode))
+        try:
+            while not (await asyncio.wait({encoding}, timeout=config.deadlines.keep_alive_s))[0]:
+                await send_reply(context, _KEEP_ALIVE, config.deadlines.read_s)
+        finally:
+            encoding.cancel()  # has an effect only if the client went away
+        return encoding.result()
 
     async def _stream(
         self,
@@ -142,28 +177,40 @@ class GenerationService(rpc.GenerationServicer):
         log: RequestLog,
     ) -> None:
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
-        await context.write(pb.GenerateEvent(started=started))
+        await self._send(context, pb.GenerateEvent(started=started), running)
         while True:
             output = await running.next_output(self._agent.config.deadlines.keep_alive_s)
             match output:
                 case None:
-                    await context.write(pb.GenerateEvent(keep_alive=pb.KeepAlive()))
+                    await self._send(context, _KEEP_ALIVE, running)
                 case Tokens():
                     number, first = len(output.token_ids), clock.num_tokens == 0
                     seconds = clock.count(number, time.monotonic())
                     if number:
                         self._metrics.tokens(number, seconds, first=first)
-                    await context.write(_chunk(output.token_ids, output.text))
+                    await self._send(context, _chunk(output.token_ids, output.text), running)
                 case Failed():
                     raise output.error
                 case Finished():
                     break
         if output.text:
-            await context.write(_chunk((), output.text))
+            await self._send(context, _chunk((), output.text), running)
         statistics = clock.statistics(time.monotonic(), request, output, running.express_bytes)
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)
-        await context.write(pb.GenerateEvent(finished=finished))
+        await self._send(context, pb.GenerateEvent(finished=finished), running)
+
+    async def _send(self, context: Any, event: pb.GenerateEvent, running: RunningRequest) -> None:
+        """Send an event to the client.
+
+        Raises:
+            UnreadReplyError: when the client does not take it in time, or too many outputs wait meanwhile.
+        """
+
+        def is_full() -> bool:
+            return running.outputs.qsize() > MAX_WAITING_OUTPUTS
+
+        await send_reply(context, event, self._agent.config.deadlines.read_s, is_full)
 
 
 def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:

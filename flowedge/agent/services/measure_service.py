@@ -17,7 +17,7 @@ from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError
 from flowedge.drafting.choice import drafters_of
 from flowedge.net.deadline import within
 from flowedge.net.grpc_handlers import Context
-from flowedge.net.grpc_status import abort
+from flowedge.net.unread import send_reply
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
 from flowedge.profiling.measure import measure_here
@@ -78,9 +78,9 @@ class MeasureService(rpc.MeasureServicer):
         async def measure() -> None:
             check_version(request.protocol_version)
             measurement = await self._measure(request, context)
-            await context.write(pb.MeasureDeviceReply(measurement_json=measurement.model_dump_json()))
+            await self._send(context, pb.MeasureDeviceReply(measurement_json=measurement.model_dump_json()))
 
-        await self._alone("being measured", context, measure)
+        await self._alone("being measured", measure)
 
     async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
         """Send data to another agent, whose id has to be the one that the caller gives."""
@@ -94,26 +94,29 @@ class MeasureService(rpc.MeasureServicer):
                 2 * self._limits.total_s, measuring, f"the link to {request.peer} was not measured"
             )
 
-        return await self._alone("measuring a link", context, measure)
+        return await self._alone("measuring a link", measure)
 
     async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
         async def receive() -> pb.SinkReply:
             await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
             return await within(self._limits.total_s, self._receive(context), "not all data came")
 
-        return await self._alone(TAKING_PART, context, receive)
+        return await self._alone(TAKING_PART, receive)
 
     async def Ping(self, requests: AsyncIterator[pb.Probe], context: Context) -> None:
-        await self._alone(TAKING_PART, context, lambda: self._answer(context))
+        await self._alone(TAKING_PART, lambda: self._answer(context))
 
-    async def _alone(self, purpose: str, context: Context, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work while no role may be taken; its error ends the call."""
+    async def _alone(self, purpose: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work while no role may be taken."""
         try:
             with self._agent.roles.kept_idle(purpose):
                 return await work()
         except FlowEdgeError as error:
             _log.warning("%s was refused or failed: %s", purpose, error)
-            await abort(context, error)
+            raise
+
+    async def _send(self, context: Context, reply: pb.MeasureDeviceReply) -> None:
+        await send_reply(context, reply, self._agent.config.deadlines.read_s)
 
     async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
         asked: dict[str, Any] = {
@@ -142,7 +145,7 @@ class MeasureService(rpc.MeasureServicer):
                 await asyncio.wait({work}, timeout=PROGRESS_S)
                 text = progress.latest()
                 if text is not None:
-                    await context.write(pb.MeasureDeviceReply(progress=text))
+                    await self._send(context, pb.MeasureDeviceReply(progress=text))
         finally:
             progress.stop()
             # The device may be given a role only when the last timing has ended.
@@ -160,7 +163,7 @@ class MeasureService(rpc.MeasureServicer):
                 return
             if len(probe.data) > limits.max_probe_bytes:
                 raise BadRequestError(f"a probe has at most {limits.max_probe_bytes} bytes")
-            await context.write(probe)
+            await send_reply(context, probe, limits.step_s)
         raise BadRequestError(f"a latency is measured with at most {limits.max_round_trips} round trips")
 
     async def _receive(self, context: Context) -> pb.SinkReply:

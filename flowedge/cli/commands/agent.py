@@ -13,6 +13,7 @@ from flowedge.agent.config.agent_config import SECTIONS
 from flowedge.agent.config.loading import DEFAULT_FILE, load_config
 from flowedge.agent.config.rendering import effective_toml
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
+from flowedge.cli.output import say_text
 
 FLAGS = {
     "--host": ("agent", "host"),
@@ -80,7 +81,7 @@ def agent(
     given = {flag.partition("/")[0]: (*setting, flags[_parameter(flag)]) for flag, setting in FLAGS.items()}
     effective = load_config(given, config)
     if print_config:
-        print(effective_toml(effective), end="")
+        say_text(effective_toml(effective))
         return
     if exit_with_parent:
         stop_when_input_closes()

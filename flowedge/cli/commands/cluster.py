@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import typer
 
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
+from flowedge.cli.output import log_to_stderr, say, say_json, warn
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
@@ -55,8 +55,8 @@ def init(
         port=port,
         life=_duration(lifetime),
     )
-    print(f"cluster {name} ({authority.id}) is in {state}; keep a copy of {state / 'authority'} offline")
-    print("next: flowedge cluster serve, and for each device: flowedge cluster token")
+    say(f"cluster {name} ({authority.id}) is in {state}; keep a copy of {state / 'authority'} offline")
+    say("next: flowedge cluster serve, and for each device: flowedge cluster token")
 
 
 @cluster.command()
@@ -68,7 +68,7 @@ def serve(
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
     if exit_with_parent:
         stop_when_input_closes()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     authority = Authority.open(_directory(directory))
     serve_authority(authority, host_ip(host), lambda: Notifier().tell(READY))
 
@@ -87,7 +87,7 @@ def token(
     ] = None,
     directory: Dir = None,
 ) -> None:
-    """Print a token with which one device can join, once."""
+    """Print a token with which one device can join, once; standard error says how."""
     authority = Authority.open(_directory(directory))
     made = authority.new_token(
         role,
@@ -96,7 +96,11 @@ def token(
         now=_now(),
         name=name,
     )
-    print(made.encode())
+    say(made.encode())
+    warn(
+        "On the device, run `flowedge join` and paste the token there. Or have it read the token from here: "
+        "flowedge cluster token | ssh DEVICE flowedge join -"
+    )
 
 
 @cluster.command("list")
@@ -111,7 +115,7 @@ def list_members(
     certificates = Authority.open(_directory(directory)).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = plain_table("name", "role", "serial", "expires", "state")
     for row in rows:
@@ -126,7 +130,7 @@ def revoke(
 ) -> None:
     """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
     for revoked in Authority.open(_directory(directory)).revoke(target, _now()):
-        print(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
+        say(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
 
 
 def _directory(named: Path | None) -> Path:

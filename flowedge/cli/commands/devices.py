@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
 
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, split_peers
+from flowedge.cli.output import say_json, warn
 from flowedge.cli.screens import device_watch
 from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
 from flowedge.cli.screens.tables import output_console
@@ -42,14 +42,13 @@ def devices(
     agents = _find(timeout, peers)
     rows = device_rows(agents, link_rates(agents) if rate else None)
     if as_json:
-        print(json.dumps(rows, indent=2))
+        say_json(rows)
     elif rows:
         output_console(PIPED_WIDTH).print(device_table(rows))
     else:
-        typer.echo(
+        warn(
             f"No agent answered within {timeout:g} s. Start an agent with `flowedge agent`; where multicast "
-            "does not pass, name agents with --peers host:port,... `flowedge doctor` looks for reasons.",
-            err=True,
+            "does not pass, name agents with --peers host:port,... `flowedge doctor` looks for reasons."
         )
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, split_peers
+from flowedge.cli.output import say_json
 from flowedge.cli.screens.device_table import PIPED_WIDTH
-from flowedge.cli.screens.tables import output_console
+from flowedge.cli.screens.tables import error_console, line, output_console
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
@@ -43,10 +42,10 @@ def doctor(
     """
     choose_credentials(cluster_dir, insecure)
     examination = _examination(peers, timeout, slow, rate, libraries)
-    with Console(stderr=True).status("examining") as status:
-        found = examination.run(lambda text: status.update(f"examining {text}"))
+    with error_console().status("examining") as status:
+        found = examination.run(lambda text: status.update(line(f"examining {text}")))
     if as_json:
-        print(json.dumps({"findings": [finding.to_json() for finding in found]}, indent=2))
+        say_json({"findings": [finding.to_json() for finding in found]})
     else:
         _print(found)
     raise typer.Exit(exit_code(found))
@@ -76,8 +75,8 @@ def _print(found: list[Finding]) -> None:
     console = output_console(PIPED_WIDTH)
     for finding in found:
         severity = finding.kind.severity.value
-        mark = f"[{_STYLES[severity]}]{severity}[/] {finding.kind.code}"
-        console.print(f"{mark}: {escape(finding.device)}: {escape(finding.detail)}", soft_wrap=True)
-        console.print(f"    {escape(finding.kind.remedy)}", soft_wrap=True)
+        found_line = line(f" {finding.kind.code}: {finding.device}: {finding.detail}")
+        console.print(Text.assemble((severity, _STYLES[severity]), found_line), soft_wrap=True)
+        console.print(line(f"    {finding.kind.remedy}"), soft_wrap=True)
     if not found:
         console.print("Nothing was found that keeps devices from working together.")

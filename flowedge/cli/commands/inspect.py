@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
-from flowedge.cli.screens.tables import output_console, plain_table
+from flowedge.cli.output import say_json
+from flowedge.cli.screens.tables import line, output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
@@ -56,7 +55,7 @@ def inspect(
     fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
-        print(json.dumps({**content, "kv": kv, "memory_gib": memory, "fits": fits}, indent=2))
+        say_json({**content, "kv": kv, "memory_gib": memory, "fits": fits})
     else:
         _print(model, sizes, context, memory, fits)
 
@@ -100,7 +99,7 @@ def _print(
     stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}{by}"
     count = sizes.parameters
     parameters = "" if count is None else f", {count / 1e6:,.1f} million parameters"
-    console.print(f"[bold]{escape(model)}[/bold]: {sizes.model_type}{parameters}{stored}")
+    console.print(line(f"{model}: {sizes.model_type}{parameters}{stored}"))
     console.print(
         f"{sizes.num_layers} layers of width {sizes.hidden_size}, {sizes.vocab_size} tokens, "
         f"at most {sizes.max_positions} positions"

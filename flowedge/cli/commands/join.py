@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import platform
 import sys
 from pathlib import Path
@@ -9,16 +10,26 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.output import say, warn
+from flowedge.core.errors import BadRequestError
 from flowedge.security.credentials import enrolment
 from flowedge.security.credentials.join_token import JoinToken
 from flowedge.system.owner import become_owner
 from flowedge.system.state_dir import state_dir
 
+_INPUT = "-"  # in place of the token: it is read from standard input
+_MOST_BYTES = 1 << 16  # of a token
+
 
 def join(
     token: Annotated[
-        str, typer.Argument(help="The token that `flowedge cluster token` printed; - reads it from stdin.")
-    ],
+        str | None,
+        typer.Argument(
+            help="- or nothing reads the token from standard input. A token that is given here is in the "
+            "list of processes for a moment, where every user of this device can read it."
+        ),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Read the token from this file.")] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of this device in the cluster; the host's name if not given.")
     ] = None,
@@ -28,12 +39,37 @@ def join(
     replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
 ) -> None:
     """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
-    parsed = JoinToken.decode(sys.stdin.read() if token == "-" else token)
+    parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or state_dir()
     become_owner(state)
     store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
     holder, joined = store.credentials.holder, store.credentials.cluster
-    print(
+    say(
         f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
         f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {state}"
     )
+
+
+def _read_token(given: str | None, file: Path | None) -> str:
+    """Return the text of the token, from where the command line says.
+
+    Raises:
+        BadRequestError: when it is given twice, or the file cannot be read.
+    """
+    if file is not None:
+        if given is not None:
+            raise BadRequestError("give the token on standard input or with --token-file, not both")
+        try:
+            with file.open(encoding="ascii", errors="replace") as opened:
+                return opened.read(_MOST_BYTES)
+        except OSError as error:
+            raise BadRequestError(f"--token-file {file} cannot be read: {error.strerror}") from error
+    if given not in (None, _INPUT):
+        warn(
+            "flowedge: the token was in the list of processes, where every user of this device can read it "
+            "before it is used; give it on standard input (flowedge join) or with --token-file"
+        )
+        return given
+    if sys.stdin.isatty():
+        return getpass.getpass("the token of `flowedge cluster token`: ", stream=sys.stderr)
+    return sys.stdin.read(_MOST_BYTES)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, split_peers
+from flowedge.cli.output import say, say_json, warn
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
@@ -61,13 +60,13 @@ def list_models(
     held, problems = asyncio.run(ask_all(addresses))
     held = [*own_models(_cache(cache_dir)), *held]
     for problem in problems:
-        typer.echo(f"flowedge: {problem}", err=True)
+        warn(f"flowedge: {problem}")
     if as_json:
-        print(json.dumps([dataclasses.asdict(model) for model in held], indent=2))
+        say_json([dataclasses.asdict(model) for model in held])
     elif held:
         _print(held)
     else:
-        typer.echo("No models are cached on this device or on the agents that answered.", err=True)
+        warn("No models are cached on this device or on the agents that answered.")
 
 
 @models.command()
@@ -105,14 +104,14 @@ def pull(
             from flowedge.weights.importing import quantise_model  # noqa: PLC0415 (imports torch)
 
             quantise_model(local_weights, model_id, quant, show)
-    print(f"sha256:{model_id}")
+    say(f"sha256:{model_id}")
 
 
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
     """Delete a model from the cache; tensors that are shared with another model, or in use, stay."""
     freed = remove_model(_cache(cache_dir), model)
-    typer.echo(f"{freed / 2**20:.1f} MiB were freed", err=True)
+    warn(f"{freed / 2**20:.1f} MiB were freed")
 
 
 @models.command()
@@ -129,7 +128,7 @@ def verify(
             f"{damaged} of {good + damaged} objects were damaged and were deleted; they are fetched again "
             "when they are needed, or now by flowedge models pull"
         )
-    typer.echo(f"{good} objects match their hashes", err=True)
+    warn(f"{good} objects match their hashes")
 
 
 def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:
@@ -159,5 +158,5 @@ def _print(held: list[HeldModel]) -> None:
         share = "whole" if model.here_bytes >= model.total_bytes else "a part"
         cells = [f"sha256:{model.id[:12]}", model.name, model.quant, model.device]
         cells += [f"{model.here_bytes / 2**20:.1f} MiB", f"{model.total_bytes / 2**20:.1f} MiB"]
-        table.add_row(*map(escape, cells), "its directory" if model.in_directory else share)
+        table.add_row(*cells, "its directory" if model.in_directory else share)
     output_console(_PIPED_WIDTH).print(table)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from flowedge.cli.output import say
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
-from flowedge.cli.screens.tables import plain_table
+from flowedge.cli.screens.tables import error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
@@ -23,10 +22,10 @@ class AnswerScreen:
     """Writes for people; the text of answers goes to standard output elsewhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = error_console()
 
     def progress(self, device: str, message: str) -> None:
-        self._console.print(Text(f"{device}: {message}", style="dim"), soft_wrap=True)
+        self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
 
     def transfers(self) -> AbstractContextManager[OnTransfer]:
         """Show how far devices are with fetching their weights, while the context lasts."""
@@ -37,13 +36,13 @@ class AnswerScreen:
         if len(shown) > _SHOWN_PROMPT:
             shown = shown[: _SHOWN_PROMPT - 1] + "…"
         place = f"[{number}/{count}] " if count > 1 else ""
-        self._console.print(Text(f"{place}> {shown}", style="bold"), soft_wrap=True)
+        self._console.print(line(f"{place}> {shown}", "bold"), soft_wrap=True)
 
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """Show the statistics of an answer, with a table of devices unless there are several answers."""
-        self._console.print(Text(_line(answer), style="cyan"), soft_wrap=True)
+        self._console.print(line(_line(answer), "cyan"), soft_wrap=True)
         if answer.verdict is not None and (several or not answer.verdict.passed):
-            self._console.print(Text(answer.verdict.line(), style="dim"), soft_wrap=True)
+            self._console.print(line(answer.verdict.line(), "dim"), soft_wrap=True)
         if not several:
             self._console.print(_devices_table([answer]))
 
@@ -54,12 +53,12 @@ class AnswerScreen:
             seconds = sum(answer.statistics.total_s for answer in answers)
             rate = f", {tokens / seconds:.1f} tokens/s prefill included" if seconds > 0 else ""
             self._console.print(
-                Text(f"{len(answers)} answers, {tokens} tokens{rate}", style="bold cyan"), soft_wrap=True
+                line(f"{len(answers)} answers, {tokens} tokens{rate}", "bold cyan"), soft_wrap=True
             )
             self._console.print(_devices_table(answers))
         verdicts = [answer.verdict for answer in answers if answer.verdict is not None]
         if verdicts:
-            print(sum_up(verdicts).line(), flush=True)
+            say(sum_up(verdicts).line())
 
 
 def _line(answer: PromptAnswer) -> str:

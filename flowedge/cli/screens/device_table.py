@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from flowedge.cli.screens.tables import plain_table
@@ -37,7 +36,7 @@ def device_table(rows: Sequence[Row]) -> Table:
         cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _compute(row), _memory(row)]
         cells += [row.get("role", "?"), _block(row), row.get("version", "?"), _round_trip(row)]
         cells += [_link(row["link"]) if "link" in row else ""] if with_links else []
-        table.add_row(*(escape(str(cell)) for cell in [*cells, _remarks(row)]), style=_style(row))
+        table.add_row(*map(str, [*cells, _remarks(row)]), style=_style(row))
     return table
 
 

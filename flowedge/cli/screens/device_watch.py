@@ -14,8 +14,9 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from flowedge.cli.output import say
 from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
-from flowedge.cli.screens.tables import output_console
+from flowedge.cli.screens.tables import line, output_console
 from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.discovery.discovery import AgentWatcher
 from flowedge.discovery.presence import Change, PresenceEvent, Sighting
@@ -52,7 +53,7 @@ async def watch_events(settings: DiscoverySettings, *, as_json: bool) -> None:
 
     def show(event: PresenceEvent) -> None:
         text = event_json(event, time.time()) if as_json else event_line(event, time.strftime("%H:%M:%S"))
-        print(text, flush=True)
+        say(text)
 
     async with AgentWatcher(settings, show):
         await asyncio.Event().wait()
@@ -89,7 +90,7 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
 def screen(agents: Sequence[SurveyedAgent], events: Sequence[str]) -> Group:
     """Return the table above the latest changes, the last change at the bottom."""
     table = device_table(device_rows(agents)) if agents else Text("no agent answers so far")
-    lines = [Text(line, style="dim") for line in events]
+    lines = [line(event, "dim") for event in events]
     return Group(table, Text(""), *lines, Text("Ctrl-C ends"))
 
 

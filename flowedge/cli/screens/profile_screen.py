@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from flowedge.cli.screens.tables import output_console, plain_table
+from flowedge.cli.output import say
+from flowedge.cli.screens.tables import error_console, line, output_console, plain_table
 from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.device import MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile
@@ -25,15 +24,15 @@ _PIPED_WIDTH = 200  # columns
 @contextmanager
 def profile_progress() -> Iterator[OnProgress]:
     """Show what is measured now on standard error; where that is no terminal, a line for each device."""
-    console = Console(stderr=True)
+    console = error_console()
     latest = ""
 
     def show(device: str, text: str) -> None:
         nonlocal latest
         if device != latest and not console.is_terminal:
-            console.print(f"{device}: {text}", markup=False, highlight=False)
+            console.print(line(f"{device}: {text}"), soft_wrap=True)
         latest = device
-        status.update(escape(f"{device}: {text}"))
+        status.update(line(f"{device}: {text}"))
 
     with console.status("asking the agents") as status:
         yield show
@@ -48,7 +47,7 @@ def show_profiles(profiled: Profiled) -> None:
             console.print(_quantised_table(device.profile.title, device.profile.quantised))
     if profiled.links:
         console.print(_links_table(profiled.links))
-    print(f"{profiled.scenario}")
+    say(f"{profiled.scenario}")
 
 
 def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
@@ -79,7 +78,7 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
         draft = measured.draft if measured is not None else None
         grown = None if draft is None else draft.grow_ms.get(_SHOWN_NODES)
         cells.append("-" if grown is None else f"{grown:.3g} ms")
-        table.add_row(escape(profile.title), *cells)
+        table.add_row(profile.title, *cells)
         if measured is not None and measured.layer_by_layer_ms is not None:
             table.add_row(LAYER_BY_LAYER, *[""] * 6, *_layer_cells(measured.layer_by_layer_ms), "")
     return table
@@ -105,5 +104,5 @@ def _quantised_table(title: str, measured: MeasuredQuantisations) -> Table:
 def _links_table(links: tuple[LinkProfile, ...]) -> Table:
     table = plain_table("link", right=("Mbit/s", "latency ms"))
     for link in links:
-        table.add_row(escape(link.title), f"{link.mbps:.4g}", f"{link.latency_ms:.3g}")
+        table.add_row(link.title, f"{link.mbps:.4g}", f"{link.latency_ms:.3g}")
     return table

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from flowedge.cli.screens.tables import error_console
+from flowedge.cli.screens.tables import line as shown
 from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.training.run import TrainingObserver
 from flowedge.training.state import TrainingProgress
@@ -26,7 +27,7 @@ class _TrainScreen(TrainingObserver):
         self.saved_step: int | None = None
 
     def say(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False)
+        self._bar.console.print(shown(line), soft_wrap=True)
 
     def advance(self, what: str, done: int, total: int) -> None:
         self._show(what, done, total, f"{done}/{total}")
@@ -67,7 +68,7 @@ def train_screen(out: Path) -> Iterator[TrainingObserver]:
         TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
-    console = Console(stderr=True)
+    console = error_console()
     with RichProgress(*columns, console=console) as bar:
         screen = _TrainScreen(bar)
         try:

@@ -17,6 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from flowedge.cli.screens.tables import MOST_OF_CELL, error_console, line
+from flowedge.core.visible_text import visible_field
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 _LINE_S = 5.0  # between two lines of a device where there is no terminal
@@ -28,7 +30,7 @@ class TransferBars:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
@@ -46,7 +48,8 @@ class TransferBars:
         if device not in self._tasks:
             if not self._tasks:
                 self._bars.start()
-            self._tasks[device] = self._bars.add_task(device, total=progress.total)
+            name = visible_field(device, MOST_OF_CELL)
+            self._tasks[device] = self._bars.add_task(name, total=progress.total)
         self._bars.update(self._tasks[device], completed=progress.done, total=progress.total)
         if progress.done >= progress.total:
             self._bars.remove_task(self._tasks.pop(device))
@@ -64,9 +67,10 @@ class TransferBars:
         self._written[device] = now
         left = "" if progress.left_s is None else f", {progress.left_s:.0f} s left"
         self._console.print(
-            f"{device}: {progress.done / 2**20:.0f} of {progress.total / 2**20:.0f} MiB, "
-            f"{progress.rate / 2**20:.1f} MiB/s{left}",
-            markup=False,
+            line(
+                f"{device}: {progress.done / 2**20:.0f} of {progress.total / 2**20:.0f} MiB, "
+                f"{progress.rate / 2**20:.1f} MiB/s{left}"
+            ),
             soft_wrap=True,
         )
 
@@ -74,7 +78,7 @@ class TransferBars:
 @contextmanager
 def transfer_bars(console: Console | None = None) -> Iterator[OnTransfer]:
     """Yield a function that shows transfers until the context ends, on standard error by default."""
-    bars = TransferBars(console or Console(stderr=True, highlight=False))
+    bars = TransferBars(console or error_console())
     try:
         yield bars.show
     finally:

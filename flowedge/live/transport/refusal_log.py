@@ -27,19 +27,19 @@ class RefusalLog:
     """Logs the first refused stream of a caller, then at most one line a minute with the number refused."""
 
     clock: Callable[[], float] = time.monotonic
-    _callers: dict[str, _Refusals] = field(default_factory=dict)
+    callers: dict[str, _Refusals] = field(default_factory=dict)
 
     def refused(self, caller: str, lane: str, error: FlowEdgeError) -> None:
         """Take note of a refused stream; `caller` is the name in its certificate."""
         now = self.clock()
-        known = self._callers.get(caller)
+        known = self.callers.get(caller)
         if known is not None and now - known.logged_at < EVERY_S:
             known.unlogged += 1
             return
         refused = 1 if known is None else known.unlogged + 1
-        self._callers.pop(caller, None)
-        if len(self._callers) >= _MAX_CALLERS:  # forget the caller that was logged longest ago
-            self._callers.pop(next(iter(self._callers)))
-        self._callers[caller] = _Refusals(now)
+        self.callers.pop(caller, None)
+        if len(self.callers) >= _MAX_CALLERS:  # forget the caller that was logged longest ago
+            self.callers.pop(next(iter(self.callers)))
+        self.callers[caller] = _Refusals(now)
         fields = about(event="stream_refused", peer=caller, lane=lane, code=error.code, refused=refused)
         _log.warning("a stream of %s was refused: %s", caller, error, extra=fields)

@@ -10,7 +10,7 @@ from flowedge.net.calls.caller import Caller
 from flowedge.net.calls.method_rules import MethodRule
 from flowedge.net.calls.settings import CallLimits
 
-_STREAMS = "streams"
+STREAMS = "streams"
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,20 @@ class CountedCall:
     @property
     def reserved(self) -> bool:
         """Whether the call may use the reserve of pipelines and admins."""
-        return self.rule.for_pipelines or self.caller.is_admin
+        return self.caller.is_admin or (self.rule.for_pipelines and self.caller.is_device)
 
     @property
     def group(self) -> str:
         """The calls of one caller that are counted together."""
         return "calls for pipelines" if self.rule.for_pipelines else "calls"
+
+    @property
+    def counters(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of a caller, or "" for all clients, and what is counted of it."""
+        key = self.caller.key
+        streams = ((key, STREAMS),) if self.streaming else ()
+        of_clients = () if self.reserved else (("", self.method),)
+        return (key, self.group), (key, self.method), *streams, *of_clients
 
 
 class CallCounts:
@@ -39,7 +47,7 @@ class CallCounts:
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
         self._total = 0
-        self._of_caller: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     @property
     def total(self) -> int:
@@ -52,30 +60,33 @@ class CallCounts:
             CapacityError: when there is no room for the call; it is not counted then.
         """
         limits, caller = self._limits, call.caller.key
-        if self._of_caller[caller, call.group] >= limits.calls_per_caller:
+        if self._counts[caller, call.group] >= limits.calls_per_caller:
             raise CapacityError(f"{limits.calls_per_caller} {call.group} of yours are going on here; end one")
-        if call.streaming and self._of_caller[caller, _STREAMS] >= limits.streams_per_peer:
+        if call.streaming and self._counts[caller, STREAMS] >= limits.streams_per_peer:
             raise CapacityError(
                 f"{limits.streams_per_peer} streams of yours are open here already; close one"
             )
         most = call.rule.per_caller
-        if most is not None and self._of_caller[caller, call.method] >= most:
+        if most is not None and self._counts[caller, call.method] >= most:
             method = call.method.removeprefix("/")
             raise CapacityError(f"{most} calls of {method} by you are going on here already; end one")
+        most = call.rule.of_clients
+        if most is not None and not call.reserved and self._counts["", call.method] >= most:
+            method = call.method.removeprefix("/")
+            raise CapacityError(f"clients have {most} calls of {method} going on here already; try later")
         if self._total >= self._most(call):
             raise CapacityError(f"{self._total} calls are going on here already; try later")
         self._total += 1
-        for what in self._counters(call):
-            self._of_caller[caller, what] += 1
+        for counter in call.counters:
+            self._counts[counter] += 1
 
     def leave(self, call: CountedCall) -> None:
         """Take note of the end of a call that was counted."""
         self._total -= 1
-        for what in self._counters(call):
-            key = call.caller.key, what
-            self._of_caller[key] -= 1
-            if not self._of_caller[key]:
-                del self._of_caller[key]
+        for counter in call.counters:
+            self._counts[counter] -= 1
+            if not self._counts[counter]:
+                del self._counts[counter]
 
     def _most(self, call: CountedCall) -> int:
         """Return how many calls may be going on for this one to be taken."""
@@ -84,6 +95,3 @@ class CallCounts:
         if call.caller.is_admin:
             return limits.calls
         return limits.calls - (reserve // 4 if call.reserved else reserve)
-
-    def _counters(self, call: CountedCall) -> list[str]:
-        return [call.group, call.method, *([_STREAMS] if call.streaming else [])]

@@ -18,6 +18,7 @@ class Caller:
         address: where the call comes from.
         name: of the member, with its role; "" in plaintext.
         is_admin: whether the certificate is an admin's.
+        is_device: whether the caller may be a device of a pipeline.
         may_know: whether errors may tell the caller what is on this device: an admin, or anyone in plaintext.
     """
 
@@ -25,6 +26,7 @@ class Caller:
     address: str
     name: str = ""
     is_admin: bool = False
+    is_device: bool = True
     may_know: bool = True
 
     def __str__(self) -> str:

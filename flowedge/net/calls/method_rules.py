@@ -16,11 +16,13 @@ class MethodRule:
     Attributes:
         request_bytes: most bytes of a request; of each message of a stream of requests.
         per_caller: most calls that one caller may have going on; None for no limit of its own.
-        for_pipelines: whether pipelines need the method, so that calls of it may use the reserve.
+        of_clients: most calls of all callers that may not use the reserve; None for no limit of its own.
+        for_pipelines: whether pipelines need the method, so that devices' calls of it may use the reserve.
     """
 
     request_bytes: int = 4 * KIB
     per_caller: int | None = None
+    of_clients: int | None = None
     for_pipelines: bool = False
 
 
@@ -43,7 +45,7 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Pipeline/InBand": MethodRule(2 * MIB, for_pipelines=True),
     "/flowedge.v1.Pipeline/Express": MethodRule(2 * MIB, for_pipelines=True),
     "/flowedge.v1.Weights/Have": MethodRule(1 * MIB, per_caller=8, for_pipelines=True),
-    "/flowedge.v1.Weights/Read": MethodRule(per_caller=16, for_pipelines=True),
+    "/flowedge.v1.Weights/Read": MethodRule(per_caller=8, for_pipelines=True),
     "/flowedge.v1.Weights/Catalogue": MethodRule(per_caller=2),
     "/flowedge.v1.Weights/Look": MethodRule(8 * KIB, per_caller=8, for_pipelines=True),
     "/grpc.health.v1.Health/Check": MethodRule(),
@@ -56,15 +58,26 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Renewal/Renew": _MEMBERSHIP,
 }
 
-_GENERATE = "/flowedge.v1.Generation/Generate"
+_GENERATE, _READ = "/flowedge.v1.Generation/Generate", "/flowedge.v1.Weights/Read"
+_ADMIN_SESSIONS = 4  # that clients leave to admins
 _TOKEN_BYTES = 5  # most bytes of a token id in a message
 
 
-def rules_for(prompt_bytes: int, prompt_tokens: int, sessions_per_caller: int) -> Mapping[str, MethodRule]:
-    """Return the rules of an agent that takes prompts of so many bytes, or tokens."""
-    generate = RULES[_GENERATE]
-    size = generate.request_bytes + max(prompt_bytes, prompt_tokens * _TOKEN_BYTES)
-    return {**RULES, _GENERATE: replace(generate, request_bytes=size, per_caller=sessions_per_caller)}
+def rules_for(
+    *, prompt_bytes: int, prompt_tokens: int, sessions: int, sessions_per_caller: int, sending: int
+) -> Mapping[str, MethodRule]:
+    """Return the rules of an agent that takes such prompts, and so many sessions and streams of weights."""
+    generate, read = RULES[_GENERATE], RULES[_READ]
+    return {
+        **RULES,
+        _GENERATE: replace(
+            generate,
+            request_bytes=generate.request_bytes + max(prompt_bytes, prompt_tokens * _TOKEN_BYTES),
+            per_caller=sessions_per_caller,
+            of_clients=sessions - min(_ADMIN_SESSIONS, sessions // 8),
+        ),
+        _READ: replace(read, of_clients=max(1, sending // 2)),
+    }
 
 
 def rule_of(rules: Mapping[str, MethodRule], method: str) -> MethodRule:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -13,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from flowedge.core.errors import ProtocolError
 from flowedge.net.calls.text_fields import check_texts
+from flowedge.net.calls.turns import Turns
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.net.grpc_handlers import Context
 
@@ -32,8 +31,7 @@ class RequestReceiver:
         """receive_s: seconds within which a request has to be whole, waiting included."""
         self._receive_s = receive_s
         self._all = {reserved: asyncio.Semaphore(AT_ONCE) for reserved in (False, True)}
-        self._of_caller: dict[str, asyncio.Semaphore] = {}
-        self._users: Counter[str] = Counter()
+        self._turns = Turns(AT_ONCE_OF_CALLER)
 
     async def receive(
         self, method: str, context: Context, limit: int, key: str, *, reserved: bool = False
@@ -51,7 +49,7 @@ class RequestReceiver:
         deadline, called = ProgressDeadline(self._receive_s), method.removeprefix("/")
 
         async def receive() -> Any:
-            async with self._turn(key), self._all[reserved]:
+            async with self._turns.of(key), self._all[reserved]:
                 return await context.read()
 
         data = await deadline.wait(receive(), f"the request of {called} was not received")
@@ -62,18 +60,6 @@ class RequestReceiver:
                 f"the request of {called} has {len(data)} bytes; at most {limit} are taken, so shorten it"
             )
         return data
-
-    @asynccontextmanager
-    async def _turn(self, key: str) -> AsyncIterator[None]:
-        self._users[key] += 1
-        semaphore = self._of_caller.setdefault(key, asyncio.Semaphore(AT_ONCE_OF_CALLER))
-        try:
-            async with semaphore:
-                yield
-        finally:
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key], self._of_caller[key]
 
 
 def parser_of(method: str, deserialise: Callable[[bytes], Any], limit: int) -> Callable[[bytes], Any]:

@@ -14,6 +14,7 @@ from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.credentials.certificate_role import CertificateRole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_CLUSTER = re.compile(r"[0-9a-f]{16}")
 _ID_DIGITS = 16  # of the fingerprint; they name a cluster and prove nothing
 _DOMAIN = "flowedge.internal"
 
@@ -106,10 +107,17 @@ def holder_of(certificate: x509.Certificate) -> CertificateHolder:
 
 
 def _member(uris: list[str]) -> Member:
+    """Read the URIs of a certificate, which anybody may have made and signed."""
     parts = uris[0].removeprefix("flowedge://").split("/") if len(uris) == 1 else []
-    if len(parts) != 3 or not uris[0].startswith("flowedge://") or not _NAME.fullmatch(parts[2]):
-        raise AccessError(f"the certificate was not issued by a FlowEdge cluster: it names {uris!r}")
+    if len(parts) != 3 or not uris[0].startswith("flowedge://"):
+        raise AccessError("the certificate was not issued by a FlowEdge cluster: it names no member of any")
+    cluster, role, name = parts
+    if not _CLUSTER.fullmatch(cluster) or not _NAME.fullmatch(name):
+        raise AccessError(
+            "the certificate was not issued by a FlowEdge cluster: the cluster or the member in it has no "
+            "valid name"
+        )
     try:
-        return Member(parts[0], CertificateRole(parts[1]), parts[2])
+        return Member(cluster, CertificateRole(role), name)
     except ValueError as error:
-        raise AccessError(f"the certificate of {parts[2]} has the unknown role {parts[1]!r}") from error
+        raise AccessError(f"the certificate of {name} has a role that this version does not know") from error

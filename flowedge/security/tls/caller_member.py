@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowedge.net.calls.caller import caller_at
 from flowedge.net.grpc_handlers import Context
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.tls.guard import caller_of, certified_name
@@ -10,6 +11,11 @@ from flowedge.security.tls.guard import caller_of, certified_name
 def certified_member(context: Context) -> str | None:
     """Return the URI in the caller's certificate (see Member.uri), None in plaintext."""
     return None if certified_name(context) is None else caller_of(context).member.uri
+
+
+def caller_key(context: Context) -> str:
+    """Return what the caller's calls are counted by (see Caller.key)."""
+    return certified_member(context) or caller_at(context).key
 
 
 def only_giver(context: Context) -> str | None:

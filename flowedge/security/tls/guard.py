@@ -15,7 +15,7 @@ from flowedge.core.log_fields import about
 from flowedge.net.calls.caller import Caller
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
-from flowedge.security.credentials.certificate_role import CertificateRole, may_call
+from flowedge.security.credentials.certificate_role import DEVICES, CertificateRole, may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
@@ -51,9 +51,16 @@ class Guard:
         self._open: set[_OpenCall] = set()
 
     def caller(self, context: Context) -> Caller:
-        member, address = caller_of(context).member, str(context.peer())
+        member = caller_of(context).member
         is_admin = member.role is CertificateRole.ADMIN
-        return Caller(member.uri, address, str(member), is_admin=is_admin, may_know=is_admin)
+        return Caller(
+            key=member.uri,
+            address=str(context.peer()),
+            name=str(member),
+            is_admin=is_admin,
+            is_device=member.role in DEVICES,
+            may_know=is_admin,
+        )
 
     def check(self, method: str, context: Context) -> None:
         """Raise AccessError if the caller may not call a method now."""

@@ -16,8 +16,16 @@ from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, 
 from flowedge.core.log_fields import about
 from flowedge.net.deadline import within
 from flowedge.storage.partial import DamagedError, PartialObject
+from flowedge.weights.fetch.least_rate import LeastRate
 from flowedge.weights.fetch.progress import FetchProgress, RateMeter
-from flowedge.weights.fetch.source import Fetch, Source, SourceAddress, choose_fetch, fetch_order
+from flowedge.weights.fetch.source import (
+    Fetch,
+    Source,
+    SourceAddress,
+    choose_trusted,
+    fetch_order,
+    is_straggler,
+)
 from flowedge.weights.fetch.weights_client import WeightsClient
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.settings import WeightsSettings
@@ -77,7 +85,10 @@ class Fetcher:
         self._on_disk: dict[str, int] = {}  # bytes of each object
         self._waited: dict[str, float] = {}  # since when another device has been receiving an object
         self._changed, self._all_asked = asyncio.Event(), asyncio.Event()
+        self._senders: dict[str, set[str]] = {}  # addresses that have sent bytes of an object, by digest
+        self._idle = 0  # workers that have nothing to receive
         self._last_data = time.monotonic()
+        self._fresh = 0  # bytes since then
         self._meter = RateMeter(0, 0, self._last_data)
 
     async def run(self) -> Fetched:
@@ -173,8 +184,12 @@ class Fetcher:
                 await self._receive(fetch.digest, self._sources[fetch.address])
                 continue
             self._changed.clear()
-            with contextlib.suppress(DeadlineError):
-                await within(self._settings.poll_s, self._changed.wait(), "nothing changed")
+            self._idle += 1
+            try:
+                with contextlib.suppress(DeadlineError):
+                    await within(self._settings.poll_s, self._changed.wait(), "nothing changed")
+            finally:
+                self._idle -= 1
 
     def _choose(self) -> Fetch | None:
         now = time.monotonic()
@@ -191,7 +206,7 @@ class Fetcher:
         may_wait = {
             digest for digest, since in self._waited.items() if now - since < self._settings.wait_for_peer_s
         }
-        return choose_fetch(wanted, usable, self._settings.source_streams, may_wait)
+        return choose_trusted(wanted, usable, self._settings.source_streams, may_wait, now)
 
     async def _receive(self, digest: str, source: Source) -> None:
         self._active.add(digest)
@@ -212,6 +227,7 @@ class Fetcher:
             fields = about(event="weights_cut", peer=source.address, reason=str(error))
             _log.warning("%s from %s was cut off: %s", digest, source.address, error, extra=fields)
             source.fail(str(error))
+            source.put_aside(str(error), time.monotonic())
         finally:
             source.ours -= 1
             self._active.discard(digest)
@@ -223,24 +239,56 @@ class Fetcher:
         self._note_on_disk(digest, resumed)
         if resumed:
             _log.info("%s goes on from byte %d of %d", digest, resumed, size)
+        rate = self._clients[source.address].least_rate()
         try:
-            stream = self._clients[source.address].read(digest, resumed, doubted=source.damaged > 0)
+            stream = self._clients[source.address].read(digest, resumed, rate, doubted=source.damaged > 0)
             async with aclosing(stream) as chunks:
                 async for chunk in chunks:
                     await _local(partial(partial_object.append, chunk))
                     self._note_on_disk(digest, partial_object.length)
+                    self._senders.setdefault(digest, set()).add(source.address)
                     source.received += len(chunk)
                     self._local.traffic.received += len(chunk)
-                    self._last_data = time.monotonic()
+                    self._note_data(len(chunk))
+                    if partial_object.length < size:
+                        self._check_straggler(digest, source, rate)
             if partial_object.length < size:
                 raise DeviceLostError(source.address, f"it sent {partial_object.length} of {size} bytes")
             await _local(partial_object.commit)
         except DamagedError:
             self._note_on_disk(digest, 0)
-            source.held = source.held - {digest}
-            source.damaged += int(resumed == 0)  # otherwise the resumed bytes may be the damaged ones
+            self._blame(digest, source, resumed)
             raise
         self._store.mark_verified(digest)
+        source.delivered(rate.total_bytes, rate.total_s)
+
+    def _blame(self, digest: str, source: Source, resumed: int) -> None:
+        """Take note of an object with another SHA-256, whose last bytes came from `source`.
+
+        resumed: the number of bytes that were there before.
+        """
+        for address in self._senders.pop(digest, set()) - {source.address}:
+            self._sources[address].put_aside("an object with bytes of it was damaged", time.monotonic())
+        if resumed == 0:
+            source.held = source.held - {digest}
+            source.damaged += 1
+
+    def _note_data(self, count: int) -> None:
+        """Put off the end of fetching, but not for a few bytes."""
+        self._fresh += count
+        if self._fresh >= self._settings.least_bytes_s:
+            self._last_data, self._fresh = time.monotonic(), 0
+
+    def _check_straggler(self, digest: str, source: Source, rate: LeastRate) -> None:
+        """Raise DeviceLostError if a worker is idle, and another device would send the rest much faster."""
+        settings = self._settings
+        if not self._idle or rate.total_s < settings.straggler_s:
+            return
+        bytes_s = rate.total_bytes / rate.total_s
+        others, now = self._sources.values(), time.monotonic()
+        if is_straggler(digest, source, bytes_s, others, settings.straggler, now):
+            reason = f"it sends {bytes_s / 1024:.3g} KiB/s, and another device is much faster"
+            raise DeviceLostError(source.address, reason)
 
     def _note_on_disk(self, digest: str, count: int) -> None:
         self._meter.add(count - self._on_disk[digest])
@@ -260,6 +308,7 @@ class Fetcher:
             self._elsewhere[digest] = now + self._settings.poll_s
 
     def _note_whole(self, digest: str) -> None:
+        self._last_data, self._fresh = time.monotonic(), 0
         self._missing.discard(digest)
         self._elsewhere.pop(digest, None)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from flowedge.weights.local_weights import HELD, RECEIVING
 
+FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0  # for which a device that broke off is put aside
+_MEASURED_S = 0.2  # shorter times say little about a rate
 MAX_DAMAGED = 3  # objects; a device that has sent so many damaged ones is not asked any more
 
 
@@ -37,6 +39,11 @@ class Source:
     damaged: int = 0  # objects from it that had another SHA-256
     was_asked: bool = False  # whether the first question was answered or has failed
     problem: str = "it has not answered"  # why it cannot be asked at present, empty if it can
+    strikes: int = 0  # objects that it broke off, less the objects that it sent as a whole
+    aside_until: float = 0.0  # while other devices have an object, it is not asked for it before then
+    aside_for: str = ""  # why it was put aside
+    whole_bytes: int = 0  # of its whole objects
+    waited_s: float = 0.0  # for these bytes
 
     @property
     def is_usable(self) -> bool:
@@ -57,11 +64,28 @@ class Source:
         """Do not use the device until it answers again."""
         self.problem, self.held, self.receiving = problem, frozenset(), frozenset()
 
+    def put_aside(self, reason: str, now: float) -> None:
+        """Prefer other devices for a time, which grows with each object that it breaks off."""
+        self.strikes += 1
+        pause = min(FIRST_PAUSE_S * 2 ** (self.strikes - 1), MOST_PAUSE_S)
+        self.aside_until, self.aside_for = now + pause, reason
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second of its streams; a lower bound while little is known."""
+        return self.whole_bytes / max(self.waited_s, _MEASURED_S)
+
+    def delivered(self, count: int, waited_s: float) -> None:
+        """Take in that it has sent the last `count` bytes of an object, and how long they were waited for."""
+        self.strikes = max(0, self.strikes - 1)
+        self.whole_bytes += count
+        self.waited_s += waited_s
+
     def in_words(self) -> str:
         """Why nothing is received from it."""
         if self.damaged >= MAX_DAMAGED:
             return f"{self.address} sent {self.damaged} damaged objects"
-        return f"{self.address}: {self.problem or 'it does not have the missing objects'}"
+        return f"{self.address}: {self.problem or self.aside_for or 'it does not have the missing objects'}"
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,42 @@ def choose_fetch(
         if late is None and digest not in may_wait:
             late = fetch
     return late
+
+
+def choose_trusted(
+    wanted: Sequence[str],
+    sources: Sequence[Source],
+    most_of_one: int,
+    may_wait: Container[str],
+    now: float,
+) -> Fetch | None:
+    """Choose as `choose_fetch`; devices that are put aside are asked only for what no other device has.
+
+    now: seconds of the clock of `aside_until`.
+    """
+    trusted = [source for source in sources if source.aside_until <= now]
+    fetch = choose_fetch(wanted, trusted, most_of_one, may_wait)
+    if fetch is not None:
+        return fetch
+    rest = [digest for digest in wanted if not any(digest in source.held for source in trusted)]
+    return choose_fetch(rest, sources, most_of_one, may_wait)
+
+
+def is_straggler(
+    digest: str, source: Source, rate: float, others: Iterable[Source], times: float, now: float
+) -> bool:
+    """Return whether another device that has an object would send it so many times faster.
+
+    rate: bytes per second at which the object comes from `source`.
+    """
+    return any(
+        other is not source
+        and other.is_usable
+        and other.aside_until <= now
+        and digest in other.held
+        and other.rate > times * rate
+        for other in others
+    )
 
 
 def _least_loaded(holders: Iterable[Source], digest: str) -> Source:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -117,10 +117,23 @@ class Manifest:
 
 
 _MANIFEST = TypeAdapter(Manifest)
+_LISTS: Mapping[str, TypeAdapter[Any]] = {
+    "files": TypeAdapter(FileEntry),
+    "tensors": TypeAdapter(TensorEntry),
+}
 
 
 def parse_manifest(data: bytes, expected_id: str) -> Manifest:
-    manifest = document.parse(data, expected_id, "manifest", _MANIFEST)
+    """Return the manifest in received bytes; see `document.parse`.
+
+    Raises:
+        ProtocolError: when it is not valid.
+    """
+
+    def read(reader: document.DocumentReader) -> Manifest:
+        return _MANIFEST.validate_python(reader.object_of(_LISTS))
+
+    manifest = document.parse(data, expected_id, "manifest", read)
     for tensor in manifest.tensors:
         if tensor.bytes != _stored_bytes(tensor):
             raise ProtocolError(
@@ -175,9 +188,10 @@ class QuantisedList:
         return digest_of(self.content)
 
 
-_ENTRIES = TypeAdapter(Annotated[tuple[QuantisedEntry, ...], Field(max_length=document.MAX_ENTRIES)])
+_ENTRY = TypeAdapter(QuantisedEntry)
 
 
 def parse_quantised(data: bytes, expected_id: str) -> QuantisedList:
-    """The list in received bytes, checked by `document.parse`."""
-    return QuantisedList(document.parse(data, expected_id, "list of quantised weights", _ENTRIES))
+    """Return the list in received bytes; raises what `document.parse` raises."""
+    kind = "list of quantised weights"
+    return QuantisedList(document.parse(data, expected_id, kind, lambda reader: reader.list_of(_ENTRY)))

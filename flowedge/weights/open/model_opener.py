@@ -117,7 +117,7 @@ class ModelOpener:
             damaged = await finish_in_thread(lambda: self._delete_damaged(sizes))
             if damaged:
                 await self._report(f"{damaged} objects of the cache were damaged and are fetched again")
-            if self._store.missing(sizes):
+            if await finish_in_thread(lambda: self._store.missing(sizes)):
                 return None
             await finish_in_thread(lambda: self._store.touch(sizes))
             fields = about(event="weights_cached", model=request.manifest)
@@ -191,7 +191,7 @@ class ModelOpener:
     async def _fetch(
         self, request: ModelRequest, sizes: Mapping[str, int], what: str, *, quiet: bool = False
     ) -> None:
-        missing = self._store.missing(sizes)
+        missing = await finish_in_thread(lambda: self._store.missing(sizes))
         if not missing:
             return
         left = sum(sizes[digest] for digest in missing)

@@ -43,7 +43,7 @@ class Cluster:
             role = "draft-node" if host is first else "agent"
             token = [*_AS_AUTHORITY, "token", "--dir", _AUTHORITY, "--role", role]
             made = first.run(token).stdout.strip()
-            host.run(["flowedge", "join", made, "--dir", _IDENTITY])
+            host.run(["flowedge", "join", "-", "--dir", _IDENTITY], text=made)
             if host is not first:
                 host.run(["systemctl", "restart", AGENT])
 

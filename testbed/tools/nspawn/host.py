@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,28 +74,34 @@ class Host:
             failed = self.run(["systemctl", "--failed", "--no-legend", "--plain"]).stdout.strip()
             raise DeviceError(self.name, f"units failed at boot: {failed}")
 
-    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start a command in the host as root; its output is text."""
+    def start(self, command: Sequence[str], text: str = "") -> subprocess.Popen[str]:
+        """Start a command in the host as root; its output is text.
+
+        text: what the command reads from standard input.
+        """
         self._check_alive()
-        return subprocess.Popen(
-            ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_ENVIRONMENT,
-        )
+        with tempfile.TemporaryFile("w+") as given:
+            given.write(text)
+            given.seek(0)
+            return subprocess.Popen(
+                ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", *command],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=_ENVIRONMENT,
+            )
 
     def run(
-        self, command: Sequence[str], *, check: bool = True, timeout_s: float = COMMAND_S
+        self, command: Sequence[str], *, text: str = "", check: bool = True, timeout_s: float = COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the host as root.
+        """Run a command in the host as root; `text` is as in `start`.
 
         Raises:
             DeviceError: when the command fails and `check` is given.
             DeadlineError: when it takes too long.
         """
-        return self.finish(self.start(command), check=check, timeout_s=timeout_s)
+        return self.finish(self.start(command, text), check=check, timeout_s=timeout_s)
 
     def finish(
         self, process: subprocess.Popen[str], *, check: bool = True, timeout_s: float = COMMAND_S

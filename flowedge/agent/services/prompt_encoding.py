@@ -1,0 +1,44 @@
+"""Turning prompts into tokens, beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from flowedge.net.calls.turns import Turns
+from flowedge.net.deadline import within
+
+T = TypeVar("T")
+
+
+class PromptEncoder:
+    """Encodes a few prompts at the same time, and one of each caller: others wait for their turn.
+
+    The tokenizer's library lets other threads run while it works, so heartbeats go on.
+    """
+
+    def __init__(self, at_once: int, wait_s: float) -> None:
+        """wait_s: seconds that a prompt may take, the wait for its turn included."""
+        self._threads = ThreadPoolExecutor(at_once, "prompts")
+        self._turns = Turns(1)
+        self._wait_s = wait_s
+
+    async def run(self, caller: str, encode: Callable[[], T]) -> T:
+        """Return the result of a function that encodes a prompt of a caller.
+
+        Raises:
+            DeadlineError: when it takes too long.
+        """
+
+        async def take_turn() -> T:
+            async with self._turns.of(caller):
+                encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode)
+                try:
+                    return await asyncio.shield(encoding)
+                except asyncio.CancelledError:
+                    await asyncio.wait({encoding})  # a caller that went away has its turn until the end
+                    raise
+
+        return await within(self._wait_s, take_turn(), "the prompt was not turned into tokens")

@@ -1,0 +1,50 @@
+"""The plain lines that commands write. No text from outside commands the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+from flowedge.core.visible_text import visible, visible_answer, visible_field
+
+
+def say(text: str) -> None:
+    """Write a line to standard output."""
+    print(visible(text), flush=True)
+
+
+def say_json(content: Any) -> None:
+    """Write a document of several lines to standard output; JSON escapes everything but ASCII."""
+    print(json.dumps(content, indent=2))
+
+
+def say_text(text: str) -> None:
+    """Write a text of several lines to standard output."""
+    print(visible_answer(text), end="")
+
+
+def write_answer(text: str) -> None:
+    """Write a part of a model's answer to standard output."""
+    sys.stdout.write(visible_answer(text))
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    """Write a line to standard error."""
+    print(visible_field(text), file=sys.stderr, flush=True)
+
+
+class VisibleFormatter(logging.Formatter):
+    """Makes one line of each log record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible_field(super().format(record))
+
+
+def log_to_stderr(level: int = logging.WARNING, pattern: str = "%(message)s") -> None:
+    """Have log records of this level written to standard error; pattern: of a line, as in logging."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(VisibleFormatter(pattern))
+    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,0 +1,57 @@
+"""A bound on the lines of the log that others cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+MINUTE_S = 60.0
+MAX_KINDS = 1024  # of lines that are counted apart
+
+
+@dataclass
+class _Lines:
+    """The lines of one kind since a time."""
+
+    since: float
+    logged: int = 0
+    silent: int = 0
+
+
+class LogRate:
+    """Allows a few lines of each kind a minute, and counts the others."""
+
+    def __init__(self, most: int = 1, seconds: float = MINUTE_S) -> None:
+        """most: lines of one kind in so many seconds."""
+        self._most, self._seconds = most, seconds
+        self._kinds: dict[Hashable, _Lines] = {}
+
+    def due(self, kind: Hashable) -> int | None:
+        """Return how many lines of a kind were left out before the one to log now; None to leave it out."""
+        now = time.monotonic()
+        lines = self._kinds.get(kind)
+        if lines is None and len(self._kinds) >= MAX_KINDS:
+            self._forget(now)
+            if len(self._kinds) >= MAX_KINDS:
+                kind, lines = None, self._kinds.get(None)
+        silent = 0
+        if lines is None or now - lines.since >= self._seconds:
+            silent = lines.silent if lines is not None else 0
+            lines = self._kinds[kind] = _Lines(now)
+        if lines.logged >= self._most:
+            lines.silent += 1
+            return None
+        lines.logged += 1
+        return silent
+
+    def _forget(self, now: float) -> None:
+        """Forget the kinds of which there was no line for a while."""
+        self._kinds = {
+            kind: lines for kind, lines in self._kinds.items() if now - lines.since < self._seconds
+        }
+
+
+def more(silent: int) -> str:
+    """Return the end of a line before which others of its kind were left out."""
+    return f" ({silent} more like this since the last such line)" if silent else ""

@@ -1,0 +1,112 @@
+"""Ten minutes of all attacks at once, with an honest request every second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.enrolment import refresh_revoked
+from flowedge.security.process import Security
+from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
+from tests.security.storm.attackers import Target
+from tests.support.processes import FlowEdgeProcess
+from tests.support.seams import set_own_security
+
+MIB = 1 << 20
+GROWTH_MIB = 100
+WARM_UP = 10  # honest requests before the storm
+HOSTILE = {
+    "thief": CertificateRole.CLIENT,
+    "guest": CertificateRole.CLIENT,
+    "garage": CertificateRole.AGENT,
+    "rival": CertificateRole.DRAFT_NODE,
+}
+
+
+@contextmanager
+def attacked(target: Target, done: dict[str, int]) -> Iterator[None]:
+    """Attack until the context ends; `done` gets what was done, by kind."""
+    command = [sys.executable, "-m", "tests.security.storm.attackers", target.to_json()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield
+            assert process.poll() is None, "the attackers have ended"
+            done.update(json.loads(process.communicate(timeout=120)[0]))
+        finally:
+            process.kill()
+
+
+def resident_mib(process: FlowEdgeProcess) -> int:
+    return int(psutil.Process(process.pid).memory_info().rss) // MIB
+
+
+def ask(address: str, laptop: Security) -> None:
+    """One honest request, on a new connection."""
+    with Client(address, name="d0", security=laptop) as client:
+        assert client.generate("Tell me a story.", max_new_tokens=6).result().token_ids
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
+)
+def test_all_agents_live_and_no_honest_request_is_lost(
+    seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, stranger = Cluster(tmp_path / "home", free_ports()), Cluster(tmp_path / "away", 1)
+    states = [
+        cluster.member("d0", CertificateRole.DRAFT_NODE),
+        *(cluster.member(name, CertificateRole.AGENT) for name in ("v1", "v2")),
+    ]
+    for name, role in HOSTILE.items():
+        cluster.member(name, role)
+    cluster.authority.revoke("thief", now())
+    laptop = cluster.security("laptop", CertificateRole.CLIENT)
+    set_own_security(monkeypatch, laptop)
+    done: dict[str, int] = {}
+    with enrolment_service(cluster) as service, members(states) as agents:
+        d0, v1, v2 = agents
+        pipeline = assemble(
+            PipelineSpec(d0.address, (v1.address, v2.address), "bundled", ("bundled",)), print
+        )
+        for _ in range(WARM_UP):
+            ask(d0.address, laptop)
+        processes = dict(zip(("CA", "d0", "v1", "v2"), (service, *agents), strict=True))
+        before = {name: resident_mib(process) for name, process in processes.items()}
+        most, times = dict(before), []
+        target = Target(
+            agents={"d0": d0.address, "v1": v1.address, "v2": v2.address},
+            service=service.address,
+            states=str(cluster.directory),
+            foreign=str(stranger.member("x", CertificateRole.AGENT)),
+            cluster=cluster.authority.id,
+            pipeline=pipeline,
+        )
+        with attacked(target, done):
+            began = time.monotonic()
+            while (now_s := time.monotonic()) < began + seconds:
+                ask(d0.address, laptop)
+                times.append(time.monotonic() - now_s)
+                if len(times) % 10 == 0:
+                    assert laptop.store is not None
+                    refresh_revoked(laptop.store)
+                for name, process in processes.items():
+                    assert process.running, (name, process.lines[-20:])
+                    most[name] = max(most[name], resident_mib(process))
+                time.sleep(max(0.0, now_s + 1 - time.monotonic()))
+        ask(d0.address, laptop)
+    with capsys.disabled():
+        print(f"\n{len(times)} honest requests, {sorted(times)[len(times) // 2]:.2f} s in the middle,")
+        print(f"{max(times):.2f} s at most; MiB before {before}, at most {most}; {done}")
+    assert len(times) >= seconds / 4
+    assert {name: most[name] - before[name] for name in most if most[name] > before[name] + GROWTH_MIB} == {}

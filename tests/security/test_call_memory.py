@@ -1,0 +1,68 @@
+"""Messages without their last byte: an agent holds none of a revoked caller, and few of a valid one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flowedge.client import Client
+from flowedge.security.credentials.certificate_role import CertificateRole
+from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
+from tests.security.raw_caller import half_send_many, raw_caller
+from tests.support.processes import AgentProcess
+
+MIB = 1 << 20
+MESSAGE = 60 * MIB
+PATIENCE_S = 1.5
+METHODS = ("/flowedge.v1.Agent/BecomeDraftNode", "/flowedge.v1.Generation/Generate")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    with enrolment_service(made):
+        yield made
+
+
+@pytest.fixture
+def kitchen(cluster: Cluster, tmp_path: Path) -> Iterator[AgentProcess]:
+    with members([cluster.member(tmp_path.name[-20:], CertificateRole.AGENT)]) as (agent,):
+        yield agent
+
+
+def resident_mib(agent: AgentProcess) -> int:
+    return int(psutil.Process(agent.pid).memory_info().rss) // MIB
+
+
+def test_half_sent_messages_of_a_revoked_caller(cluster: Cluster, kitchen: AgentProcess) -> None:
+    thief = cluster.member("thief", CertificateRole.CLIENT)
+    cluster.authority.revoke("thief", now())
+    seen = len(kitchen.lines)
+    with raw_caller(kitchen.address, thief) as probe:  # until the agent has the list
+        while not any("has been revoked" in line for line in kitchen.lines[seen:]):
+            probe.request("/flowedge.v1.Agent/Clock", b"")
+            probe.half_send(probe.call("/flowedge.v1.Agent/Clock"), 1, 0.1)
+    before = resident_mib(kitchen)
+    for calls in (20, 200):
+        with raw_caller(kitchen.address, thief) as attacker:
+            half_send_many(attacker, METHODS[0], calls, MESSAGE, PATIENCE_S)
+            assert resident_mib(kitchen) < before + 60
+    log = [line for line in kitchen.lines[seen:] if "refused flowedge.v1.Agent/BecomeDraftNode" in line]
+    assert len(log) == 1  # and not a line for each call
+    assert "thief (client)" in log[0]
+
+
+def test_half_sent_messages_of_a_valid_client(cluster: Cluster, kitchen: AgentProcess) -> None:
+    """It is a member, so its requests are received: a few at a time, and each within a deadline."""
+    guest = cluster.member("guest", CertificateRole.CLIENT)
+    before = resident_mib(kitchen)
+    with raw_caller(kitchen.address, guest) as attacker:
+        for method in METHODS:
+            half_send_many(attacker, method, 40, MIB, PATIENCE_S)
+        assert resident_mib(kitchen) < before + 60
+        with Client(kitchen.address, security=cluster.security("honest", CertificateRole.CLIENT)) as client:
+            assert client.describe().role == "idle"
+    assert kitchen.line("refused flowedge.v1.Agent/BecomeDraftNode from guest (client)")
