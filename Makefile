@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+AUDIT := $(VENV)/audit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof lint format protos protos-check bench-overhead clean
+.PHONY: help setup demo test proof lint format audit protos protos-check bench-overhead clean
 
 help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
@@ -13,15 +14,16 @@ help:
 	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
 	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, all cases'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
+	@echo 'make audit           known vulnerabilities of the pinned packages, where their database can be reached'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
 	@echo 'make bench-overhead  what the machinery costs: a hop, a segment at the draft node, memory'
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml testbed/pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml testbed/pyproject.toml constraints.txt constraints-cp311-x86_64.txt .ci/install
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable testbed
+	.ci/install $(VENV)
 	@touch $@
 
 demo: setup
@@ -41,7 +43,12 @@ lint: setup protos-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/shellcheck --external-sources device_agents/*.sh device_agents/lib/*.sh .ci/run
+	$(BIN)/shellcheck --external-sources device_agents/*.sh device_agents/lib/*.sh .ci/run .ci/install
+
+# In an environment of its own, because pip-audit needs packages that FlowEdge does not.
+audit: setup
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet 'pip-audit>=2.9,<3'; }
+	$(BIN)/python -m testbed.tools.audit $(AUDIT)/bin/pip-audit
 
 format: setup
 	$(BIN)/ruff check --fix .

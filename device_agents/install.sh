@@ -40,7 +40,7 @@ make_environment() {
     if [[ -r $PREFIX/stamp && $("$PREFIX/bin/python" --version) == "$("$python" --version)" ]]; then
         rm "$PREFIX/stamp"
     else
-        "$python" -m venv --clear "$PREFIX"
+        "$python" -I -m venv --clear "$PREFIX"
     fi
 }
 
@@ -63,7 +63,8 @@ install_package() {
         work=$(mktemp -d)
         # shellcheck disable=SC2064 # the directory of now is meant
         trap "rm -rf '$work'" EXIT
-        local pip=("$PREFIX/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile)
+        # -I and --isolated: neither modules nor settings of the user that became root, who may not be trusted so far.
+        local pip=("$PREFIX/bin/python" -I -m pip --isolated --disable-pip-version-check --quiet install --no-compile)
         get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
         constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
         mkdir "$work/source"
@@ -71,7 +72,7 @@ install_package() {
         "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
     fi
     # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
-    "$PREFIX/bin/python" -m compileall -qq -j 0 "$PREFIX/lib" || true
+    "$PREFIX/bin/python" -I -m compileall -qq -j 0 "$PREFIX/lib" || true
     printf '%s\n' "$now" >"$PREFIX/stamp"
 }
 

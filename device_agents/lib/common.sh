@@ -26,9 +26,9 @@ pick_python() {
         if [[ -x /usr/bin/python3 ]]; then python=/usr/bin/python3; else python=$(command -v python3 || true); fi
     fi
     [[ -n $python ]] || die "python3 is missing: install Python $MINIMUM_PYTHON or later, or name one with --python"
-    "$python" -c "import sys; sys.exit(sys.version_info < (${MINIMUM_PYTHON/./, }))" ||
+    "$python" -I -c "import sys; sys.exit(sys.version_info < (${MINIMUM_PYTHON/./, }))" ||
         die "$python is $("$python" --version 2>&1); Python $MINIMUM_PYTHON or later is needed: name one with --python"
-    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    "$python" -I -c 'import ensurepip, venv' 2>/dev/null ||
         die "$python cannot make virtual environments: apt-get install python3-venv"
     printf '%s\n' "$python"
 }
@@ -46,5 +46,5 @@ copy_source() {
 hermetic_pip() {
     local python=$1
     shift
-    PIP_CONFIG_FILE=/dev/null "$python" -m pip --isolated --disable-pip-version-check "$@"
+    PIP_CONFIG_FILE=/dev/null "$python" -I -m pip --isolated --disable-pip-version-check "$@"
 }

@@ -42,7 +42,7 @@ torch_requirement() {
     local version
     version=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$2")
     [[ -n $version ]] || die "$2 names no version of torch"
-    if [[ $1 == "$CPU_INDEX" ]]; then printf 'torch==%s+cpu\n' "$version"; else printf 'torch>=2.5\n'; fi
+    if [[ $1 == "$CPU_INDEX" ]]; then printf 'torch==%s+cpu\n' "$version"; else printf 'torch>=2.6\n'; fi
 }
 
 # get_torch INDEX CONSTRAINTS PIP...: has pip (`pip wheel ...` or `pip install ...`) get torch alone. The CPU build is marked as
@@ -65,6 +65,6 @@ get_torch() {
 # constraints_for PYTHON CONSTRAINTS: the tested versions, with torch's being that which PYTHON's environment has.
 constraints_for() {
     local installed
-    installed=$("$1" -c 'from importlib.metadata import version; print(version("torch"))') || exit 1
+    installed=$("$1" -I -c 'from importlib.metadata import version; print(version("torch"))') || exit 1
     sed "s/^torch==[^ ]*/torch==$installed/" "$2"
 }

@@ -72,14 +72,14 @@ def test_the_cpu_build_is_asked_for_by_its_version(tmp_path: Path) -> None:
     constraints.write_text("tokenizers==0.1\ntorch==2.13.0\n")
     both = "; ".join(f"torch_requirement {index} {constraints}" for index in (CPU, JETPACK6))
     asked = bash(both, tmp_path)
-    assert asked.stdout.split() == ["torch==2.13.0+cpu", "torch>=2.5"]
+    assert asked.stdout.split() == ["torch==2.13.0+cpu", "torch>=2.6"]
 
 
 def test_another_index_is_asked_alone(tmp_path: Path) -> None:
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("torch==2.13.0\n")
     done = bash(f"get_torch {JETPACK6} {constraints} echo pip install", tmp_path)
-    assert done.stdout.strip() == f"pip install --no-deps --index-url {JETPACK6} torch>=2.5"
+    assert done.stdout.strip() == f"pip install --no-deps --index-url {JETPACK6} torch>=2.6"
 
 
 @pytest.mark.parametrize(
