@@ -87,6 +87,15 @@ class RawCaller:
     def reset(self, stream: int) -> None:
         self._write(_frame(RESET, 0, stream, struct.pack(">I", 8)))
 
+    def read_on(self, stream: int, size: int = 1 << 15) -> None:
+        """Let the server send so many more bytes of its reply."""
+        self._write(_frame(WINDOW, 0, stream, struct.pack(">I", size)))
+
+    def await_end(self, stream: int, seconds: float) -> bool:
+        """Wait for the end of a stream; return whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: stream in self.ended, seconds)
+
     def close(self) -> None:
         """End the connection; the reader ends first, or it would read from the next socket of this number."""
         with contextlib.suppress(OSError):
