@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from flowedge.core.errors import AccessError, DeviceLostError
+from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.net.address import split_address
 from flowedge.net.limited_log import LimitedLog
 from flowedge.security.credentials.certificate_role import DEVICES
@@ -162,4 +162,4 @@ def _handshake_reason(error: ssl.SSLError) -> str:
 def refuse_peer(address: str, reason: str) -> AccessError:
     """Log that the peer at an address is not spoken to; return the error."""
     _refusals.add(f"refused to speak to {address}: {reason}", peer=address, reason=reason)
-    return AccessError(f"refused to speak to {address}: {reason}")
+    return PeerRefusedError(f"refused to speak to {address}: {reason}")
