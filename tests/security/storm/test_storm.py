@@ -64,6 +64,7 @@ def ask(address: str, laptop: Security, tokens: int = 6) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     "seconds", [pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
 )
