@@ -22,7 +22,7 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.process import Security
 from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
-from tests.security.storm.attackers import Target
+from tests.security.storm_attackers import Target
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
 
@@ -42,7 +42,7 @@ HOSTILE = {
 @contextmanager
 def attacked(target: Target, done: dict[str, int]) -> Iterator[None]:
     """Attack until the context ends; `done` gets what was done, by kind."""
-    command = [sys.executable, "-m", "tests.security.storm.attackers", target.to_json()]
+    command = [sys.executable, "-m", "tests.security.storm_attackers", target.to_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield
