@@ -35,6 +35,7 @@ __all__ = [
     "DeviceLostError",
     "DrainingError",
     "FlowEdgeError",
+    "PeerRefusedError",
     "ProtocolError",
     "__version__",
 ]

@@ -37,7 +37,6 @@ class Fields(TypedDict, total=False):
     rows_computed: int
     rows_trimmed: int
     sessions: int
-    refused: int  # streams of the peer that were refused since the last line about it
     seconds: float
     busy_s: float  # time for which the compute thread worked
     first_token_s: float | None  # None where no token was drawn

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
-import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from testbed.tools.audit import judge
 from testbed.tools.lock import CONSTRAINTS, LOCK, ROOT, locked
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.7", "sys_platform": "linux"}
 

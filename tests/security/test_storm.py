@@ -16,19 +16,21 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.net.calls.settings import CallLimits
 from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.process import Security
 from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
-from tests.security.storm.attackers import Target
+from tests.security.storm_attackers import Target
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
 
 MIB = 1 << 20
 GROWTH_MIB = 100
-AT_ONCE = 16  # honest requests
+AT_ONCE = CallLimits().sessions_per_caller
 REQUEST_S = 60.0
-WARM_UP = 10  # honest requests before the storm
+WARM_UP_TOKENS = 100  # of as many sessions before the storm as there are at most in it
 HOSTILE = {
     "thief": CertificateRole.CLIENT,
     "guest": CertificateRole.CLIENT,
@@ -40,7 +42,7 @@ HOSTILE = {
 @contextmanager
 def attacked(target: Target, done: dict[str, int]) -> Iterator[None]:
     """Attack until the context ends; `done` gets what was done, by kind."""
-    command = [sys.executable, "-m", "tests.security.storm.attackers", target.to_json()]
+    command = [sys.executable, "-m", "tests.security.storm_attackers", target.to_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield
@@ -54,14 +56,15 @@ def resident_mib(process: FlowEdgeProcess) -> int:
     return int(psutil.Process(process.pid).memory_info().rss) // MIB
 
 
-def ask(address: str, laptop: Security) -> float:
+def ask(address: str, laptop: Security, tokens: int = 6) -> float:
     """Make an honest request, on a new connection; return its seconds."""
     began = time.monotonic()
     with Client(address, name="d0", security=laptop) as client:
-        assert client.generate("Tell me a story.", max_new_tokens=6).result().token_ids
+        assert client.generate("Tell me a story.", max_new_tokens=tokens).result().token_ids
     return time.monotonic() - began
 
 
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     "seconds", [pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
 )
@@ -77,6 +80,7 @@ def test_all_agents_live_and_no_honest_request_is_lost(
         cluster.member(name, role)
     cluster.authority.revoke("thief", now())
     laptop = cluster.security("laptop", CertificateRole.CLIENT)
+    guest = Security(CredentialStore.open(cluster.directory / "guest"))
     set_own_security(monkeypatch, laptop)
     done: dict[str, int] = {}
     with enrolment_service(cluster) as service, members(states) as agents:
@@ -84,8 +88,10 @@ def test_all_agents_live_and_no_honest_request_is_lost(
         pipeline = assemble(
             PipelineSpec(d0.address, (v1.address, v2.address), "bundled", ("bundled",)), print
         )
-        for _ in range(WARM_UP):
-            ask(d0.address, laptop)
+        with ThreadPoolExecutor(2 * AT_ONCE) as warming:
+            list(
+                warming.map(lambda caller: ask(d0.address, caller, WARM_UP_TOKENS), [laptop, guest] * AT_ONCE)
+            )
         processes = dict(zip(("CA", "d0", "v1", "v2"), (service, *agents), strict=True))
         before = {name: resident_mib(process) for name, process in processes.items()}
         most = dict(before)
