@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DeviceLostError,
         DrainingError,
         FlowEdgeError,
+        PeerRefusedError,
         ProtocolError,
     )
 
