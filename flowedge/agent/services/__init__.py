@@ -1,1 +1,1 @@
-"""The gRPC services of an agent, and the interceptors in front of them."""
+"""The gRPC services of an agent."""
