@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -200,12 +201,16 @@ def _first_answers(devices: list[AdvertisedDevice]) -> tuple[dict[str, Device], 
     problems: list[FlowEdgeError] = []
     deadline = time.monotonic() + ASK_S
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        for device, answer in zip(devices, pool.map(lambda each: _try(each, deadline), devices), strict=True):
-            if isinstance(answer, FlowEdgeError):
-                _log.warning("%s is left out: %s", device.name, answer)
-                problems.append(answer)
-            else:
-                answers[answer[0]] = answer[1]
+        # In an order that nobody can foresee, so that nobody can keep others from being asked in time.
+        shuffled = random.sample(devices, len(devices))
+        asked = {device: pool.submit(_try, device, deadline) for device in shuffled}
+    for device in devices:
+        answer = asked[device].result()
+        if isinstance(answer, FlowEdgeError):
+            _log.warning("%s is left out: %s", device.name, answer)
+            problems.append(answer)
+        else:
+            answers[answer[0]] = answer[1]
     return answers, next(iter(problems), None)
 
 

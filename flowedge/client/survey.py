@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -103,7 +104,8 @@ def survey(
     """Ask all agents, many at a time; return each agent once, sorted by name.
 
     Anybody on the network can announce any number of agents that do not answer. So named agents are asked
-    first, then agents that are known to answer, and the time is limited.
+    first, then agents that are known to answer, then the others in an order that nobody can foresee; and the
+    time is limited.
 
     Args:
         peers: addresses of agents that need not be advertised.
@@ -112,7 +114,8 @@ def survey(
         limit_s: seconds after which no further agent is asked.
     """
     old, deadline = frozenset(stale), time.monotonic() + limit_s
-    in_order = sorted(advertised, key=lambda device: device.id not in known)
+    shuffled = random.sample(advertised, len(advertised))
+    in_order = sorted(shuffled, key=lambda device: device.id not in known)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
         found = pool.map(lambda device: _ask_advertised(device, device in old, ask, deadline), in_order)

@@ -66,6 +66,10 @@ class AccessError(FlowEdgeError):
     status = "PERMISSION_DENIED"
 
 
+class PeerRefusedError(AccessError):
+    """A peer at an address that this side has called, and whose certificate it does not accept."""
+
+
 class DeviceError(FlowEdgeError):
     """A failure on one device, named by `device`."""
 

@@ -9,6 +9,7 @@ from flowedge.core.request_id import request_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+MAX_TEXT = 512  # characters of a field
 ATTRIBUTE = "flowedge_fields"  # the attribute of a LogRecord that holds the fields
 
 
@@ -36,7 +37,6 @@ class Fields(TypedDict, total=False):
     rows_computed: int
     rows_trimmed: int
     sessions: int
-    refused: int  # streams of the peer that were refused since the last line about it
     seconds: float
     busy_s: float  # time for which the compute thread worked
     first_token_s: float | None  # None where no token was drawn
@@ -54,4 +54,11 @@ def about(**fields: Unpack[Fields]) -> dict[str, Any]:
     """Return the `extra` of a logging call; the request is derived from the session where one is given."""
     if "session" in fields:
         fields.setdefault("request", request_of(fields["session"]))
-    return {ATTRIBUTE: fields}
+    return {ATTRIBUTE: {name: cut(value) for name, value in fields.items()}}
+
+
+def cut(value: object, most: int = MAX_TEXT) -> object:
+    """Return a value of a log line; of a longer text the first `most` characters and its length."""
+    if isinstance(value, str) and len(value) > most:
+        return f"{value[:most]}... ({len(value)} characters)"
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 MINUTE_S = 60.0
@@ -22,14 +22,21 @@ class _Lines:
 class LogRate:
     """Allows a few lines of each kind a minute, and counts the others."""
 
-    def __init__(self, most: int = 1, seconds: float = MINUTE_S) -> None:
-        """most: lines of one kind in so many seconds."""
-        self._most, self._seconds = most, seconds
+    def __init__(
+        self, most: int = 1, seconds: float = MINUTE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """most: lines of one kind in so many seconds; clock: returns seconds."""
+        self._most, self._seconds, self._clock = most, seconds, clock
         self._kinds: dict[Hashable, _Lines] = {}
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of lines are counted."""
+        return len(self._kinds)
 
     def due(self, kind: Hashable) -> int | None:
         """Return how many lines of a kind were left out before the one to log now; None to leave it out."""
-        now = time.monotonic()
+        now = self._clock()
         lines = self._kinds.get(kind)
         if lines is None and len(self._kinds) >= MAX_KINDS:
             self._forget(now)

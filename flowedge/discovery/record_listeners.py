@@ -6,13 +6,14 @@ import logging
 from typing import Protocol
 
 from zeroconf import RecordUpdate, RecordUpdateListener, Zeroconf
-from zeroconf._dns import DNSAddress, DNSPointer, DNSService, DNSText
+from zeroconf._dns import DNSAddress, DNSNsec, DNSPointer, DNSRecord, DNSService, DNSText
 
 from flowedge.discovery.reading import SERVICE_TYPE
 from flowedge.net.limited_log import LimitedLog
 
 MAX_CACHED_BYTES = 4 << 20
 _RECORD_BYTES = 512  # that a record takes beside its content
+_NUMBER_BYTES = 40  # of an integer in a list
 _MAX_OF_HOST = 16  # agents of one host that are resolved again when the host's addresses change
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,16 @@ class AnnouncementListener(RecordUpdateListener):
             self._came[name] = None
 
 
+def _size(record: DNSRecord) -> int:
+    """Return about how many bytes a record takes in memory; an NSEC record of 9 kB takes megabytes."""
+    content = 0
+    if isinstance(record, DNSText):
+        content = len(record.text)
+    elif isinstance(record, DNSNsec):
+        content = _NUMBER_BYTES * len(record.rdtypes)
+    return _RECORD_BYTES + 2 * len(record.name) + content
+
+
 class CacheLimit(RecordUpdateListener):
     """Empties zeroconf's cache when the records in it take too much memory.
 
@@ -86,9 +97,7 @@ class CacheLimit(RecordUpdateListener):
         self._zeroconf = zc
         for update in records:
             if update.old is None:
-                record = update.new
-                content = len(record.text) if isinstance(record, DNSText) else 0
-                self._added += _RECORD_BYTES + 2 * len(record.name) + content
+                self._added += _size(update.new)
 
     def async_update_records_complete(self) -> None:
         if self._added <= self._most or self._zeroconf is None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from flowedge.core.log_fields import about
+from flowedge.core.log_fields import Fields, about
+from flowedge.core.log_rate import MINUTE_S, LogRate, more
 
-WINDOW_S = 60.0
-LINES = 10  # of a window
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+LINES = 10  # a minute, where nothing else is said
 
 
 class LimitedLog:
-    """Writes at most LINES lines in WINDOW_S seconds, then one line with the number of lines left out."""
+    """Writes a number of lines a minute at most; the next line says how many were left out."""
 
     def __init__(
         self,
@@ -21,30 +25,16 @@ class LimitedLog:
         event: str,
         *,
         level: int = logging.WARNING,
+        lines: int = LINES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """event: the name of the event in the log; clock: returns seconds."""
-        self._logger, self._event, self._level, self._clock = logger, event, level, clock
-        self._began = float("-inf")
-        self._written = self._left_out = 0
+        """event: the name of the event in the log; lines: a minute; clock: returns seconds."""
+        self._logger, self._event, self._level = logger, event, level
+        self._rate = LogRate(lines, MINUTE_S, clock)
 
-    def add(self, text: str, *, error: BaseException | None = None) -> None:
-        """Write a line, with the traceback of an error; or count the line if there were too many."""
-        now = self._clock()
-        if now - self._began >= WINDOW_S:
-            self._begin(now)
-        if self._written >= LINES:
-            self._left_out += 1
-            return
-        self._written += 1
-        self._logger.log(self._level, "%s", text, exc_info=error, extra=about(event=self._event))
-
-    def _begin(self, now: float) -> None:
-        if self._left_out:
-            self._logger.log(
-                self._level,
-                "%d more lines as these were left out",
-                self._left_out,
-                extra=about(event=self._event),
-            )
-        self._began, self._written, self._left_out = now, 0, 0
+    def add(self, text: str, *, error: BaseException | None = None, **fields: Unpack[Fields]) -> None:
+        """Write a line with fields and the traceback of an error; count it if there were too many."""
+        silent = self._rate.due(self._event)
+        if silent is not None:
+            fields["event"] = self._event
+            self._logger.log(self._level, "%s%s", text, more(silent), exc_info=error, extra=about(**fields))

@@ -13,7 +13,7 @@ _Settings = TypeVar("_Settings", bound="Settings")
 _T = TypeVar("_T", int, float)
 MOST_COUNT = MAX_DRAFT_ROWS  # of a whole number without a bound of its own
 MOST_REAL = 1e9  # of a real number
-MAX_NODES = 1 << 16  # that a drafter proposes for one tree, or for one layer of a tree
+MAX_NODES = 1 << 12  # that a drafter proposes for one tree; the event loop adds each to the tree
 _MOST = "most"
 
 
@@ -53,7 +53,7 @@ class Settings:
 
     @property
     def nodes(self) -> int:
-        """Most tokens that the drafter proposes for one tree, or for one layer where layers are added."""
+        """Most tokens that the drafter proposes for one tree, each of which becomes a node."""
         return 0
 
     @classmethod
@@ -106,13 +106,9 @@ class TreeSettings(Settings):
 class LevelSettings(Settings):
     """Sizes of a tree that goes through the pipeline level by level (pipedec, section 3.3.3)."""
 
-    width: int = 16  # w: most nodes of a level (flowspec, A.1; PipeDec's own is 32)
+    width: int = at_most(512, 16)  # w: most nodes of a level (flowspec, A.1; PipeDec's own is 32)
     children: int = at_most(256, 16)  # c: candidates of each node (pipedec, section 4.3.1)
     max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned (ours)
-
-    @property
-    def nodes(self) -> int:
-        return self.width * self.children
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,14 @@ class Mutator:
                 self._change_field(changed)
             data = changed.SerializeToString()
         else:
-            data = message.SerializeToString()
-            for _ in range(self.random.choice((1, 1, 2, 4))):
-                data = self._change_bytes(data)
+            data = self.spoil(message.SerializeToString())
+        self._seen = data[:4096]
+        return data
+
+    def spoil(self, data: bytes) -> bytes:
+        """Return bytes of any format with random defects."""
+        for _ in range(self.random.choice((1, 1, 2, 4))):
+            data = self._change_bytes(data)
         self._seen = data[:4096]
         return data
 

@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from flowedge.net.limited_log import LINES, WINDOW_S, LimitedLog
+from flowedge.core.log_rate import MINUTE_S
+from flowedge.net.limited_log import LINES, LimitedLog
 from flowedge.net.supervision import supervise
 
 
@@ -47,9 +48,8 @@ def test_lines_are_bounded_and_counted(caplog: pytest.LogCaptureFixture) -> None
     for number in range(LINES + 90):
         log.add(f"line {number}")
     assert len(caplog.records) == LINES
-    now = WINDOW_S
+    now = MINUTE_S
     log.add("another")
     assert [record.getMessage() for record in caplog.records[LINES:]] == [
-        "90 more lines as these were left out",
-        "another",
+        "another (90 more like this since the last such line)"
     ]

@@ -152,7 +152,10 @@ class AgentLimits(MessageLimit, CallLimits):
     sessions: Limit = setting(64, "Sessions open at the same time.")
     segment_rows: Limit = setting(4096, "Rows of a segment.")
     queued_segments: Limit = setting(4096, "Segments that wait for a stage's computation.")
-    prompt_bytes: Limit = setting(1 << 20, "Bytes of a prompt as text.")
+    prompt_bytes: Limit = setting(
+        1 << 18,
+        "Bytes of a prompt as text; turning them into tokens takes some hundred times as much memory.",
+    )
     prompt_tokens: Limit = setting(1 << 17, "Tokens of a prompt; the model's own limit is often lower.")
     encodings: Limit = setting(2, "Prompts that are turned into tokens at the same time; others wait.")
 

@@ -22,6 +22,7 @@ from flowedge.v1 import agent_pb2 as pb
 
 DISCOVER_S = 3.0
 ANSWER_S = 5.0  # for one agent to answer
+ROUNDS = 4  # of newcomers that are asked for one pipeline
 AT_ONCE = 32  # agents that are asked at the same time
 _ADDRESSES = 3  # of one device
 
@@ -40,7 +41,7 @@ class IdleAgents:
         """Return name and address of idle agents that answer.
 
         Agents of the configuration and agents that answered before are asked first. Others are asked only if
-        these are too few, a limited number each time, so that this ends within a bounded time.
+        these are too few: a limited number in a limited number of rounds, so that the time is bounded.
 
         Args:
             wanted: the number of agents that is enough; 0 for as many as there are.
@@ -52,9 +53,11 @@ class IdleAgents:
         peers = [Candidate("", peer) for peer in self._agent.config.discovery.peers]
         first = {candidate.key: candidate for candidate in (*peers, *self._history.known())}
         idle = await self._ask(first.values())
-        if wanted == 0 or len(idle) < wanted:
-            announced = [candidate for record in records for candidate in self._candidates(record)]
+        announced = [candidate for record in records for candidate in self._candidates(record)]
+        for _ in range(ROUNDS):
             chosen = self._history.newcomers(announced, time.monotonic())
+            if not chosen or 0 < wanted <= len(idle):
+                break
             if len(announced) > len(chosen) + len(first):
                 fields = about(event="agents_put_off")
                 _log.info("%d of %d announced agents are asked", len(chosen), len(announced), extra=fields)

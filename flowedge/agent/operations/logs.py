@@ -12,8 +12,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from flowedge.agent.config.agent_config import LogSettings
-from flowedge.core.log_fields import ATTRIBUTE
-from flowedge.core.visible_text import visible
+from flowedge.core.log_fields import ATTRIBUTE, cut
+from flowedge.core.visible_text import visible, visible_field
+
+MAX_MESSAGE = 4096  # characters
 
 _log = logging.getLogger(__name__)
 # Of syslog, as sd-daemon(3) has them.
@@ -63,7 +65,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "device": self._device,
-            "message": record.getMessage(),
+            "message": cut(record.getMessage(), MAX_MESSAGE),
             **_fields(record),
         }
         line = visible(json.dumps(content, ensure_ascii=False, default=str))
@@ -79,7 +81,7 @@ class TextFormatter(logging.Formatter):
         self._prioritised = prioritised
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [f"{record.name}:", visible(record.getMessage())]
+        words = [f"{record.name}:", visible_field(record.getMessage(), MAX_MESSAGE)]
         words += [f"{name}={_quoted(value)}" for name, value in _fields(record).items() if name != "event"]
         line = " ".join(words)
         if self._prioritised:

@@ -118,6 +118,9 @@ class PipelineRole(ABC):
 
         Raises what the loading raises, and DeviceError when the role is given up meanwhile.
         """
+        if self._stopped:
+            loading.close()
+            self._check_not_stopped()
         task = self._loading = asyncio.ensure_future(loading)
         try:
             await asyncio.shield(task)

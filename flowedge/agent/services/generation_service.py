@@ -160,7 +160,7 @@ class GenerationService(rpc.GenerationServicer):
         """
         config = self._agent.config
         encode = partial(_to_request, message, models, config.limits)
-        encoding = asyncio.ensure_future(self._encoder.run(caller, encode))
+        encoding = asyncio.ensure_future(self._encoder.run(caller, encode, message.ByteSize()))
         try:
             while not (await asyncio.wait({encoding}, timeout=config.deadlines.keep_alive_s))[0]:
                 await send_reply(context, _KEEP_ALIVE, config.deadlines.read_s)

@@ -9,6 +9,9 @@ from typing import TypeVar
 
 from flowedge.net.calls.turns import Turns
 from flowedge.net.deadline import within
+from flowedge.system.allocator import release_freed_memory
+
+_LARGE_BYTES = 64 << 10  # the tokenizer's library takes some hundred times the size of a prompt meanwhile
 
 T = TypeVar("T")
 
@@ -25,16 +28,25 @@ class PromptEncoder:
         self._turns = Turns(1)
         self._wait_s = wait_s
 
-    async def run(self, caller: str, encode: Callable[[], T]) -> T:
+    async def run(self, caller: str, encode: Callable[[], T], size: int) -> T:
         """Return the result of a function that encodes a prompt of a caller.
+
+        size: of the prompt, in bytes.
 
         Raises:
             DeadlineError: when it takes too long.
         """
 
+        def encode_here() -> T:
+            try:
+                return encode()
+            finally:
+                if size > _LARGE_BYTES:
+                    release_freed_memory()
+
         async def take_turn() -> T:
             async with self._turns.of(caller):
-                encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode)
+                encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode_here)
                 try:
                     return await asyncio.shield(encoding)
                 except asyncio.CancelledError:

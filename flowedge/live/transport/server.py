@@ -14,6 +14,7 @@ import grpc.aio
 
 from flowedge.core.errors import AccessError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
+from flowedge.core.log_rate import LogRate, more
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.link import (
@@ -25,7 +26,6 @@ from flowedge.live.transport.link import (
     LinkKind,
 )
 from flowedge.live.transport.pieces import PieceJoiner
-from flowedge.live.transport.refusal_log import RefusalLog
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
@@ -104,7 +104,7 @@ class StreamServer:
     find: Callable[[str], StreamOwner]
     settings: LinkSettings
     observer: LiveObserver = UNOBSERVED
-    refusals: RefusalLog = field(default_factory=RefusalLog)
+    refusals: LogRate = field(default_factory=LogRate)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
@@ -130,17 +130,22 @@ class StreamServer:
             try:
                 owner = self.find(pipeline)
                 owner.opened(stream)
-            except AccessError as error:
-                self.refusals.refused(peer, kind.value, error)
-                await abort(context, error)
             except FlowEdgeError as error:
-                fields = about(event="stream_refused", peer=peer, lane=kind.value, code=error.code, refused=1)
-                # A stage asks again and again while the next device is still loading.
-                _log.debug("a stream was refused: %s", error, extra=fields)
+                self._log_refusal(stream, error)
                 await abort(context, error)
             await self._run(stream, owner, context)
 
         return serve
+
+    def _log_refusal(self, stream: InStream, error: FlowEdgeError) -> None:
+        # A stage asks again and again while the next device is still loading.
+        level = logging.WARNING if isinstance(error, AccessError) else logging.DEBUG
+        silent = self.refusals.due((stream.peer, error.code))
+        if silent is not None:
+            fields = about(event="stream_refused", peer=stream.peer, lane=stream.kind.value, code=error.code)
+            _log.log(
+                level, "a stream of %s was refused: %s%s", stream.peer, error, more(silent), extra=fields
+            )
 
     async def _run(self, stream: InStream, owner: StreamOwner, context: Context) -> None:
         reason = "the connection was closed"

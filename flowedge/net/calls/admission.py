@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,7 +14,8 @@ import grpc.aio
 
 from flowedge.core.errors import FlowEdgeError
 from flowedge.net.calls.call_counts import CallCounts, CountedCall
-from flowedge.net.calls.caller import AnyCaller, Caller, CallerCheck, caller_at
+from flowedge.net.calls.caller import AnyCaller, CallerCheck, caller_at
+from flowedge.net.calls.hidden_reasons import pause_s, told
 from flowedge.net.calls.method_rules import RULES, MethodRule, rule_of
 from flowedge.net.calls.receiving import RequestReceiver, parser_of
 from flowedge.net.calls.refusal_log import RefusalLog
@@ -65,19 +68,23 @@ class CallAdmission(grpc.aio.ServerInterceptor):
         context: Context,
     ) -> AsyncIterator[Any]:
         """Admit a call, and give its service the request or the stream of requests."""
-        caller = caller_at(context)
+        caller, started = caller_at(context), time.monotonic()
         try:
             caller = self._check.caller(context)
             self._check.check(method, context)
             call = CountedCall(method, caller, rule, streaming)
             self._count(call, context)
         except FlowEdgeError as error:
-            await self._refuse(context, method, caller, error)
+            self._refusals.refused(method, caller, error)
+            await abort(context, error)
         try:
             async with self._check.watching(method, context):
                 yield stream if streaming else await self._request(call, parse, context)
         except FlowEdgeError as error:  # of the request, of a check that ends the call, or of the service
-            await self._refuse(context, method, caller, error)
+            shown = told(method, caller, error)
+            self._refusals.refused(method, caller, error)
+            await asyncio.sleep(pause_s(error, shown, time.monotonic() - started))
+            await abort(context, shown)
 
     def _count(self, call: CountedCall, context: Context) -> None:
         """Count a call until its end on the connection, which a caller that reads nothing puts off."""
@@ -94,7 +101,3 @@ class CallAdmission(grpc.aio.ServerInterceptor):
         limit, key = call.rule.request_bytes, call.caller.key
         data = await self._receiver.receive(call.method, context, limit, key, reserved=call.reserved)
         return data if parse is None else parse(data)
-
-    async def _refuse(self, context: Context, method: str, caller: Caller, error: FlowEdgeError) -> None:
-        self._refusals.refused(method, caller, error)
-        await abort(context, error)

@@ -19,7 +19,7 @@ class Caller:
         name: of the member, with its role; "" in plaintext.
         is_admin: whether the certificate is an admin's.
         is_device: whether the caller may be a device of a pipeline.
-        may_know: whether errors may tell the caller what is on this device: an admin, or anyone in plaintext.
+        may_know: whether errors may tell which files and ports exist: admins, draft nodes; all in plaintext.
     """
 
     key: str

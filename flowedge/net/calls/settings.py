@@ -28,7 +28,7 @@ class CallLimits(SettingsGroup):
         64, "Calls that one caller may have going on, and as many again for pipelines."
     )
     streams_per_peer: Count = setting(64, "Streams that one caller may hold open.")
-    sessions_per_caller: Count = setting(32, "Generations that one caller may have going on.")
+    sessions_per_caller: Count = setting(16, "Generations that one caller may have going on.")
 
 
 class CallDeadlines(SettingsGroup):

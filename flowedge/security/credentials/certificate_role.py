@@ -37,7 +37,7 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Pipeline/Express": LEADERS,
     "/flowedge.v1.Renewal/Renew": _EVERYONE,
     "/flowedge.v1.Weights/Catalogue": _EVERYONE,
-    "/flowedge.v1.Weights/Look": _EVERYONE,
+    "/flowedge.v1.Weights/Look": LEADERS,
     "/flowedge.v1.Weights/Have": _EVERYONE,
     "/flowedge.v1.Weights/Read": _EVERYONE,
     "/grpc.health.v1.Health/Check": _EVERYONE,

@@ -15,7 +15,7 @@ from flowedge.core.log_fields import about
 from flowedge.net.calls.caller import Caller
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
-from flowedge.security.credentials.certificate_role import DEVICES, CertificateRole, may_call
+from flowedge.security.credentials.certificate_role import DEVICES, LEADERS, CertificateRole, may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
 from flowedge.security.credentials.revocation import RevocationList
@@ -59,7 +59,7 @@ class Guard:
             name=str(member),
             is_admin=is_admin,
             is_device=member.role in DEVICES,
-            may_know=is_admin,
+            may_know=member.role in LEADERS,
         )
 
     def check(self, method: str, context: Context) -> None:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from flowedge.core.errors import AccessError, DeviceLostError
-from flowedge.core.log_fields import about
+from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.net.address import split_address
+from flowedge.net.limited_log import LimitedLog
 from flowedge.security.credentials.certificate_role import DEVICES
 from flowedge.security.credentials.certificates import utc_now, verify
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
@@ -28,7 +28,8 @@ from flowedge.security.credentials.member import CertificateHolder
 ANSWER_S = 5.0  # deadline of connection and handshake
 _PAUSES_S = (0.1, 0.3, 0.6)  # before the next attempt, when the peer broke a handshake off
 
-_log = logging.getLogger(__name__)
+# Anybody on the network can announce any number of false agents, each of which is refused again and again.
+_refusals = LimitedLog(logging.getLogger(__name__), "peer_refused", lines=60)
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,5 @@ def _handshake_reason(error: ssl.SSLError) -> str:
 
 def refuse_peer(address: str, reason: str) -> AccessError:
     """Log that the peer at an address is not spoken to; return the error."""
-    fields = about(event="peer_refused", peer=address, reason=reason)
-    _log.warning("refused to speak to %s: %s", address, reason, extra=fields)
-    return AccessError(f"refused to speak to {address}: {reason}")
+    _refusals.add(f"refused to speak to {address}: {reason}", peer=address, reason=reason)
+    return PeerRefusedError(f"refused to speak to {address}: {reason}")

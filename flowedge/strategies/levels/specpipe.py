@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flowedge.strategies.levels.levels import LevelByLevel
-from flowedge.strategies.settings import LevelSettings
+from flowedge.strategies.settings import LevelSettings, at_most
 
 
 @dataclass(frozen=True)
 class SpecPipeSettings(LevelSettings):
     """LevelSettings with the paper's width, the best on its testbed (specpipe, sections 1 and 4.1)."""
 
-    width: int = 64  # w
+    width: int = at_most(512, 64)  # w
 
 
 class SpecPipe(LevelByLevel):

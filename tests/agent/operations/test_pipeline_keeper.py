@@ -12,7 +12,7 @@ import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig, PipelineSettings
 from flowedge.agent.operations import pipeline_keeper
-from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages
+from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages, keep_pipeline
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import agent_pb2 as pb
@@ -123,6 +123,28 @@ def test_a_failure_is_tried_again(turns: list[Callable[[], None]]) -> None:
     turns += [lambda: None] * 4
     keep(device)
     assert len(device.asked) == 3
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_it() -> None:
+    """The keeper under its supervision: it raises anything, and assembles the pipeline when it can."""
+
+    async def run() -> None:
+        config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, look_s=0.01))
+        info = SimpleNamespace(name="d0", id="0")
+        device, ready = Device(), asyncio.Event()
+        errors = [KeyError("a name"), UnicodeError("a name"), RecursionError()]
+
+        async def lead(request: pb.DraftNodeRole, report: ReportProgress) -> None:
+            if errors:
+                raise errors.pop()
+            await device.lead(request, report)
+            ready.set()
+
+        agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
+        async with keep_pipeline(agent, lead):
+            await asyncio.wait_for(ready.wait(), 60)
+
+    asyncio.run(run())
 
 
 def test_another_pipeline_is_left_alone(turns: list[Callable[[], None]]) -> None:

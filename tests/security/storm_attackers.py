@@ -23,6 +23,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from flowedge.core.errors import FlowEdgeError
 from flowedge.core.messages import Close, Open
 from flowedge.live.transport.link import PIPELINE_KEY
 from flowedge.protocol import wire
@@ -111,7 +112,7 @@ class Attackers:
             try:
                 attack()
                 outcome = "done"
-            except (OSError, EOFError, grpc.RpcError) as error:
+            except (OSError, EOFError, grpc.RpcError, FlowEdgeError) as error:
                 outcome = type(error).__name__
             self.done[f"{attack.__name__}: {outcome}"] += 1
             time.sleep(PAUSE_S)
