@@ -33,7 +33,7 @@ from tests.fuzz.file_mutation import FileMutator
 from tests.models.tiny_families import make_multimodal, make_tiny
 from tests.support.gguf_files import write_gguf
 
-FILES = int(os.environ.get("FLOWEDGE_FUZZ_FILES", "40"))
+FILES = int(os.environ.get("FLOWEDGE_FUZZ_FILES", "25"))
 MANY = int(os.environ.get("FLOWEDGE_FUZZ_FILES", "2000"))
 SEED = int(os.environ.get("FLOWEDGE_FUZZ_SEED", "1"))
 GROWTH_MIB = 600  # of the peak of this process's memory, over all mutations of a kind
