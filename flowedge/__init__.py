@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DeviceLostError,
         DrainingError,
         FlowEdgeError,
+        PeerRefusedError,
         ProtocolError,
     )
 
@@ -35,6 +36,7 @@ __all__ = [
     "DeviceLostError",
     "DrainingError",
     "FlowEdgeError",
+    "PeerRefusedError",
     "ProtocolError",
     "__version__",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -30,9 +31,9 @@ class RawCaller:
     """
 
     def __init__(self, address: str, state: Path | None, reply_window: int = WINDOW_BYTES) -> None:
-        """state: directory of a member's credentials; None for plaintext."""
+        """state: directory of a member's credentials; None for a caller without a certificate."""
         plain = socket.create_connection(split_address(address), 10)
-        self._socket = plain if state is None else _context(state).wrap_socket(plain)
+        self._socket = _context(state).wrap_socket(plain)
         self._socket.settimeout(None)
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -43,7 +44,8 @@ class RawCaller:
         self.received: dict[int, int] = {}
         self.ended: set[int] = set()
         self._write(PREFACE + _frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW, reply_window)))
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def call(self, method: str) -> int:
         """Begin a call; return its stream."""
@@ -85,7 +87,20 @@ class RawCaller:
     def reset(self, stream: int) -> None:
         self._write(_frame(RESET, 0, stream, struct.pack(">I", 8)))
 
+    def read_on(self, stream: int, size: int = 1 << 15) -> None:
+        """Let the server send so many more bytes of its reply."""
+        self._write(_frame(WINDOW, 0, stream, struct.pack(">I", size)))
+
+    def await_end(self, stream: int, seconds: float) -> bool:
+        """Wait for the end of a stream; return whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: stream in self.ended, seconds)
+
     def close(self) -> None:
+        """End the connection; the reader ends first, or it would read from the next socket of this number."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join(10)
         self._socket.close()
 
     def _take_window(self, stream: int, most: int, patience_s: float) -> int:
@@ -178,12 +193,13 @@ def half_send_many(caller: RawCaller, method: str, calls: int, size: int, patien
     return sum(taken)
 
 
-def _context(state: Path) -> ssl.SSLContext:
+def _context(state: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(state / "identity" / "member.pem")
+    if state is not None:
+        context.load_cert_chain(state / "identity" / "member.pem")
     return context
 
 

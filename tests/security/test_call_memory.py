@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import psutil
 import pytest
 
 from flowedge.client import Client
+from flowedge.core.errors import FlowEdgeError
 from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.enrolment import join
+from flowedge.security.credentials.join_token import JoinToken
 from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
 from tests.security.raw_caller import half_send_many, raw_caller
 from tests.support.processes import AgentProcess
@@ -61,8 +65,24 @@ def test_half_sent_messages_of_a_valid_client(cluster: Cluster, kitchen: AgentPr
     before = resident_mib(kitchen)
     with raw_caller(kitchen.address, guest) as attacker:
         for method in METHODS:
-            half_send_many(attacker, method, 40, MIB, PATIENCE_S)
+            assert half_send_many(attacker, method, 40, MIB, PATIENCE_S) > MIB
         assert resident_mib(kitchen) < before + 60
         with Client(kitchen.address, security=cluster.security("honest", CertificateRole.CLIENT)) as client:
             assert client.describe().role == "idle"
     assert kitchen.line("refused flowedge.v1.Agent/BecomeDraftNode from guest (client)")
+
+
+def test_half_sent_requests_at_the_enrolment_service(cluster: Cluster, tmp_path: Path) -> None:
+    """Anyone may call it. Half-sent requests end by their deadline, so a device joins meanwhile."""
+    with raw_caller(cluster.address, None) as attacker:
+        half_send_many(attacker, "/flowedge.v1.Enrolment/Join", 100, MESSAGE, PATIENCE_S)
+        half_send_many(attacker, "/flowedge.v1.Enrolment/Join", 100, 8 << 10, PATIENCE_S)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                joined = join(JoinToken.decode(cluster.token()), "attic", "", tmp_path / "attic")
+                break
+            except FlowEdgeError:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+    assert joined.credentials.holder.member.name == "attic"

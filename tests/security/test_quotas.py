@@ -79,7 +79,9 @@ def test_a_client_that_ends_nothing_and_reads_nothing(home: Home) -> None:
             assert is_answered(honest)  # while the pipeline works for the attacker too
             home.draft_node.line("a session has ended", "the caller took no reply", after=seen)
             assert is_answered(chief)
-            assert not attacker.ended.intersection(generations[:1])  # the error waits behind the reply
+            assert generations[0] not in attacker.ended  # the error waits behind the reply
+            attacker.read_on(generations[0])
+            assert attacker.await_end(generations[0], 20)
         assert is_answered(honest)
     refused = [line for line in home.draft_node.lines[seen:] if "refused" in line and "greedy" in line]
     assert any("Health/Watch from greedy (client)" in line for line in refused)

@@ -129,7 +129,8 @@ class PipelineSetup:
 
         The result of a task is whether the rows of the stage are exact; the target's stages come first.
         """
-        roles = [role for route in routes for role in self._roles(route)]
+        # In a thread, since the address for a device may have to be looked up.
+        roles = await asyncio.to_thread(lambda: [role for route in routes for role in self._roles(route)])
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
         try:
             yield tasks

@@ -67,7 +67,7 @@ class WeightSharing:
                 found[stage.address] = pb.WeightSources(
                     manifest=manifest.id,
                     name=name,
-                    draft_node=self.agent.info.address_for(stage.address),
+                    draft_node=await asyncio.to_thread(self.agent.info.address_for, stage.address),
                     peers=[address for address in devices if address != stage.address],
                     quantised=quantised,
                 )
@@ -86,7 +86,7 @@ class WeightSharing:
             ModelRequest(
                 model=model,
                 name=printable_name(model),
-                manifest=agent.local_weights.known_models.resolve(model),
+                manifest=await finish_in_thread(partial(agent.local_weights.known_models.resolve, model)),
                 fingerprint="",
                 sources=tuple(map(SourceAddress, [*stages, *others])),
                 select=self.side.head_tensors,
@@ -106,7 +106,7 @@ class WeightSharing:
         """Have the library give a route's model, which is hashed once; return its name and its manifest."""
         agent, checkpoint = self.agent, route.checkpoint
         if checkpoint.manifest_id:
-            return self._known(checkpoint.manifest_id)
+            return await finish_in_thread(partial(self._known, checkpoint.manifest_id))
         read, called_off = [0, 0], asyncio.Event()
 
         def on_bytes(done: int, total: int) -> None:

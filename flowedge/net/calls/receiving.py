@@ -15,8 +15,10 @@ from flowedge.net.calls.turns import Turns
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.net.grpc_handlers import Context
 
-# Without this, gRPC widens the window of a stream to megabytes that nobody has asked for.
-SERVER_OPTIONS = (("grpc.http2.bdp_probe", 0),)
+# gRPC would widen the window of a stream to megabytes that nobody has asked for. A larger message waits for
+# one round trip more, when it is asked for; the rows of a usual segment fit.
+WINDOW_BYTES = 256 << 10
+SERVER_OPTIONS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES))
 AT_ONCE = 16  # requests of all callers; each takes the memory of a message until it is whole
 AT_ONCE_OF_CALLER = 4
 
