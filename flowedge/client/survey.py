@@ -114,13 +114,18 @@ def survey(
         limit_s: seconds after which no further agent is asked.
     """
     old, deadline = frozenset(stale), time.monotonic() + limit_s
-    shuffled = random.sample(advertised, len(advertised))
-    in_order = sorted(shuffled, key=lambda device: device.id not in known)
+    in_order = survey_order(advertised, known)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
         found = pool.map(lambda device: _ask_advertised(device, device in old, ask, deadline), in_order)
         agents = [*found, *named]
     return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
+
+
+def survey_order(advertised: Sequence[AdvertisedDevice], known: Collection[str]) -> list[AdvertisedDevice]:
+    """Return devices in the order in which they are asked: known ids first, the others by chance."""
+    shuffled = random.sample(advertised, len(advertised))
+    return sorted(shuffled, key=lambda device: device.id not in known)
 
 
 def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:

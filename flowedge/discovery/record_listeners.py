@@ -103,9 +103,7 @@ class CacheLimit(RecordUpdateListener):
         if self._added <= self._most or self._zeroconf is None:
             return
         self._added = 0
-        cache = self._zeroconf.cache
         try:
-            for name in cache.names():
-                cache.async_remove_records(cache.entries_with_name(name))
+            self._zeroconf.cache.async_expire(float("inf"))
         except Exception:  # noqa: BLE001 (zeroconf would not tell its other listeners)
             _log.exception("the cache of mDNS records could not be emptied")

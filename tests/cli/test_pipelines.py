@@ -10,7 +10,7 @@ from flowedge.cli import pipelines
 from flowedge.cli.pipelines import PipelineRequest, open_pipeline
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
-from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
@@ -55,6 +55,8 @@ class Network:
         monkeypatch.setattr(pipelines, "discover", discover)
 
         def describe(address: str, name: str | None = None) -> Device:
+            if address not in devices:
+                raise DeviceLostError(address, "it is silent")
             return replace(devices[address], id=address[-1])
 
         monkeypatch.setattr(pipelines, "describe", describe)
@@ -152,3 +154,20 @@ def test_another_protocol_version_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_agent_takes_one_role() -> None:
     with pytest.raises(BadRequestError, match="named twice"):
         PipelineSpec("10.0.0.1:1", ("10.0.0.1:1",), "m", ("d",))
+
+
+def test_an_announced_agent_that_does_not_answer_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1")
+    del found.devices["10.0.0.2:1"]
+    assert use() == "10.0.0.1:1"
+    assert found.assembled[0].stages == ("10.0.0.3:1", "10.0.0.4:1")
+    assert "device 10.0.0.2:1 is left out" in caplog.text
+
+
+def test_the_first_reason_is_told_when_no_announced_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1")
+    found.devices.clear()
+    with pytest.raises(DeviceLostError, match=r"10\.0\.0\.1:1: it is silent"):
+        use()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from flowedge.cli.screens.device_table import device_rows
 from flowedge.client import Device
 from flowedge.client.clock_offset import ClockOffset, Exchange
-from flowedge.client.survey import AgentReply, SurveyedAgent, survey
+from flowedge.client.survey import AgentReply, SurveyedAgent, survey, survey_order
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.profiling.link_rates import link_rates
@@ -153,3 +153,31 @@ def test_clocks_on_the_wall_are_compared_where_they_are_told() -> None:
     assert round(offset.offset, 3) == 2.95
     assert round(offset.uncertainty, 3) == 0.05
     assert ClockOffset.of_walls([Exchange(0.0, 0.5, 0.0)]) is None
+
+
+def test_an_answer_that_nobody_foresaw_is_a_problem_of_one_agent() -> None:
+    def ask(address: str, name: str | None) -> AgentReply:
+        if name == "board-1":
+            raise RecursionError
+        raise DeviceLostError(address, "it is silent")
+
+    found = survey([record(1, "10.0.0.1:1"), record(2, "10.0.0.2:1")], ["10.0.0.3:1"], ask=ask)
+    problems = {agent.name: agent.problem or "" for agent in found}
+    assert "its answer cannot be read: RecursionError" in problems["board-1"]
+    assert "it is silent" in problems["board-2"]
+
+
+def test_agents_that_answered_before_are_asked_first_and_the_time_is_limited() -> None:
+    asked = []
+
+    def ask(address: str, name: str | None) -> AgentReply:
+        asked.append(name)
+        raise DeviceLostError(address, "it is silent")
+
+    many = [record(number, f"10.0.0.{number}:1") for number in range(1, 101)]
+    assert survey_order(many, ["id-77"])[0].id == "id-77"
+    assert sorted(survey_order(many, [])) == sorted(many)
+    assert survey_order(many, []) != survey_order(many, [])
+    found = survey(many, limit_s=-1.0, ask=ask)
+    assert asked == []
+    assert all("too many others did not answer" in str(agent.problem) for agent in found)

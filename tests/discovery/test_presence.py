@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flowedge.client.duplicates import duplicates
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.discovery.presence import Change, Presence, PresenceEvent
+from flowedge.discovery.presence import MAX_INSTANCES, Change, Presence, PresenceEvent
 
 KITCHEN = AdvertisedDevice("kitchen", "id-1", "10.0.0.1:7", "test", 1, 1, "0.1.0", instance="a")
 TTL = 30.0
@@ -83,3 +83,20 @@ def test_duplicates_are_named_with_their_addresses() -> None:
     assert str(same_id) == "the id 'id-1' is that of kitchen (10.0.0.1:7) and of kitchen (10.0.0.2:7)"
     assert (same_name.what, same_name.value, len(same_name.devices)) == ("name", "kitchen", 2)
     assert duplicates([KITCHEN, other]) == []
+
+
+def test_a_flood_of_announcements_takes_bounded_memory_and_drops_nobody_who_is_known() -> None:
+    presence = Presence()
+    presence.heard("kitchen", KITCHEN, TTL, 0.0)
+    for number in range(2 * MAX_INSTANCES):
+        fake = replace(KITCHEN, id=f"fake{number}", address=f"10.0.1.1:{number + 1}")
+        if presence.has_room_for(f"fake{number}", fake):
+            presence.heard(f"fake{number}", fake, TTL, 0.0)
+    assert len(presence.sightings) == MAX_INSTANCES
+    assert presence.knows("kitchen")
+    assert presence.has_room_for("kitchen", KITCHEN)
+    assert presence.has_room_for("restarted", KITCHEN), "it replaces the kitchen's earlier start"
+    assert changes(presence.heard("restarted", KITCHEN, TTL, 1.0)) == [Change.RESTARTED]
+    assert not presence.knows("kitchen")
+    presence.goodbye("fake0")
+    assert presence.has_room_for("new", replace(KITCHEN, id="new", address="10.0.2.1:1"))

@@ -204,7 +204,7 @@ def test_bad_tensor_is_named(tmp_path: Path, name: str, value: torch.Tensor | No
         ("config.json", b"[1]", "JSON object"),
         ("config.json", b"{", "cannot be read"),
         ("config.json", b'{"num_hidden_layers": 2}', "num_hidden_layers is 2"),
-        ("config.json", b'{"hidden_size": "wide"}', "not a usable Llama config"),
+        ("config.json", b'{"hidden_size": "wide"}', "hidden_size is 'wide', not an integer"),
         ("model.safetensors", b"junk", "cannot be read"),
         ("config.json", None, "cannot be read"),
         ("model.safetensors", None, "neither"),

@@ -110,6 +110,8 @@ class NastyServices(grpc.GenericRpcHandler):
                 context.abort_with_status(_NastyStatus(((ERROR_KEY, carried),)))
             for which in range(MESSAGES_OF_A_STREAM):
                 made = fill(reply_type(), which)
+                if path == DESCRIBE:
+                    made.instance += str(id(self))  # so that two of these are two agents
                 if self._idle and path == DESCRIBE:
                     made.ClearField("role")
                 yield made

@@ -29,48 +29,86 @@ from tests.security.nasty_agent import DESCRIBE, FORGED, NASTY, fill, nasty_agen
 from tests.security.terminals import assert_safe, on_terminal
 from tests.security.test_multicast import sent_again_and_again
 
+SERVICES = ("Agent", "Generation", "Measure", "Weights")
 HASH = "sha256:" + "0" * 64
 LEFT_OUT = {"flowedge.v1.Enrolment", "flowedge.v1.Renewal", "flowedge.v1.Pipeline"}
 """Services that no command calls at an agent, or whose texts never leave the agent but in errors."""
 
 
-def commands(first: str, second: str, third: str, directory: Path) -> list[list[str]]:
+AGENT, GENERATION, MEASURE, WEIGHTS = (f"flowedge.v1.{name}" for name in SERVICES)
+CALLED = {
+    "devices": {AGENT},
+    "devices --json": {AGENT},
+    "devices --rate": {AGENT, MEASURE},
+    "doctor": {AGENT},
+    "models": {WEIGHTS},
+    "models pull": {WEIGHTS},
+    "generate": {AGENT, GENERATION},
+    "generate on several": {AGENT},
+    "release": {AGENT},
+    "profile of busy agents": {AGENT},
+    "profile": {AGENT, MEASURE},
+    "train-drafter": {AGENT, WEIGHTS},
+}
+"""The services that each command calls."""
+AGAIN_AND_AGAIN = {"models pull", "train-drafter"}  # which ask for a minute, or load a model before
+
+
+def arguments_of(command: str, busy: str, first: str, second: str, directory: Path) -> list[str]:
+    """Return the command line; busy: an agent with a role; first, second: agents without a role."""
     data = directory / "data.jsonl"
     data.write_text('{"text": "a few words to train on"}\n' * 40, encoding="utf-8")
-    cache = ["--cache-dir", str(directory / "cache")]
-    return [
-        ["devices", "--peers", f"{first},{second}"],
-        ["devices", "--peers", first, "--json"],
-        ["devices", "--peers", f"{second},{third}", "--rate"],
-        ["doctor", "--peer", first, "--no-libraries"],
-        ["models", "--peers", first, *cache],
-        ["models", "pull", HASH, "--from", first, *cache],
-        ["generate", "--peers", first, "--prompt", "hello"],
-        ["generate", "--peers", f"{first},{second}", "--prompt", "hello", "--max-new-tokens", "4"],
-        ["release", first],
-        ["profile", first, "--out", str(directory / "busy")],
-        ["profile", second, third, "--out", str(directory / "profile")],
-        ["train-drafter", "bundled", "--data", str(data), "--out", str(directory / "head"), "--peers", first],
-    ]
+    cache, out = ["--cache-dir", str(directory / "cache")], str(directory / "out")
+    return {
+        "devices": ["devices", "--peers", f"{busy},{first}"],
+        "devices --json": ["devices", "--peers", busy, "--json"],
+        "devices --rate": ["devices", "--peers", f"{first},{second}", "--rate"],
+        "doctor": ["doctor", "--peer", busy, "--no-libraries"],
+        "models": ["models", "--peers", busy, *cache],
+        "models pull": ["models", "pull", HASH, "--from", busy, *cache],
+        "generate": ["generate", "--peers", busy, "--prompt", "hello"],
+        "generate on several": ["generate", "--peers", f"{busy},{first}", "--prompt", "hello"],
+        "release": ["release", busy],
+        "profile of busy agents": ["profile", busy, "--out", out],
+        "profile": ["profile", first, second, "--out", out],
+        "train-drafter": ["train-drafter", "bundled", "--data", str(data), "--out", out, "--peers", busy],
+    }[command]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
-def test_no_reply_of_an_agent_commands_the_terminal(fails: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", CALLED)
+def test_no_reply_of_an_agent_commands_the_terminal(command: str, tmp_path: Path) -> None:
+    environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
     with (
-        nasty_agent(lambda _: fails) as (one, first),
-        nasty_agent(lambda _: fails, idle=True) as (two, second),
-        nasty_agent(lambda path: fails and path != DESCRIBE, idle=True) as (three, third),
+        nasty_agent() as (one, busy),
+        nasty_agent(idle=True) as (two, first),
+        nasty_agent(idle=True) as (three, second),
     ):
-        environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
-        for arguments in commands(first, second, third, tmp_path):
-            if fails and "pull" in arguments:
-                continue  # it asks again for a minute
-            shown = on_terminal(*arguments, environment=environment)
-            assert shown.strip() or arguments[0] == "release", arguments
-            assert_safe(shown, answers=arguments[0] == "generate")
-    called = {path.split("/")[1] for path in one.called | two.called | three.called}
-    assert fails or called == {path.split("/")[1] for path, _ in services()} - LEFT_OUT
+        arguments = arguments_of(command, busy, first, second, tmp_path)
+        shown = on_terminal(*arguments, environment=environment)
+    assert shown.strip() or command == "release"
+    assert_safe(shown, answers=command == "generate")
+    assert {path.split("/")[1] for path in one.called | two.called | three.called} >= CALLED[command]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [command for command in CALLED if command not in AGAIN_AND_AGAIN])
+def test_no_error_of_an_agent_commands_the_terminal(command: str, tmp_path: Path) -> None:
+    environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
+    with (
+        nasty_agent(lambda _: True) as (_, busy),
+        nasty_agent(lambda _: True, idle=True) as (_, first),
+        nasty_agent(lambda path: path != DESCRIBE, idle=True) as (_, second),
+    ):
+        arguments = arguments_of(command, busy, first, second, tmp_path)
+        shown = on_terminal(*arguments, environment=environment)
+    # The doctor shows a finding instead of an error that is no agent's.
+    assert "owned" in shown or command == "doctor", "the error was shown"
+    assert_safe(shown)
+
+
+def test_the_commands_call_every_service() -> None:
+    assert set().union(*CALLED.values()) == {path.split("/")[1] for path, _ in services()} - LEFT_OUT
 
 
 def test_errors_in_the_middle_of_a_pipeline_are_safe(tmp_path: Path) -> None:

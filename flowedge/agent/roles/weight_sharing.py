@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from flowedge.core.errors import CheckpointError, DeviceError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
+from flowedge.security.process import current
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.progress import mib
 from flowedge.weights.fetch.source import SourceAddress
@@ -155,10 +157,18 @@ async def find_neighbours(device: str, pipeline: Collection[str], config: AgentC
 
 
 def usable(records: Sequence[AdvertisedDevice], device: str, pipeline: Collection[str]) -> list[str]:
-    """Return the addresses of other devices that the pipeline's devices can reach."""
-    local = all(map(is_loopback, pipeline))
-    return [
+    """Return the addresses of other devices of this cluster that the pipeline's devices can reach.
+
+    Their order is random: announced names must not decide who is asked.
+    """
+    local, security = all(map(is_loopback, pipeline)), current()
+    found = [
         record.address
         for record in records
-        if not record.mismatch and record.name != device and is_loopback(record.address) == local
+        if not record.mismatch
+        and record.name != device
+        and is_loopback(record.address) == local
+        and security.foreign(record.name, record.cluster) is None
     ]
+    random.shuffle(found)
+    return found

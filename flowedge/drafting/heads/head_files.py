@@ -85,7 +85,8 @@ def fill_head(
         placed[name] = tensors.pop(name).to(device=device, dtype=wanted)
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
-    head.rotary_emb = LlamaRotaryEmbedding(head.config).to(device)
+    with reading(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
+        head.rotary_emb = LlamaRotaryEmbedding(head.config).to(device)
     head.requires_grad_(False).eval()
 
 

@@ -13,6 +13,7 @@ from flowedge.core.errors import CheckpointError, FlowEdgeError
 _MAX_BYTES = 64 << 20  # of a file; the largest indices of shards have about 10 MiB
 _MAX_DEPTH = 32  # of objects and arrays in each other; libraries copy configs recursively
 _REASON_LENGTH = 400  # characters of another library's message that are passed on
+_OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here
 _RUST_PANIC = "PanicException"  # which Python's bindings of Rust libraries derive from BaseException
 
 
@@ -44,13 +45,15 @@ def reading(place: Path | str, problem: str) -> Iterator[None]:
         place: the file or directory to name in the error; problem: what is wrong with it.
 
     Raises:
-        CheckpointError: when the body raises an error that is not of FlowEdge.
+        CheckpointError: when the body raises an error that is not of FlowEdge, nor of a full GPU.
     """
     try:
         yield
     except FlowEdgeError:
         raise
     except Exception as error:
+        if type(error).__name__ == _OUT_OF_MEMORY:  # the device's, which is no fault of the file
+            raise
         raise CheckpointError(f"{place}: {problem}: {short_reason(error)}") from error
     except BaseException as error:
         if type(error).__name__ != _RUST_PANIC:

@@ -15,6 +15,7 @@ from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
+from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.copies import moved, to_device, to_host
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.kv.store import KvFormat, check_kv
@@ -95,13 +96,15 @@ class LayerBlock:
         _check_range(start, stop, config.num_hidden_layers)
         check_kv(config, dtype, kv, exact)
         loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
+        with reading(checkpoint.place, "the rotary positions of config.json cannot be computed"):
+            rotary = Rotary(checkpoint.family, config, range(start, stop), device)
         block = cls(
             config,
             start,
             stop,
             layers=[loader.load(index, index - start) for index in range(start, stop)],
             windows=layer_windows(checkpoint.family, config)[start:stop],
-            rotary=Rotary(checkpoint.family, config, range(start, stop), device),
+            rotary=rotary,
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
             embedding_multiplier=checkpoint.family.embedding_multiplier(config, dtype),
             norm=_load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,

@@ -28,14 +28,17 @@ from flowedge.weights.threads import finish_in_thread
 
 MAX_CHUNK_BYTES = 8 << 20
 MAX_ASKED = 16_384  # objects in one question; their request has 0.6 MB
-# A device that was away is asked again soon.
-_OPTIONS = [
-    *LinkSettings().channel_options,
-    ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + (1 << 20)),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
+# A dict, because gRPC takes the first of two values of an option.
+_OPTIONS = list(
+    {
+        **dict(LinkSettings().channel_options),
+        "grpc.max_receive_message_length": MAX_CHUNK_BYTES + (1 << 20),  # of this client alone
+        # A device that was away is asked again soon.
+        "grpc.initial_reconnect_backoff_ms": 200,
+        "grpc.min_reconnect_backoff_ms": 200,
+        "grpc.max_reconnect_backoff_ms": 1000,
+    }.items()
+)
 T = TypeVar("T")
 RETRY_S = 0.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.roles.weight_sharing import find_neighbours, usable
@@ -24,6 +25,11 @@ def test_own_loopback_and_other_versions_are_left_out() -> None:
     ]
     assert usable(records, "d0", ["10.0.0.9:1"]) == ["10.0.0.2:1"]
     assert usable(records, "d0", ["127.0.0.1:2"]) == ["127.0.0.1:1"]
+
+
+def test_agents_of_other_clusters_do_not_displace_neighbours() -> None:
+    fakes = [dataclasses.replace(record(f"a{n}", "10.0.0.7:1"), cluster="0" * 16) for n in range(100)]
+    assert usable([*fakes, record("v1", "10.0.0.2:1")], "d0", ["10.0.0.9:1"]) == ["10.0.0.2:1"]
 
 
 def test_those_of_the_configuration_are_asked_without_multicast() -> None:

@@ -15,6 +15,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import eos_token_ids
 from flowedge.models.inspection import inspect_checkpoint
+from flowedge.models.layers.block import LayerBlock
 from tests.models.tiny_families import make_tiny
 
 
@@ -90,6 +91,12 @@ def test_what_only_a_layer_notices_is_refused(copy: Path, activation: str) -> No
     edit(copy, hidden_act=activation)
     with pytest.raises(CheckpointError, match=r"layers that config\.json asks for cannot be made"):
         inspect_checkpoint(Checkpoint.open(str(copy)), "float32", [])
+
+
+def test_rotary_positions_without_a_base_are_refused(copy: Path) -> None:
+    edit(copy, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": None})
+    with pytest.raises(CheckpointError, match=r"rotary positions|not valid"):
+        LayerBlock.load(Checkpoint.open(str(copy)), 0, 1)
 
 
 def test_more_layers_than_the_files_hold_are_not_looped_over(copy: Path) -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowedge.weights.fetch.source import Fetch, Source, choose_fetch, fetch_order
+from flowedge.weights.fetch.least_rate import LeastRate
+from flowedge.weights.fetch.source import (
+    FIRST_PAUSE_S,
+    MOST_PAUSE_S,
+    Fetch,
+    Source,
+    choose_fetch,
+    choose_trusted,
+    fetch_order,
+    is_straggler,
+)
 
 
 def source(
@@ -75,3 +85,42 @@ def test_five_devices_that_want_the_same_take_little_twice_from_the_draft_node()
             have[name] |= receiving[name]
     assert asked["d0"] == len(sizes)
     assert max(asked[name] for name in names) < 2 * len(sizes)
+
+
+def test_a_device_that_broke_off_is_asked_only_for_what_no_other_has() -> None:
+    bad, good = source("bad", "ab"), source("good", "a", sending=9)
+    bad.put_aside("too slow", now=0.0)
+    assert choose_trusted("ab", [bad, good], 3, (), now=1.0) == Fetch("a", "good")
+    assert choose_trusted("b", [bad, good], 3, (), now=1.0) == Fetch("b", "bad")
+    good.ours = 3
+    assert choose_trusted("a", [bad, good], 3, (), now=1.0) is None, "the other is waited for"
+    assert choose_trusted("a", [bad, good], 3, (), now=FIRST_PAUSE_S) == Fetch("a", "bad")
+
+
+def test_a_device_is_put_aside_for_longer_each_time() -> None:
+    bad = source("bad", "a")
+    for count in range(12):
+        bad.put_aside("too slow", now=0.0)
+        assert bad.aside_until == min(FIRST_PAUSE_S * 2**count, MOST_PAUSE_S)
+    bad.delivered(1000, 1.0)
+    assert bad.strikes == 11
+
+
+def test_a_straggler_is_much_slower_than_another_that_has_the_object() -> None:
+    slow, fast = source("slow", "a"), source("fast", "a")
+    fast.problem = ""
+    fast.delivered(10_000_000, 1.0)
+    assert is_straggler("a", slow, 1e6, [slow, fast], 4.0, now=0.0)
+    assert not is_straggler("a", slow, 5e6, [slow, fast], 4.0, now=0.0)
+    assert not is_straggler("b", slow, 1e6, [slow, fast], 4.0, now=0.0)
+    fast.put_aside("it broke off", now=0.0)
+    assert not is_straggler("a", slow, 1e6, [slow, fast], 4.0, now=0.0)
+
+
+def test_only_time_in_which_this_device_waited_counts_for_a_rate() -> None:
+    rate = LeastRate(1000.0, window_s=10.0)
+    assert all(rate.suffices(1, 0.0) for _ in range(100)), "the disk was slow, not the device"
+    assert rate.suffices(9_900, 9.9)
+    assert rate.suffices(100, 0.1), "a whole window at the least rate"
+    assert not rate.suffices(9_999, 10.0)
+    assert (rate.total_bytes, rate.total_s) == (20_099, 20.0)
