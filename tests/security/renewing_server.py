@@ -17,7 +17,8 @@ from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.tls.connection_limits import ConnectionBounds
 from flowedge.security.tls.guard import Guard
-from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
+from flowedge.security.tls.renewable_server import RenewableServer, ServerIdentity
+from flowedge.security.tls.serving import server_credentials
 from tests.security.clusters import now
 
 

@@ -21,7 +21,7 @@ from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
 from flowedge.net.supervision import supervise
-from flowedge.security.tls.serving import RenewableServer
+from flowedge.security.tls.renewable_server import RenewableServer
 from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.v1 import agent_pb2 as pb
 

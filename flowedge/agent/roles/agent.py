@@ -18,7 +18,7 @@ from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
 from flowedge.net.address import join_address
 from flowedge.security.process import Security
-from flowedge.security.tls.serving import RenewableServer
+from flowedge.security.tls.renewable_server import RenewableServer
 from flowedge.system.compute import DeviceCompute
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights

@@ -30,7 +30,8 @@ from flowedge.security.credentials.certificates import pem_of, renewal_time, utc
 from flowedge.security.credentials.revocation import RevocationList, read_list
 from flowedge.security.tls.connection_limits import ConnectionLimits
 from flowedge.security.tls.guard import Guard, caller_of, refuse
-from flowedge.security.tls.serving import RenewableServer, ServerIdentity, server_credentials
+from flowedge.security.tls.renewable_server import RenewableServer, ServerIdentity
+from flowedge.security.tls.serving import server_credentials
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 

@@ -17,7 +17,7 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked, renew
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
-from flowedge.security.tls.serving import RenewableServer
+from flowedge.security.tls.renewable_server import RenewableServer
 
 _WARN_AGAIN = datetime.timedelta(hours=1)
 
