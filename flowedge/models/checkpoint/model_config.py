@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
+from flowedge.core.visible_text import visible_field
 from flowedge.models.checkpoint import prequantised
 from flowedge.models.checkpoint.config_numbers import check_values
 from flowedge.models.checkpoint.config_support import check_config
@@ -64,7 +65,7 @@ class ModelConfig:
             with reading(CONFIG_NAME, "its values do not fit together"):
                 check_config(family, config)
         except CheckpointError as error:
-            raise CheckpointError(f"{place}: {error}") from error
+            raise CheckpointError(f"{place}: {visible_field(str(error))}") from error
         return cls(raw, family, stored, quant, config)
 
 
@@ -72,7 +73,7 @@ def _integer_format(settings: dict[str, Any] | None, directory: Path) -> Integer
     try:
         return None if settings is None else integer_format(settings)
     except CheckpointError as error:
-        raise CheckpointError(f"{directory}: {error}") from error
+        raise CheckpointError(f"{directory}: {visible_field(str(error))}") from error
 
 
 def _load_config(directory: Path, place: Path, raw: Mapping[str, Any], family: Family) -> Any:

@@ -13,6 +13,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import CheckpointError
+from flowedge.core.visible_text import visible_field
 
 TYPES = ("nf4", "fp4")
 _KEY = "weight.quant_state.bitsandbytes__"
@@ -33,7 +34,8 @@ def stored_quant(settings: dict[str, Any] | None, directory: Path) -> str:
     method = settings.get("quant_method") or (_METHOD if eight or four else "an unnamed method")
     if method != _METHOD:
         raise CheckpointError(
-            f"{directory}: the checkpoint is quantised by {method}, which is not supported; "
+            f"{directory}: the checkpoint is quantised by {visible_field(str(method), 80)}, which is not "
+            "supported; "
             "give the original checkpoint, or a checkpoint of bitsandbytes, GPTQ, AWQ, AutoRound or "
             "compressed-tensors"
         )

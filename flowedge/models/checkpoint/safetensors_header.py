@@ -94,13 +94,13 @@ def _entry(name: str, value: Any, start: int) -> HeaderEntry:
         raise ValueError(f"the header's entry of {name[:80]!r} does not have {', '.join(sorted(_FIELDS))}")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise ValueError(f"the header's entry of {name[:80]!r} is not valid (type {str(dtype)[:80]!r})")
+        raise ValueError(f"the header's entry of {name[:80]!r} is not valid (type {repr(dtype)[:80]})")
     sizes = isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS and all(map(_is_size, shape))
     places = isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_size, offsets))
     if not sizes or not places or offsets[0] > offsets[1]:
         raise ValueError(
-            f"the header's entry of {name[:80]!r} is not valid (shape {str(shape)[:80]}, "
-            f"offsets {str(offsets)[:80]})"
+            f"the header's entry of {name[:80]!r} is not valid (shape {repr(shape)[:80]}, "
+            f"offsets {repr(offsets)[:80]})"
         )
     return HeaderEntry(name, dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
