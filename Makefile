@@ -48,7 +48,7 @@ lint: setup protos-check
 # In an environment of its own, because pip-audit needs packages that FlowEdge does not.
 audit: setup
 	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet 'pip-audit>=2.9,<3'; }
-	$(BIN)/python -m testbed.tools.audit $(AUDIT)/bin/pip-audit
+	$(BIN)/python -m testbed.tools.supply.audit $(AUDIT)/bin/pip-audit
 
 format: setup
 	$(BIN)/ruff check --fix .

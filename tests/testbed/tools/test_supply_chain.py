@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from testbed.tools.audit import judge
-from testbed.tools.lock import CONSTRAINTS, LOCK, ROOT, locked
+from testbed.tools.supply.audit import judge
+from testbed.tools.supply.lock import CONSTRAINTS, LOCK, ROOT, locked
 
 if sys.version_info >= (3, 11):
     import tomllib

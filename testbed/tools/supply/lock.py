@@ -1,6 +1,6 @@
 """Write the hashes of the wheels that `make setup` installs on x86-64 Linux with the pinned Python.
 
-    python -m testbed.tools.lock
+    python -m testbed.tools.supply.lock
 
 pip chooses the wheels by constraints.txt for the interpreter and the machine that this runs on.
 """
@@ -14,10 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOCK = ROOT / "constraints-cp311-x86_64.txt"
-_HEAD = "# Wheels for CPython 3.11 on x86-64 Linux, of `make setup` there: python -m testbed.tools.lock\n"
+_HEAD = (
+    "# Wheels for CPython 3.11 on x86-64 Linux, of `make setup` there: python -m testbed.tools.supply.lock\n"
+)
 
 
 def main() -> None:
