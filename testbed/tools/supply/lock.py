@@ -17,10 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOCK = ROOT / "constraints-cp311-x86_64.txt"
-_HEAD = "# Wheels for CPython 3.11 on x86-64 Linux, written by python -m testbed.tools.supply.lock
-"
-    "# Wheels for CPython 3.11 on x86-64 Linux, of `make setup` there: python -m testbed.tools.supply.lock\n"
-)
+_HEAD = "# Wheels for CPython 3.11 on x86-64 Linux, written by python -m testbed.tools.supply.lock\n"
 
 
 def main() -> None:
