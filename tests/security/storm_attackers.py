@@ -1,7 +1,6 @@
-"""All attackers of the storm, as one process: they attack until the input closes, then print what they did.
+"""The attackers of the storm, as processes: each attacks until its input closes, then prints what it did.
 
-Arguments: the JSON of a Target, and the names of attacks; without names there are all. Each attack runs in a
-thread and begins anew whenever it ends.
+Arguments: the JSON of a Target, and the name of an attack, which begins anew whenever it ends.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import json
 import os
 import random
 import ssl
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from tests.security.impostor import call_as
 from tests.security.raw_caller import half_send_many, raw_caller
 
 HANDSHAKERS, SILENT = "127.0.0.2", "127.0.0.3"  # addresses that the attackers call from
-PAUSE_S = 0.2  # between two attacks of a thread: the attackers share two processors with the attacked
+PAUSE_S = 0.5  # between two attacks of a process
 ANSWER_S = 5.0
 MIB = 1 << 20
 
@@ -79,33 +79,13 @@ class Attackers:
         self._random = random.Random(15)
         self._stop = threading.Event()
 
-    def attacks(self) -> list[Callable[[], None]]:
-        return [
-            self.handshakes,
-            self.handshakes,
-            self.silence,
-            self.revoked_half_messages,
-            self.half_messages,
-            self.unread_answers,
-            self.watches,
-            self.multicast,
-            self.hostile_agent,
-            self.hostile_draft_node,
-            self.hostile_client,
-            self.junk_frames,
-            self.joins,
-        ]
-
-    def run(self, names: Sequence[str]) -> None:
-        """Attack by the attacks of these names, or by all if there are none, until the input closes."""
-        chosen = [each for each in self.attacks() if not names or each.__name__ in names]
-        threads = [threading.Thread(target=self._repeat, args=(each,)) for each in chosen]
-        for thread in threads:
-            thread.start()
+    def run(self, name: str) -> None:
+        """Attack by the attack of a name until the input closes."""
+        attacking = threading.Thread(target=self._repeat, args=(getattr(self, name),))
+        attacking.start()
         sys.stdin.read()
         self._stop.set()
-        for thread in threads:
-            thread.join(60)
+        attacking.join(60)
 
     def _repeat(self, attack: Callable[[], None]) -> None:
         while not self._stop.is_set():
@@ -278,7 +258,76 @@ class Attackers:
             yield channel
 
 
+class AttackProcess:
+    """An attack as a process. An attacker that its own abuse of gRPC has ended is replaced.
+
+    Attributes:
+        deaths: how often that happened.
+    """
+
+    def __init__(self, target: Target, name: str) -> None:
+        self.deaths = 0
+        self._command = [sys.executable, "-m", "tests.security.storm_attackers", target.to_json(), name]
+        self._process = self._start()
+
+    def replace_if_dead(self) -> None:
+        if self._process.poll() is not None:
+            self.deaths += 1
+            self._process = self._start()
+
+    def end(self) -> Counter[str]:
+        """End the attack; return what was done, by kind."""
+        output, _ = self._process.communicate(timeout=120)
+        return Counter(json.loads(output or "{}"))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+ATTACKS = (
+    Attackers.handshakes,
+    Attackers.silence,
+    Attackers.revoked_half_messages,
+    Attackers.half_messages,
+    Attackers.unread_answers,
+    Attackers.watches,
+    Attackers.multicast,
+    Attackers.hostile_agent,
+    Attackers.hostile_draft_node,
+    Attackers.hostile_client,
+    Attackers.junk_frames,
+    Attackers.joins,
+)
+
+
+@contextlib.contextmanager
+def attacked(target: Target, done: Counter[str]) -> Iterator[Callable[[], None]]:
+    """Attack in all ways until the context ends; yield a function to call every second.
+
+    done: gets what was done, by kind.
+    """
+    attacks = [AttackProcess(target, attack.__name__) for attack in ATTACKS]
+
+    def keep_up() -> None:
+        for attack in attacks:
+            attack.replace_if_dead()
+
+    try:
+        yield keep_up
+        for attack in attacks:
+            done += attack.end()
+            done["attackers that died"] += attack.deaths
+    finally:
+        for attack in attacks:
+            attack.kill()
+
+
 if __name__ == "__main__":
+    os.nice(10)  # attackers have machines of their own, and here they share two processors with the attacked
     attackers = Attackers(Target(**json.loads(sys.argv[1])))
-    attackers.run(sys.argv[2:])
+    attackers.run(sys.argv[2])
     print(json.dumps(attackers.done))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,7 +18,7 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.process import Security
 from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
-from tests.security.storm_attackers import Target
+from tests.security.storm_attackers import Target, attacked
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
 
@@ -37,19 +33,6 @@ HOSTILE = {
     "garage": CertificateRole.AGENT,
     "rival": CertificateRole.DRAFT_NODE,
 }
-
-
-@contextmanager
-def attacked(target: Target, done: dict[str, int]) -> Iterator[None]:
-    """Attack until the context ends; `done` gets what was done, by kind."""
-    command = [sys.executable, "-m", "tests.security.storm_attackers", target.to_json()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield
-            assert process.poll() is None, "the attackers have ended"
-            done.update(json.loads(process.communicate(timeout=120)[0]))
-        finally:
-            process.kill()
 
 
 def resident_mib(process: FlowEdgeProcess) -> int:
@@ -82,7 +65,7 @@ def test_all_agents_live_and_no_honest_request_is_lost(
     laptop = cluster.security("laptop", CertificateRole.CLIENT)
     guest = Security(CredentialStore.open(cluster.directory / "guest"))
     set_own_security(monkeypatch, laptop)
-    done: dict[str, int] = {}
+    done = Counter[str]()
     with enrolment_service(cluster) as service, members(states) as agents:
         d0, v1, v2 = agents
         pipeline = assemble(
@@ -103,7 +86,7 @@ def test_all_agents_live_and_no_honest_request_is_lost(
             cluster=cluster.authority.id,
             pipeline=pipeline,
         )
-        with ThreadPoolExecutor(AT_ONCE) as honest, attacked(target, done):
+        with ThreadPoolExecutor(AT_ONCE) as honest, attacked(target, done) as keep_up:
             asked = []
             for second in range(seconds):
                 asked.append(honest.submit(ask, d0.address, laptop))
@@ -113,10 +96,11 @@ def test_all_agents_live_and_no_honest_request_is_lost(
                 for name, process in processes.items():
                     assert process.running, (name, process.lines[-20:])
                     most[name] = max(most[name], resident_mib(process))
+                keep_up()
                 time.sleep(1)
             times = sorted(each.result(REQUEST_S) for each in asked)
         ask(d0.address, laptop)
     with capsys.disabled():
         print(f"\n{len(times)} honest requests, {times[len(times) // 2]:.2f} s in the middle,")
-        print(f"{times[-1]:.2f} s at most; MiB before {before}, at most {most}; {done}")
+        print(f"{times[-1]:.2f} s at most; MiB before {before}, at most {most}; {dict(done)}")
     assert {name: most[name] - before[name] for name in most if most[name] > before[name] + GROWTH_MIB} == {}
