@@ -266,8 +266,17 @@ class AttackProcess:
     """
 
     def __init__(self, target: Target, name: str) -> None:
+        self.name = name
         self.deaths = 0
-        self._command = [sys.executable, "-m", "tests.security.storm_attackers", target.to_json(), name]
+        self._command = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            "tests.security.storm_attackers",
+            target.to_json(),
+            name,
+        ]
         self._process = self._start()
 
     def replace_if_dead(self) -> None:
@@ -320,7 +329,7 @@ def attacked(target: Target, done: Counter[str]) -> Iterator[Callable[[], None]]
         yield keep_up
         for attack in attacks:
             done += attack.end()
-            done["attackers that died"] += attack.deaths
+            done[f"{attack.name}: attackers that died"] += attack.deaths
     finally:
         for attack in attacks:
             attack.kill()
