@@ -23,6 +23,7 @@ from tests.support.seams import set_own_security
 
 PROMPT_BYTES = 1 << 20
 PROMPTS = 6
+LIMITS = {"prompt_bytes": PROMPT_BYTES}
 DOCUMENT = 64 << 20
 MIB = 1 << 20
 
@@ -32,7 +33,7 @@ def pipeline(tmp_path: Path) -> Iterator[tuple[Cluster, list[AgentProcess]]]:
     cluster = Cluster(tmp_path, 1)  # its service is off
     states = [cluster.member("d0", CertificateRole.DRAFT_NODE), cluster.member("v1", CertificateRole.AGENT)]
     boss = cluster.security("boss", CertificateRole.ADMIN)
-    with pytest.MonkeyPatch.context() as patch, members(states) as running:
+    with pytest.MonkeyPatch.context() as patch, members(states, limits=LIMITS) as running:
         set_own_security(patch, boss)
         assemble(PipelineSpec(running[0].address, (running[1].address,), "bundled", ()), lambda *_: None)
         yield cluster, running

@@ -180,8 +180,9 @@ class FlowEdgeProcess:
     def request_stop(self) -> None:
         """Send SIGTERM, also to a process that has been stopped by a signal."""
         if self.running:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                self.signal(signal.SIGCONT)
+                self.signal(signal.SIGTERM)
 
     def remove(self) -> None:
         """Remove the log of a process that has ended; its lines are gone then."""
