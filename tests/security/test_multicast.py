@@ -84,7 +84,7 @@ def test_malformed_announcements_break_neither_the_list_nor_the_watch_of_devices
     watch.remove()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @in_namespaces
 def test_the_keeper_assembles_its_pipeline_though_200_fake_agents_are_announced(tmp_path: Path) -> None:
     with Namespaces(3) as network, faked(network, 2, tmp_path) as (cluster, _):

@@ -49,7 +49,7 @@ def ask(address: str, laptop: Security, tokens: int = 6) -> float:
 
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
+    "seconds", [pytest.param(8, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
 )
 def test_all_agents_live_and_no_honest_request_is_lost(
     seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
