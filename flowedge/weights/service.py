@@ -50,13 +50,14 @@ class WeightsService(rpc.WeightsServicer):
         if traffic.sending >= self._settings.max_sending:
             busy = CapacityError(f"device {self._device} sends {traffic.sending} streams already")
             await abort(context, busy)
-        traffic.sending += 1
         try:
-            await self._send(_digest(request.object), request.offset, request.doubted, context)
-        except FlowEdgeError as error:
+            traffic.sending += 1
+            try:
+                await self._send(_digest(request.object), request.offset, request.doubted, context)
+            finally:
+                traffic.sending -= 1
+        except FlowEdgeError as error:  # not sending any more: a caller that reads nothing puts off the abort
             await abort(context, error)
-        finally:
-            traffic.sending -= 1
 
     async def Catalogue(self, request: pb.CatalogueRequest, context: Context) -> pb.CatalogueReply:
         return await asyncio.to_thread(catalogue, self._local)
