@@ -55,8 +55,9 @@ class WeightsService(rpc.WeightsServicer):
             try:
                 await self._send(_digest(request.object), request.offset, request.doubted, context)
             finally:
+                # Before the abort, which a caller that reads nothing can put off for ever.
                 traffic.sending -= 1
-        except FlowEdgeError as error:  # not sending any more: a caller that reads nothing puts off the abort
+        except FlowEdgeError as error:
             await abort(context, error)
 
     async def Catalogue(self, request: pb.CatalogueRequest, context: Context) -> pb.CatalogueReply:
