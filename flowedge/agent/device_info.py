@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.core.errors import DeviceError
+from flowedge.core.errors import AccessError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
@@ -63,7 +63,7 @@ class DeviceId:
         try:
             path = directory()
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return cls(_stored_id(path / ID_FILE), lock)
         except BlockingIOError:
@@ -71,7 +71,7 @@ class DeviceId:
             _log.info(
                 "another agent holds the id in %s: this agent has a new id, until it ends", path, extra=fields
             )
-        except (OSError, DeviceError) as error:
+        except (OSError, DeviceError, AccessError) as error:
             _log.warning(
                 "the id cannot be stored (%s): this agent has a new id at every start; "
                 "set FLOWEDGE_STATE_DIR to a directory for it",

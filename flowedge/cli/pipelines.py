@@ -16,7 +16,7 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client, Device
 from flowedge.client.assembly import NATIVE, OnProgress, PipelineSpec, assemble
 from flowedge.client.device import IDLE
-from flowedge.client.survey import other_device
+from flowedge.client.survey import other_device, reading_answer
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
@@ -225,7 +225,8 @@ def _try(advertised: AdvertisedDevice, deadline: float) -> tuple[str, Device] | 
 
 def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
     """Return the devices of this machine's cluster; the log names the others."""
-    foreign = {device.id: current().foreign(device.name, device.cluster) for device in advertised}
+    # Not by id: anybody can announce the id of another device.
+    foreign = {device: current().foreign(device.name, device.cluster) for device in advertised}
     reasons = [reason for reason in foreign.values() if reason is not None]
     for reason in reasons:
         _log.warning("ignored: %s", reason)
@@ -234,7 +235,7 @@ def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...])
             f"all agents that answered belong to other clusters: {'; '.join(reasons)}. Join their cluster "
             "with a token (flowedge join), or have them join this machine's"
         )
-    return [device for device in advertised if foreign[device.id] is None]
+    return [device for device in advertised if foreign[device] is None]
 
 
 def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
@@ -242,7 +243,8 @@ def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
     devices = {}
     for peer in peers:
         try:
-            devices[peer] = describe(peer)
+            with reading_answer(peer):
+                devices[peer] = describe(peer)
         except FlowEdgeError as error:
             _log.warning("the peer %s of the configuration is left out: %s", peer, error)
     return devices
@@ -264,7 +266,8 @@ def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
 
 
 def _answer_at(address: str, advertised: AdvertisedDevice) -> Device:
-    device = describe(address, advertised.name)
+    with reading_answer(address):
+        device = describe(address, advertised.name)
     if device.id != advertised.id:
         raise other_device(address, advertised, device)
     return device

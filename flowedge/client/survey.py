@@ -6,8 +6,9 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from flowedge.client.clock_offset import ClockOffset
@@ -172,7 +173,8 @@ def _ask_advertised(
             problems.append(DeviceError(device.name, "it was not asked: too many others did not answer"))
             break
         try:
-            answer = _answer(ask, address, device.name)
+            with reading_answer(address):
+                answer = ask(address, device.name)
         except FlowEdgeError as error:
             problems.append(error)
             continue
@@ -183,14 +185,15 @@ def _ask_advertised(
     return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale)
 
 
-def _answer(ask: Ask, address: str, name: str | None) -> AgentReply:
-    """Ask an agent.
+@contextmanager
+def reading_answer(address: str) -> Iterator[None]:
+    """Turn any error about the answer of the agent at an address into a FlowEdgeError, so others are asked.
 
     Raises:
-        FlowEdgeError: when it does not answer as an agent does.
+        FlowEdgeError: when the agent does not answer as an agent does.
     """
     try:
-        return ask(address, name)
+        yield
     except FlowEdgeError:
         raise
     except Exception as error:
@@ -208,7 +211,8 @@ def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> D
 
 def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
     try:
-        resolved, answer = _resolved(peer), _answer(ask, peer, None)
+        with reading_answer(peer):
+            resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
         return SurveyedAgent((peer,), problem=str(error))
     device = answer.device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,19 @@ def test_a_directory_that_cannot_be_used_is_said(tmp_path: Path, caplog: pytest.
     (tmp_path / "file").write_text("in the way")
     assert DeviceId.claim(lambda: tmp_path / "file" / "state").lock is None
     assert "FLOWEDGE_STATE_DIR" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
+def test_root_starts_in_the_directory_of_another_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a container, whose volume belongs to a user of the host."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, 64_321, 64_321)
+    assert DeviceId.claim(lambda: state).lock is None
+    assert "root does not write there" in caplog.text
+    assert not (state / ID_FILE).exists()
 
 
 def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

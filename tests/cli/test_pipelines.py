@@ -15,6 +15,7 @@ from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
+NONSENSE = "nonsense"  # the kind of an agent whose answer cannot be read
 REQUEST = PipelineRequest("bundled", ("bundled",))
 IDLE = Device(
     id="",
@@ -44,19 +45,21 @@ class Network:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, devices: dict[str, Device], protocol: int) -> None:
         self.devices = devices
         self.assembled: list[PipelineSpec] = []
-        records = [
+        self.records = [
             AdvertisedDevice(f"device {address}", address[-1], address, "test", 1, protocol, "0.1.0")
             for address in devices
         ]
 
         async def discover(timeout_s: float, *, settings: DiscoverySettings) -> list[AdvertisedDevice]:
-            return records
+            return self.records
 
         monkeypatch.setattr(pipelines, "discover", discover)
 
         def describe(address: str, name: str | None = None) -> Device:
             if address not in devices:
                 raise DeviceLostError(address, "it is silent")
+            if devices[address].kind == NONSENSE:
+                raise ValueError("an answer that nobody foresaw")
             return replace(devices[address], id=address[-1])
 
         monkeypatch.setattr(pipelines, "describe", describe)
@@ -171,3 +174,21 @@ def test_the_first_reason_is_told_when_no_announced_agent_answers(monkeypatch: p
     found.devices.clear()
     with pytest.raises(DeviceLostError, match=r"10\.0\.0\.1:1: it is silent"):
         use()
+
+
+def test_a_false_announcement_of_an_id_does_not_hide_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:2")
+    found.records += [
+        replace(record, name="false", address="10.0.0.9:9", cluster="0123456789abcdef")
+        for record in found.records
+    ]
+    assert use() == "10.0.0.1:1"
+
+
+def test_an_answer_that_cannot_be_read_leaves_one_agent_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
+    found.devices["10.0.0.1:1"] = replace(IDLE, kind=NONSENSE)
+    assert use() == "10.0.0.2:2"
+    assert "device 10.0.0.1:1 is left out" in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 from collections.abc import Iterable
 from typing import Any
@@ -97,6 +99,14 @@ def writing_lock(link: Any) -> Any:
 def template_worker(renderer: TemplateRenderer) -> subprocess.Popen[bytes]:
     assert renderer._process is not None
     return renderer._process
+
+
+def use_template_worker(
+    renderer: TemplateRenderer, worker: subprocess.Popen[bytes], link: socket.socket
+) -> None:
+    """Have a renderer take a process for its worker, behind a socket."""
+    renderer.close()
+    renderer._process, renderer._link, renderer._owner = worker, link, os.getpid()
 
 
 def close_template_link(renderer: TemplateRenderer) -> None:

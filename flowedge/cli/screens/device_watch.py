@@ -49,14 +49,18 @@ def event_json(event: PresenceEvent, seconds: float) -> str:
 
 
 async def watch_events(settings: DiscoverySettings, *, as_json: bool) -> None:
-    """Print a line for each change until cancelled."""
+    """Print a line for each change until cancelled, or until nobody reads the lines any more."""
+    ended = asyncio.Event()
 
     def show(event: PresenceEvent) -> None:
         text = event_json(event, time.time()) if as_json else event_line(event, time.strftime("%H:%M:%S"))
-        say(text)
+        try:
+            say(text)
+        except BrokenPipeError:  # as of `| head`; the watcher would log the error and go on
+            ended.set()
 
     async with AgentWatcher(settings, show):
-        await asyncio.Event().wait()
+        await ended.wait()
 
 
 async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> None:

@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import markupsafe
+
 from flowedge.core.errors import BadRequestError, CheckpointError, FlowEdgeError
 from flowedge.models.chat_template.worker import LENGTH
 
@@ -27,6 +30,9 @@ _MAX_REPLY = 1 << 30  # bytes; the worker keeps its text within the limit of the
 _END_S = 5.0  # between the end of the link and that of the process
 _PIECE = 1 << 16  # bytes
 _WORKER = Path(__file__).with_name("worker.py")
+# Named to the worker, because an isolated process does not search a user's own packages.
+_PACKAGES = sorted({str(Path(str(package.__file__)).parents[1]) for package in (jinja2, markupsafe)})
+_RUN = "import runpy, sys; sys.path += sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
 _PROBE = ({"role": "user", "content": "Hi"},)
 
 
@@ -119,8 +125,10 @@ class TemplateRenderer:
 
     def _ended(self, place: str) -> FlowEdgeError:
         """The error for a worker that ended in a rendering."""
-        process = self._process
-        code = process.wait(_END_S) if process is not None else None
+        process, code = self._process, None
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # `close` ends it
+                code = process.wait(_END_S)
         self.close()
         if code == -signal.SIGXCPU:
             return _unusable(place, f"it takes more than {CPU_S} s of CPU time")
@@ -129,8 +137,8 @@ class TemplateRenderer:
     def _start(self) -> None:
         self.close()
         ours, theirs = socket.socketpair()
-        # Isolated: the worker needs the installed Jinja, and nothing of its user.
-        command = [sys.executable, "-I", "-B", str(_WORKER)]
+        # Isolated: the worker needs the installed Jinja, and nothing else of its user.
+        command = [sys.executable, "-I", "-B", "-c", _RUN, str(_WORKER), *_PACKAGES]
         with theirs:
             self._process = subprocess.Popen(
                 command,

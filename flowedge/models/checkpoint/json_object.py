@@ -62,7 +62,7 @@ def reading(place: Path | str, problem: str) -> Iterator[None]:
 
 
 def short_reason(error: BaseException) -> str:
-    """The message of another library's error: one line without control characters, 400 of them at most."""
+    """The message of another library's error: one line of at most 400 printable characters."""
     text = str(error) or type(error).__name__
     if not isinstance(error, OSError | ValueError):
         text = f"{type(error).__name__}: {text}"

@@ -77,11 +77,11 @@ def _parse(content: bytes) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for index, name in enumerate(names) if name in set(names[:index]))
-        raise ValueError(f"the header names {double[:80]!r} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the header names {name[:80]!r} twice")
+        found[name] = value
     return found
 
 

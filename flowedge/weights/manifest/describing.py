@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import AccessError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
 from flowedge.models.checkpoint.weight_file import StoredSlice, TensorFile
@@ -183,5 +183,5 @@ class _FileHashes:
             by_age = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
             for old in by_age[:-MAX_KNOWN]:
                 old.unlink(missing_ok=True)
-        except OSError as error:
+        except (OSError, AccessError) as error:
             _log.warning("the hashes in %s could not be stored: %s", self.path, error)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.chat_template.renderer import CPU_S, TemplateRenderer
-from tests.support.seams import close_template_link, template_worker
+from tests.support.seams import close_template_link, template_worker, use_template_worker
 
 MESSAGES = [
     {"role": "system", "content": "Be <brief> & kind"},
@@ -124,6 +128,33 @@ def test_a_worker_ends_with_its_owner() -> None:
     close_template_link(renderer)  # as by the end of the process
     assert process.wait(30) == 0
     renderer.close()
+
+
+def test_jinja_may_lie_where_the_worker_does_not_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a user's own packages, which an isolated process leaves out."""
+    without_packages = tmp_path / "python"
+    without_packages.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    without_packages.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(without_packages))
+    renderer = TemplateRenderer()
+    assert render(renderer, "{{ messages | length }}") == "4"
+    renderer.close()
+
+
+def test_a_worker_that_answers_nonsense_is_replaced(
+    renderer: TemplateRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowedge.models.chat_template.renderer._END_S", 0.1)
+    ours, theirs = socket.socketpair()
+    with theirs, subprocess.Popen(["sleep", "60"]) as process:
+        use_template_worker(renderer, process, ours)
+        theirs.sendall(b"\0\0\0\1?")
+        with pytest.raises(CheckpointError, match="exit status None"):
+            render(renderer, "x")
+        assert process.poll() is not None
+    assert render(renderer, "{{ messages | length }}") == "4"
 
 
 def test_a_fork_has_a_worker_of_its_own(renderer: TemplateRenderer) -> None:

@@ -234,6 +234,14 @@ def test_a_name_that_occurs_twice_is_refused(path: Path, header: str) -> None:
         WeightFile(path)
 
 
+def test_the_last_of_many_names_occurs_twice(path: Path) -> None:
+    """A comparison of every name with all names before it would take hours."""
+    entries = [f'"t{number}":0' for number in [*range(300_000), 299_999]]
+    write(path, b"{" + ",".join(entries).encode() + b"}", b"")
+    with pytest.raises(ValueError, match="'t299999' twice"):
+        WeightFile(path)
+
+
 def test_random_headers_that_we_accept_are_accepted_by_the_library(path: Path) -> None:
     chance, accepted = random.Random(3), 0
     for _ in range(600):
