@@ -16,6 +16,7 @@ from flowedge.core.log_fields import ATTRIBUTE, cut
 from flowedge.core.visible_text import visible, visible_field
 
 MAX_MESSAGE = 4096  # characters
+MAX_EXCEPTION = 1 << 14  # characters, traceback included
 
 _log = logging.getLogger(__name__)
 # Of syslog, as sd-daemon(3) has them.
@@ -92,7 +93,7 @@ class TextFormatter(logging.Formatter):
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = dict(getattr(record, ATTRIBUTE, {}))
     if record.exc_info:
-        fields["exception"] = logging.Formatter().formatException(record.exc_info)
+        fields["exception"] = cut(logging.Formatter().formatException(record.exc_info), MAX_EXCEPTION)
     return fields
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from flowedge.core.errors import CheckpointError, FlowEdgeError
 
-_MAX_BYTES = 64 << 20  # of a file; the largest indices of shards have about 10 MiB
+_MAX_BYTES = 16 << 20  # of a file; the largest indices of shards have about 10 MiB
 _MAX_DEPTH = 32  # of objects and arrays in each other; libraries copy configs recursively
 _REASON_LENGTH = 400  # characters of another library's message that are passed on
 _OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here

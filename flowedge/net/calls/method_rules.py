@@ -45,7 +45,7 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Pipeline/InBand": MethodRule(2 * MIB, for_pipelines=True),
     "/flowedge.v1.Pipeline/Express": MethodRule(2 * MIB, for_pipelines=True),
     "/flowedge.v1.Weights/Have": MethodRule(1 * MIB, per_caller=8, for_pipelines=True),
-    "/flowedge.v1.Weights/Read": MethodRule(per_caller=8, for_pipelines=True),
+    "/flowedge.v1.Weights/Read": MethodRule(per_caller=4, for_pipelines=True),
     "/flowedge.v1.Weights/Catalogue": MethodRule(per_caller=2),
     "/flowedge.v1.Weights/Look": MethodRule(8 * KIB, per_caller=8, for_pipelines=True),
     "/grpc.health.v1.Health/Check": MethodRule(),

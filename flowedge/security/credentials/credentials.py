@@ -77,6 +77,7 @@ class CredentialStore:
         self._folder = folder
         self._lock = threading.Lock()
         self._is_own = is_own(folder)
+        self._warned = False  # that nothing is written there
         self.credentials = credentials
         self.revoked = revoked
 
@@ -127,9 +128,16 @@ class CredentialStore:
         return cls.open(state)
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write a file, unless this process is root's and the directory is of a service's user."""
+        """Write a file, or warn if this process is root's and the directory is of a service's user."""
         if self._is_own:
             private_files.write(self._folder / name, content)
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is another user's, so root writes nothing there: renewed certificates and lists last "
+                "until this process ends; run it as that user",
+                self._folder,
+            )
 
     def replace_certificate(self, key_pem: bytes, certificate: x509.Certificate) -> None:
         """Write a renewed key and certificate, then use them."""

@@ -60,7 +60,7 @@ class JoinToken:
                 bytes.fromhex(content["f"]).hex(),
                 base64.urlsafe_b64decode(content["s"]),
             )
-        except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
             raise BadRequestError(_DAMAGED) from error
         if len(token.fingerprint) != 64 or not 0 < len(token.addresses) <= _MAX_ADDRESSES:
             raise BadRequestError(_DAMAGED)
