@@ -50,13 +50,15 @@ class WeightsService(rpc.WeightsServicer):
         if traffic.sending >= self._settings.max_sending:
             busy = CapacityError(f"device {self._device} sends {traffic.sending} streams already")
             await abort(context, busy)
-        traffic.sending += 1
         try:
-            await self._send(_digest(request.object), request.offset, request.doubted, context)
+            traffic.sending += 1
+            try:
+                await self._send(_digest(request.object), request.offset, request.doubted, context)
+            finally:
+                # Before the abort, which a caller that reads nothing can put off for ever.
+                traffic.sending -= 1
         except FlowEdgeError as error:
             await abort(context, error)
-        finally:
-            traffic.sending -= 1
 
     async def Catalogue(self, request: pb.CatalogueRequest, context: Context) -> pb.CatalogueReply:
         return await asyncio.to_thread(catalogue, self._local)
