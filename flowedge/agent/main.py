@@ -60,7 +60,7 @@ async def run_agent(
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     guard = guard_of(security)
-    server = new_server(config.link.channel_options, security, guard, config.admission(guard))
+    server = new_server(config.server_options, security, guard, config.admission(guard))
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(

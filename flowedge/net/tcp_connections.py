@@ -46,12 +46,27 @@ def shut_down(connection: TcpConnection) -> None:
     """
     try:
         # The copy keeps the socket from being closed, and its number from another use, while it is looked at.
-        with socket.socket(fileno=os.dup(connection.descriptor)) as copy:
-            host, port, *_ = copy.getpeername()
-            if (_plain_ip(host), port) == connection.peer:
-                copy.shutdown(socket.SHUT_RDWR)
+        copy = os.dup(connection.descriptor)
     except OSError:
         return
+    try:
+        _shut_down_if(copy, connection.peer)
+    except OSError:
+        return
+    finally:
+        os.close(copy)
+
+
+def _shut_down_if(descriptor: int, peer: tuple[str, int]) -> None:
+    """Raise OSError if the descriptor is no connected socket."""
+    seen = socket.socket(fileno=descriptor)
+    try:
+        if seen.family in (socket.AF_INET, socket.AF_INET6):
+            host, port, *_ = seen.getpeername()
+            if (_plain_ip(host), port) == peer:
+                seen.shutdown(socket.SHUT_RDWR)
+    finally:
+        seen.detach()
 
 
 def peer_of(text: str) -> tuple[str, int] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,22 @@ def test_a_descriptor_that_has_another_use_is_left_alone(
     shut_down(TcpConnection(("127.0.0.1", 1), accepted.fileno()))
     accepted.sendall(b"1")
     assert caller.recv(1) == b"1"
+
+
+def descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "unix socket", "closed"])
+def test_a_descriptor_that_is_no_connection_of_tcp_is_left_alone(kind: str) -> None:
+    ends = [end.detach() for end in socket.socketpair()] if kind == "unix socket" else [*os.pipe()]
+    before = descriptors()
+    shut_down(TcpConnection(("127.0.0.1", 1), ends[0] if kind != "closed" else 1 << 20))
+    assert descriptors() == before
+    os.write(ends[1], b"1")
+    assert os.read(ends[0], 1) == b"1"
+    for end in ends:
+        os.close(end)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from flowedge.security.credentials.member import CertificateHolder, authority_na
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
 from tests.security.clusters import Cluster, enrolment_service, free_ports, now
+from tests.support.processes import FlowEdgeProcess
 
 DAY = datetime.timedelta(days=1)
 MINUTE = datetime.timedelta(minutes=1)
@@ -37,10 +38,14 @@ MUTATIONS = 4000
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), free_ports())
-    with enrolment_service(cluster):
-        yield cluster
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(tmp_path_factory.mktemp("cluster"), free_ports())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
+    with enrolment_service(cluster) as service:
+        yield service
 
 
 @pytest.fixture
@@ -279,7 +284,9 @@ def test_the_service_answers_while_the_ledger_is_locked(cluster: Cluster) -> Non
         assert joining.result(ANSWER_S).certificate
 
 
-def test_a_member_cannot_fill_the_ledger_over_the_network(cluster: Cluster) -> None:
+def test_a_member_can_fill_neither_ledger_nor_log_over_the_network(
+    cluster: Cluster, service: FlowEdgeProcess
+) -> None:
     state = cluster.member("greedy", CertificateRole.AGENT, now() - 60 * DAY)
     own = CredentialStore.open(state).credentials
     tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
@@ -296,5 +303,7 @@ def test_a_member_cannot_fill_the_ledger_over_the_network(cluster: Cluster) -> N
                 assert error.code() == grpc.StatusCode.PERMISSION_DENIED
                 refused += 1
     assert (accepted, refused) == (RENEWALS, 50 - RENEWALS)
+    service.line("refused flowedge.v1.Renewal/Renew from greedy (agent)", "try again after")
+    assert sum("refused flowedge.v1.Renewal/Renew" in line for line in service.lines) == 1
     revoked = cluster.authority.revoke(f"{own.holder.serial:x}", now())
     assert len(revoked) == RENEWALS + 1

@@ -29,6 +29,7 @@ from flowedge.weights.local_weights import HELD, LocalWeights
 from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
 from tests.security.clusters import Cluster, free_ports
+from tests.security.raw_caller import raw_caller
 from tests.weights.fetch.test_fetcher import OBJECTS, SIZES, assert_whole, stocked
 from tests.weights.servers import QuickSettings, local_weights_at
 
@@ -175,3 +176,29 @@ def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path
         assert_whole(taker)
 
     asyncio.run(run())
+
+
+def test_a_caller_that_reads_nothing_takes_no_stream_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+    """It takes all streams of a source; when it has read nothing for a while, others get them."""
+    giver, digest = stocked(tmp_path / "giver"), next(iter(OBJECTS))
+    sleeper = cluster.member("sleeper", CertificateRole.AGENT)
+    request = pb.ReadRequest(object=bytes.fromhex(digest)).SerializeToString()
+    settings = HASTY.model_copy(update={"max_sending": 2, "give_up_s": 0.5})
+
+    def attack(address: str) -> None:
+        with raw_caller(address, sleeper, reply_window=0) as attacker:
+            calls = [
+                attacker.request("/flowedge.v1.Weights/Read", request) for _ in range(settings.max_sending)
+            ]
+            deadline = time.monotonic() + LONG_S
+            for sending in (settings.max_sending, 0):
+                while giver.traffic.sending != sending:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            assert not any(call in attacker.ended for call in calls)
+
+    async def scenario() -> None:
+        async with serving_as(cluster, "source", WeightsService("source", giver, settings)) as source:
+            await asyncio.to_thread(attack, source)
+
+    asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,7 +14,7 @@ from flowedge.drafting.choice import drafter_names
 from flowedge.net.address import checked_address, host_ip
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.caller import CallerCheck
-from flowedge.net.calls.method_rules import rules_for
+from flowedge.net.calls.method_rules import MethodRule, rules_for
 from flowedge.net.calls.settings import CallDeadlines, CallLimits
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.security.settings import SecuritySettings
@@ -27,6 +28,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 ComputeSetting = Annotated[str, checked_by(checked_device)]
 Name = Annotated[str, Field(min_length=1, max_length=63)]
 Limit = Annotated[int, Field(ge=1, le=1 << 31)]
+_MAX_RECEIVED = "grpc.max_receive_message_length"
 
 
 def _checked_drafter(drafter: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -221,17 +223,28 @@ class AgentConfig(BaseModel):
         values = self.limits.model_dump() | self.deadlines.model_dump()
         return LinkSettings(**{key: values[key] for key in LinkSettings.model_fields})
 
+    @property
+    def server_options(self) -> list[tuple[str, int]]:
+        """Options of the agent's gRPC server: as of links, with room for the longest prompt that is taken."""
+        largest = max(rule.request_bytes for rule in self._rules.values())
+        options = dict(self.link.channel_options)
+        options[_MAX_RECEIVED] = min(max(options[_MAX_RECEIVED], largest), (1 << 31) - 1)
+        return list(options.items())
+
     def admission(self, check: CallerCheck | None) -> CallAdmission:
         """Return the admission of calls to this agent; `check` is None in plaintext."""
+        return CallAdmission(check, self.limits, self._rules, self.deadlines.receive_s)
+
+    @property
+    def _rules(self) -> Mapping[str, MethodRule]:
         limits = self.limits
-        rules = rules_for(
+        return rules_for(
             prompt_bytes=limits.prompt_bytes,
             prompt_tokens=limits.prompt_tokens,
             sessions=limits.sessions,
             sessions_per_caller=limits.sessions_per_caller,
             sending=self.weights.max_sending,
         )
-        return CallAdmission(check, limits, rules, self.deadlines.receive_s)
 
 
 SECTIONS: dict[str, type[SettingsGroup]] = {

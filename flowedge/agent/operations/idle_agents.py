@@ -11,7 +11,6 @@ from flowedge.agent.operations.probe_history import Candidate, ProbeHistory
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import describe
 from flowedge.core.errors import FlowEdgeError
-from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
@@ -36,6 +35,7 @@ class IdleAgents:
         self._agent = agent
         self._history = ProbeHistory()
         self._left_out = LimitedLog(_log, "agent_left_out", level=logging.INFO)
+        self._put_off = LimitedLog(_log, "agents_put_off", level=logging.INFO)
 
     async def find(self, wanted: int) -> list[tuple[str, str]]:
         """Return name and address of idle agents that answer.
@@ -59,8 +59,7 @@ class IdleAgents:
             if not chosen or 0 < wanted <= len(idle):
                 break
             if len(announced) > len(chosen) + len(first):
-                fields = about(event="agents_put_off")
-                _log.info("%d of %d announced agents are asked", len(chosen), len(announced), extra=fields)
+                self._put_off.add(f"{len(chosen)} of {len(announced)} announced agents are asked")
             idle |= await self._ask(chosen)
         return list(idle.values())
 

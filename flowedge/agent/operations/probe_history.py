@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 10.0, 600.0  # before an agent that did not answer is asked again
 MOST_NEW = 64  # agents that never answered, asked in one round
 MOST_GOOD, MOST_BAD = 256, 4096  # agents that are remembered
+_MOST_DOUBLINGS = 16  # of the pause; an agent may fail for weeks, and no float holds 2 ** 1024
 _GIVE_UP = 5  # failures in succession after which an agent is no longer known to answer
 
 
@@ -79,9 +80,9 @@ class ProbeHistory:
                 return
             del self._good[candidate.key]
         count = self._failures(candidate).count + 1
-        pause = min(FIRST_PAUSE_S * 2 ** (count - 1), MOST_PAUSE_S)
+        pause = min(FIRST_PAUSE_S * 2 ** min(count - 1, _MOST_DOUBLINGS), MOST_PAUSE_S)
         self._bad.pop(candidate.key, None)
-        self._bad[candidate.key] = replace(self._failures(candidate), count=count, until=now + pause)
+        self._bad[candidate.key] = _Failures(count, now + pause)
         while len(self._bad) > MOST_BAD:
             del self._bad[next(iter(self._bad))]
 

@@ -109,8 +109,8 @@ class EmbeddedDraftNode:
 
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
-        guard, link = guard_of(security), self._config.link
-        server = new_server(link.channel_options, security, guard, self._config.admission(guard))
+        guard, config = guard_of(security), self._config
+        server = new_server(config.server_options, security, guard, config.admission(guard))
         compute = await asyncio.to_thread(find_compute, self._config.agent.device)
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)

@@ -21,7 +21,6 @@ from flowedge.core.log_fields import Fields, about
 from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live import timeline
 from flowedge.net.grpc_handlers import Context
-from flowedge.net.grpc_status import abort
 from flowedge.net.unread import send_reply
 from flowedge.security.process import current
 from flowedge.security.tls.caller_member import certified_member, only_giver
@@ -73,20 +72,14 @@ class AgentService(rpc.AgentServicer):
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
-        try:
-            await self._agent.roles.release(request.pipeline, giver=only_giver(context))
-        except FlowEdgeError as error:
-            await abort(context, error)
+        await self._agent.roles.release(request.pipeline, giver=only_giver(context))
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:
         role = self._agent.roles.role
-        try:
-            if role is None:
-                raise DeviceError(self._agent.name, "it has no role, and so no timeline")
-            events, dropped = role.timeline().of(request.session)
-        except FlowEdgeError as error:
-            await abort(context, error)
+        if role is None:
+            raise DeviceError(self._agent.name, "it has no role, and so no timeline")
+        events, dropped = role.timeline().of(request.session)
         return timeline.encode(events, dropped)
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
@@ -23,13 +23,14 @@ from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.settings import CallLimits
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
+from flowedge.net.limited_log import LimitedLog
 from flowedge.net.supervision import supervise
 from flowedge.security.authority.authority import Authority, SignedCertificate
 from flowedge.security.authority.join_throttle import JoinThrottle
 from flowedge.security.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.security.credentials.revocation import RevocationList, read_list
 from flowedge.security.tls.connection_limits import ConnectionLimits
-from flowedge.security.tls.guard import Guard, caller_of, refuse
+from flowedge.security.tls.guard import Guard, caller_of
 from flowedge.security.tls.renewable_server import RenewableServer, ServerIdentity
 from flowedge.security.tls.serving import server_credentials
 from flowedge.v1 import cluster_pb2 as pb
@@ -44,6 +45,7 @@ _STOP_GRACE_S = 2.0
 _CHECK_S = 60.0  # between two looks at the age of the service's certificate
 
 _LEDGER_THREADS = 4
+_REFUSALS_LOGGED = 60  # attempts to join a minute
 _LIST_AGE_S = 1.0  # after which the list that the guard checks callers against is read again
 
 T = TypeVar("T")
@@ -92,6 +94,8 @@ class EnrolmentService(rpc.EnrolmentServicer):
         self._authority = authority
         self._ledger = ledger
         self._throttle = JoinThrottle()
+        # Whoever guesses may have many addresses.
+        self._refusals = LimitedLog(_log, "call_refused", lines=_REFUSALS_LOGGED)
 
     async def Authority(self, request: pb.AuthorityRequest, context: Context) -> pb.AuthorityReply:
         return pb.AuthorityReply(certificate=pem_of(self._authority.certificate))
@@ -112,15 +116,7 @@ class EnrolmentService(rpc.EnrolmentServicer):
                 )
             )
         except FlowEdgeError as error:
-            wait_s = self._throttle.failed(address, time.monotonic())
-            if wait_s > 0:
-                _log.warning(
-                    "%s may try to join again in %.0f s; %d attempts of all addresses have failed",
-                    address,
-                    wait_s,
-                    self._throttle.failures,
-                )
-            await refuse(context, "flowedge.v1.Enrolment/Join", error)
+            await self._refuse(context, address, error)
         self._throttle.joined(address)
         _log.info("%s joined from %s until %s", signed.holder.member, context.peer(), signed.holder.not_after)
         return _membership(self._authority, signed)
@@ -129,6 +125,18 @@ class EnrolmentService(rpc.EnrolmentServicer):
         return pb.RevokedReply(
             revocation_list=await self._ledger.run(lambda: self._authority.revocation_list(utc_now()))
         )
+
+    async def _refuse(self, context: Context, address: str, error: FlowEdgeError) -> NoReturn:
+        """End an attempt to join with an error; count and log it."""
+        wait_s, peer = self._throttle.failed(address, time.monotonic()), str(context.peer())
+        text = f"refused flowedge.v1.Enrolment/Join from {peer}: {error}"
+        if wait_s > 0:
+            text += (
+                f"; {address} may try to join again in {wait_s:.0f} s, {self._throttle.failures} attempts of "
+                "all addresses have failed"
+            )
+        self._refusals.add(text, peer=peer, reason=str(error), code=error.code)
+        await abort(context, error)
 
 
 class RenewalService(rpc.RenewalServicer):
@@ -139,13 +147,10 @@ class RenewalService(rpc.RenewalServicer):
         self._ledger = ledger
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Membership:
-        try:
-            holder = caller_of(context)
-            signed = await self._ledger.run(
-                lambda: self._authority.renew(holder, request.signing_request, utc_now())
-            )
-        except FlowEdgeError as error:
-            await refuse(context, "flowedge.v1.Renewal/Renew", error)
+        holder = caller_of(context)
+        signed = await self._ledger.run(
+            lambda: self._authority.renew(holder, request.signing_request, utc_now())
+        )
         _log.info("%s renewed its certificate until %s", signed.holder.member, signed.holder.not_after)
         return _membership(self._authority, signed)
 

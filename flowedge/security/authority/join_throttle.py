@@ -22,9 +22,9 @@ class _Failures:
 class JoinThrottle:
     """The failures of each address. Times are of a monotonic clock, in seconds.
 
-    A refusal before the end of a wait counts as no failure. So an address is never kept out for longer than
-    the longest wait, whoever else uses the address. Secrets of tokens have 192 bits, so that guessing is
-    hopeless without the throttle as well; it saves the machine's time and the log.
+    A refusal before the end of a wait counts as no failure, so no wait is longer than the longest. Whoever
+    shares an address with a guesser that tries at each end of a wait may have to try often. Secrets of tokens
+    have 192 bits, so that guessing is hopeless without the throttle as well; it saves the machine's time.
     """
 
     def __init__(self) -> None:

@@ -149,10 +149,10 @@ class CredentialStore:
         """Write a received revocation list, then use it; return whether other certificates are on it."""
         with self._lock:
             received = newer(self.revoked, read_list(pem, self.credentials.authority))
-            changed = received.serials != self.revoked.serials
+            added, changed = received.serials - self.revoked.serials, received.serials != self.revoked.serials
             self._write(_REVOKED, pem)
             self.revoked = received
-        for serial in received.serials if changed else ():
+        for serial in added:
             _log.info("certificate %x is revoked", serial)
         return changed
 

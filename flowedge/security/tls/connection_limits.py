@@ -97,14 +97,16 @@ class ConnectionLimits:
 
     async def sweep(self, port: int) -> None:
         """End the surplus connections of this moment."""
+        # Calls on connections that are newer than the list may come while it is made.
+        known, refused, self._refused = set(self._members), self._refused, set()
         listed = await asyncio.to_thread(accepted_connections, port)
         present = {connection.peer: connection for connection in listed}
         self._order = {peer: None for peer in self._order if peer in present} | dict.fromkeys(present)
-        self._members = {peer: name for peer, name in self._members.items() if peer in present}
+        for peer in known - present.keys():
+            del self._members[peer]
         ordered = [present[peer] for peer in self._order]
         ended = surplus(ordered, self._members, self.bounds)
-        ended += [present[peer] for peer in self._refused & present.keys()]
-        self._refused.clear()
+        ended += [present[peer] for peer in refused & present.keys()]
         for connection in ended:
             shut_down(connection)
         self._ended.update(connection.host for connection in ended)

@@ -61,12 +61,11 @@ class _CredentialRenewal:
 
     async def _refresh_revoked(self) -> None:
         try:
-            changed = await asyncio.to_thread(refresh_revoked, self._store)
+            await asyncio.to_thread(refresh_revoked, self._store)
         except FlowEdgeError as error:
             self._warn_when_stale(error)
             return
-        if changed:
-            self._guard.end_revoked()
+        self._guard.end_revoked()
 
     def _warn_when_stale(self, error: FlowEdgeError) -> None:
         """Warn once an hour. The old list stays in use, since devices must run while the CA's host is off."""
@@ -101,6 +100,7 @@ class _CredentialRenewal:
                     error,
                 )
             return
+        self._guard.end_revoked()  # a renewal brings the list as well
         _log.info("the certificate was renewed until %s", self._store.credentials.holder.not_after)
 
     async def _show_renewed(self) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from flowedge.core.errors import AccessError, FlowEdgeError
-from flowedge.core.log_fields import about
+from flowedge.core.errors import AccessError
 from flowedge.net.calls.caller import Caller
 from flowedge.net.grpc_handlers import Context
-from flowedge.net.grpc_status import abort
 from flowedge.security.credentials.certificate_role import DEVICES, LEADERS, CertificateRole, may_call
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.security.credentials.member import CertificateHolder, holder_of
@@ -22,8 +19,6 @@ from flowedge.security.credentials.revocation import RevocationList
 from flowedge.security.tls.connection_limits import ConnectionLimits
 
 _CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -125,14 +120,6 @@ def caller_of(context: Context) -> CertificateHolder:
 def certified_name(context: Context) -> str | None:
     """Return the name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
-
-
-async def refuse(context: Context, method: str, error: FlowEdgeError) -> NoReturn:
-    """End a call with an error, and log it."""
-    called, peer = method.removeprefix("/"), context.peer()
-    fields = about(event="call_refused", peer=peer, reason=str(error), code=error.code)
-    _log.warning("refused %s from %s: %s", called, peer, error, extra=fields)
-    await abort(context, error)
 
 
 @functools.lru_cache(maxsize=256)

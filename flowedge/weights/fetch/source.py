@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flowedge.weights.local_weights import HELD, RECEIVING
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0  # for which a device that broke off is put aside
+_MOST_DOUBLINGS = 16  # of the pause; no float holds 2 ** 1024
 _MEASURED_S = 0.2  # shorter times say little about a rate
 MAX_DAMAGED = 3  # objects; a device that has sent so many damaged ones is not asked any more
 
@@ -67,7 +68,7 @@ class Source:
     def put_aside(self, reason: str, now: float) -> None:
         """Prefer other devices for a time, which grows with each object that it breaks off."""
         self.strikes += 1
-        pause = min(FIRST_PAUSE_S * 2 ** (self.strikes - 1), MOST_PAUSE_S)
+        pause = min(FIRST_PAUSE_S * 2 ** min(self.strikes - 1, _MOST_DOUBLINGS), MOST_PAUSE_S)
         self.aside_until, self.aside_for = now + pause, reason
 
     @property

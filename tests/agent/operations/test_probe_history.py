@@ -52,6 +52,14 @@ def test_what_does_not_answer_is_left_alone_for_a_growing_time() -> None:
     assert pauses[-1] == MOST_PAUSE_S
 
 
+def test_an_agent_may_fail_for_weeks() -> None:
+    history, (fake, *_) = ProbeHistory(), FAKES
+    for _ in range(3000):
+        history.failed(fake, 0.0)
+    assert not history.newcomers([fake], MOST_PAUSE_S - 1)
+    assert history.newcomers([fake], MOST_PAUSE_S) == [fake]
+
+
 def test_an_agent_that_answered_is_remembered_over_a_few_failures() -> None:
     history, (honest, *_) = ProbeHistory(), HONEST
     history.answered(honest)

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from flowedge.agent.config.agent_config import AgentLimits
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.config.loading import load_config
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.live.transport.server import StreamServer
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
+from flowedge.security.process import Security
+from flowedge.security.tls.serving import new_server
+from flowedge.v1 import generation_pb2
 from tests.live.test_transport import SETTINGS, Client, Owner, open_link
 
 WAIT_S = 60.0
@@ -86,6 +90,41 @@ def test_long_prompts_are_refused_before_they_are_looked_at() -> None:
         limits.check_prompt_text("älks")
     with pytest.raises(CapacityError, match="the prompt has 4 tokens, at most 3"):
         limits.check_prompt_tokens(4)
+
+
+@pytest.mark.parametrize(("prompt_tokens", "is_taken"), [(1 << 17, False), (1 << 20, True)])
+def test_prompts_beyond_a_message_of_links_are_taken_if_the_settings_say_so(
+    prompt_tokens: int, is_taken: bool
+) -> None:
+    async def length(request: generation_pb2.GenerateRequest, _: Any) -> bytes:
+        return str(len(request.prompt_ids.ids)).encode()
+
+    async def test() -> None:
+        config = AgentConfig(limits=AgentLimits(prompt_tokens=prompt_tokens))
+        server = new_server(config.server_options, Security(None), None, config.admission(None))
+        read = generation_pb2.GenerateRequest.FromString
+        generate = grpc.unary_unary_rpc_method_handler(length, read)
+        service = "flowedge.v1.Generation"
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {"Generate": generate}),)
+        )
+        port = server.listen("127.0.0.1:0", "bob")
+        await server.start()
+        ids = [1 << 20] * (1 << 20)  # 3 bytes each
+        request = generation_pb2.GenerateRequest(prompt_ids=generation_pb2.TokenIds(ids=ids))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(f"/{service}/Generate")
+            try:
+                asked = call(request.SerializeToString(), timeout=WAIT_S)
+                if is_taken:
+                    assert await asked == str(len(ids)).encode()
+                else:
+                    with pytest.raises(grpc.aio.AioRpcError):
+                        await asked
+            finally:
+                await server.stop(0)
+
+    asyncio.run(test())
 
 
 def test_limits_are_settings(tmp_path: Path) -> None:

@@ -106,6 +106,13 @@ def test_a_device_is_put_aside_for_longer_each_time() -> None:
     assert bad.strikes == 11
 
 
+def test_a_device_may_break_off_any_number_of_times() -> None:
+    bad = source("bad", "a")
+    for _ in range(3000):
+        bad.put_aside("too slow", now=0.0)
+    assert bad.aside_until == MOST_PAUSE_S
+
+
 def test_a_straggler_is_much_slower_than_another_that_has_the_object() -> None:
     slow, fast = source("slow", "a"), source("fast", "a")
     fast.problem = ""
