@@ -259,7 +259,7 @@ class Attackers:
 
 
 class AttackProcess:
-    """An attack as a process. An attacker that its own abuse of gRPC has ended is replaced.
+    """An attack as a process, which is replaced when it has died.
 
     Attributes:
         deaths: how often that happened.
