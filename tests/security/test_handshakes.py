@@ -61,7 +61,7 @@ def check_serves(agent: AgentProcess, laptop: Security) -> None:
         assert client.describe().certified_role == "agent"
 
 
-@pytest.mark.parametrize("number", [1_500, pytest.param(10_560, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("number", [1_000, pytest.param(10_560, marks=pytest.mark.proof)])
 def test_handshakes_at_the_same_time_end_no_process(
     number: int,
     cluster: Cluster,

@@ -17,6 +17,7 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.security.clusters import Cluster, members
+from tests.support.breadth import dealt_diagonally
 from tests.support.processes import LOAD_S, AgentProcess, agents
 
 STAGES, CALLS, AT_ONCE = 64, 60, 20
@@ -78,8 +79,9 @@ async def ask(channel: grpc.aio.Channel, stages: list[str], patience_s: float) -
             pass
 
 
-@pytest.mark.parametrize("kind", ["silent", "refusing"])
-@pytest.mark.parametrize("secured", [True, False], ids=["mutual TLS", "plaintext"])
+@pytest.mark.parametrize(
+    ("kind", "secured"), dealt_diagonally(("silent", "refusing"), (True, False), one_in=2)
+)
 def test_sockets_of_repeated_calls_are_closed_at_once(kind: str, secured: bool, tmp_path: Path) -> None:
     async def attack(agent: AgentProcess, caller: Caller, stages: list[str]) -> tuple[int, int, int]:
         async with connection(agent, caller) as channel:

@@ -28,6 +28,7 @@ from tests.security.clusters import Cluster, free_ports, now
 from tests.security.nasty_agent import DESCRIBE, FORGED, NASTY, fill, nasty_agent, services, texts
 from tests.security.terminals import assert_safe, on_terminal
 from tests.security.test_multicast import sent_again_and_again
+from tests.support.breadth import dealt
 
 SERVICES = ("Agent", "Generation", "Measure", "Weights")
 HASH = "sha256:" + "0" * 64
@@ -51,6 +52,8 @@ CALLED = {
     "train-drafter": {AGENT, WEIGHTS},
 }
 """The services that each command calls."""
+FIELDS = ("cluster", "id", "name", "kind", "version", "instance", "compute", "memory")
+QUICK = {"devices", "generate", "models"}  # tested by `make test`; the others by `make proof`
 AGAIN_AND_AGAIN = {"models pull", "train-drafter"}  # which ask for a minute, or load a model before
 
 
@@ -76,7 +79,7 @@ def arguments_of(command: str, busy: str, first: str, second: str, directory: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", CALLED)
+@pytest.mark.parametrize("command", dealt(CALLED, QUICK.__contains__))
 def test_no_reply_of_an_agent_commands_the_terminal(command: str, tmp_path: Path) -> None:
     environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
     with (
@@ -92,7 +95,7 @@ def test_no_reply_of_an_agent_commands_the_terminal(command: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [command for command in CALLED if command not in AGAIN_AND_AGAIN])
+@pytest.mark.parametrize("command", dealt(sorted(CALLED.keys() - AGAIN_AND_AGAIN), QUICK.__contains__))
 def test_no_error_of_an_agent_commands_the_terminal(command: str, tmp_path: Path) -> None:
     environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
     with (
@@ -148,9 +151,7 @@ def nasty_texts(message: object) -> Iterator[str]:
                 yield field.full_name
 
 
-@pytest.mark.parametrize(
-    "field", ["cluster", "id", "name", "kind", "version", "instance", "compute", "memory"]
-)
+@pytest.mark.parametrize("field", dealt(FIELDS, {"name", "memory"}.__contains__))
 def test_no_field_of_an_announcement_commands_the_terminal(field: str, tmp_path: Path) -> None:
     nasty = NASTY.replace("\n", "").replace("\r", "")
     packet = announcement("nasty", "127.0.0.1", 9, {**fields(0, "0" * 16), "name": "nasty", field: nasty})
