@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -101,7 +102,8 @@ class RawCaller:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join(10)
-        self._socket.close()
+        with self._writing:
+            self._socket.close()
 
     def _take_window(self, stream: int, most: int, patience_s: float) -> int:
         deadline = time.monotonic() + patience_s
@@ -130,7 +132,7 @@ class RawCaller:
                 head = self._exactly(9)
                 body = self._exactly(int.from_bytes(head[:3], "big"))
                 self._take(head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, body)
-        except (OSError, EOFError):
+        except (OSError, EOFError, ValueError):  # a closed socket has no descriptor to wait for
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
@@ -158,10 +160,18 @@ class RawCaller:
                     self._windows[stream] += value - self._initial
                 self._initial = value
 
+    def _receive(self, most: int) -> bytes:
+        """Receive when there is something: two threads must not use one TLS object at the same time."""
+        while True:
+            readable = select.select([self._socket], [], [], 0.1)[0]
+            with self._writing:
+                if readable or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+                    return self._socket.recv(most)
+
     def _exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            more = self._socket.recv(count - len(data))
+            more = self._receive(count - len(data))
             if not more:
                 raise EOFError
             data += more
