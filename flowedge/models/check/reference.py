@@ -237,9 +237,9 @@ def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> E
     backend = backend_of(quant)
 
     def encode(path: str, weight: torch.Tensor) -> Tensors:
-        rows = WeightRows.of(weight)
         index, _, inner = path.partition(".")
         name = f"{layer_prefix(int(index))}{inner}.weight"
+        rows = WeightRows.of(weight, f"{checkpoint.place}: {name}")
         tensors = repack_blocks(checkpoint, name, quant)
         if tensors is not None or cache is None:
             return backend.encode(rows) if tensors is None else tensors
