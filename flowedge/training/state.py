@@ -51,15 +51,28 @@ class StateFolder:
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         """Open or create the folder of the training with this identity: its target, data and settings.
 
+        The folder takes over a larger number of minutes.
+
         Raises:
             BadRequestError: when the folder belongs to another training.
         """
         self.folder = folder
         path = folder / IDENTITY_NAME
-        if path.exists():
-            self._check(_read(path), identity)
-        else:
+        found = _read(path) if path.exists() else None
+        if found is not None:
+            self._check(found, identity)
+        if found != identity:
             _write(path, identity)
+
+    def progress(self) -> TrainingProgress | None:
+        """The progress of the last checkpoint; None before the first."""
+        path = self.folder / STATE_NAME
+        if not path.exists():
+            return None
+        try:
+            return TrainingProgress(**_read(path)["progress"])
+        except (KeyError, TypeError) as error:
+            raise _unreadable(path, error) from error
 
     def load(self) -> TrainingState | None:
         """The last checkpoint; None before the first."""
@@ -93,7 +106,13 @@ class StateFolder:
     def _check(self, found: dict[str, Any], identity: dict[str, Any]) -> None:
         for name in sorted(found.keys() | identity.keys()):
             was, now = found.get(name), identity.get(name)
-            if was != now:
+            if name == "minutes" and was is not None and now is not None:
+                if now < was:
+                    raise BadRequestError(
+                        f"{self.folder.parent} holds a training of {was:g} minutes, which may be raised but "
+                        f"not lowered to {now:g}: give --minutes {was:g} or more, or --restart to begin anew"
+                    )
+            elif was != now:
                 raise BadRequestError(
                     f"{self.folder.parent} holds a training with another {name.replace('_', ' ')} "
                     f"({was}, now {now}): give the same command to continue it, or --restart to begin anew"
