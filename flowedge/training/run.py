@@ -249,14 +249,14 @@ def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) ->
 def _finished_text(out: Path, progress: TrainingProgress | None, settings: TrainingSettings) -> str:
     assert progress is not None
     longer = (
-        f"--minutes above {settings.minutes:g} goes on with it"
+        f"More --minutes than {settings.minutes:g} continue it"
         if settings.minutes is not None
-        else f"a training of --steps ends there; --init {out} with another --out goes on from its head"
+        else f"Its --steps cannot be raised; --init {out} with another --out goes on from its head"
     )
     return (
-        f"the training in {out} was finished and evaluated before: step {progress.step}, "
-        f"{progress.spent_s / 60:.3g} minutes, CE {progress.token_loss:.2f}, "
-        f"agreed {progress.agreement:.2f}. {longer}, --restart begins anew"
+        f"the training in {out} was finished and evaluated before: {progress.step} steps in "
+        f"{progress.spent_s / 60:.1f} minutes, CE {progress.token_loss:.2f}, "
+        f"agreed {progress.agreement:.2f}. {longer}; --restart begins anew"
     )
 
 

@@ -106,17 +106,23 @@ class StateFolder:
     def _check(self, found: dict[str, Any], identity: dict[str, Any]) -> None:
         for name in sorted(found.keys() | identity.keys()):
             was, now = found.get(name), identity.get(name)
-            if name == "minutes" and was is not None and now is not None:
-                if now < was:
-                    raise BadRequestError(
-                        f"{self.folder.parent} holds a training of {was:g} minutes, which may be raised but "
-                        f"not lowered to {now:g}: give --minutes {was:g} or more, or --restart to begin anew"
-                    )
-            elif was != now:
+            if was == now or (name == "minutes" and was is not None and now is not None and now > was):
+                continue
+            place, restart = self.folder.parent, "or --restart to begin anew"
+            if name != "minutes":
                 raise BadRequestError(
-                    f"{self.folder.parent} holds a training with another {name.replace('_', ' ')} "
-                    f"({was}, now {now}): give the same command to continue it, or --restart to begin anew"
+                    f"{place} holds a training with another {name.replace('_', ' ')} ({was}, now {now}): "
+                    f"give the same command to continue it, {restart}"
                 )
+            if was is None:
+                raise BadRequestError(
+                    f"{place} holds a training of {found.get('steps')} steps, which --minutes cannot "
+                    f"continue: give --steps {found.get('steps')}, {restart}"
+                )
+            raise BadRequestError(
+                f"{place} holds a training of {was:g} minutes: give --minutes {was:g} or more to continue "
+                f"it, {restart}"
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:

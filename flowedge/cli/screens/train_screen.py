@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, takewhile
 from pathlib import Path
 from time import monotonic
 
@@ -18,9 +20,10 @@ from flowedge.training.run import TrainingObserver
 from flowedge.training.state import TrainingProgress
 
 LINE_EVERY_S = 30.0  # between two lines of progress where there is no terminal
+BESIDE_DETAIL = 36  # columns of phase, bar and remaining time, with the spaces between them
 
 
-class TrainScreen(TrainingObserver):
+class TrainScreen(TrainingObserver, ABC):
     """The progress of a training in words; subclasses show it.
 
     Attributes:
@@ -33,25 +36,27 @@ class TrainScreen(TrainingObserver):
         self.saved_step: int | None = None
 
     def advance(self, what: str, done: int, total: int) -> None:
-        self.show(what, done, total, f"{done}/{total}")
+        self.show(what, done, total, [f"{done}/{total}"])
 
     def step(self, progress: TrainingProgress, share: float) -> None:
         if self._began is None:
             self._began = (monotonic(), progress.tokens)
         began, tokens = self._began
         elapsed = monotonic() - began
-        rate = f", {(progress.tokens - tokens) / elapsed:.0f} tok/s" if progress.tokens > tokens else ""
-        # EAGLE-3 has no loss on features.
-        losses = f"L1 {progress.feature_loss:.3f}, " if progress.feature_loss else ""
-        losses += f"CE {progress.token_loss:.2f}, agreed {progress.agreement:.2f}"
-        self.show("training", share, 1.0, f"step {progress.step}, {losses}{rate}")
+        details = [f"step {progress.step}", f"CE {progress.token_loss:.2f}"]
+        if progress.tokens > tokens:
+            details.append(f"{(progress.tokens - tokens) / elapsed:.0f} tok/s")
+        details.append(f"agreed {progress.agreement:.2f}")
+        if progress.feature_loss:  # EAGLE-3 has none
+            details.append(f"L1 {progress.feature_loss:.3f}")
+        self.show("training", share, 1.0, details)
 
     def saved(self, step: int) -> None:
         self.saved_step = step
 
-    def show(self, what: str, done: float, total: float, detail: str) -> None:
-        """Show that `done` of `total` of a phase is finished."""
-        raise NotImplementedError
+    @abstractmethod
+    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
+        """Show that `done` of `total` of a phase is finished; the most important of the details is first."""
 
 
 class _Bar(TrainScreen):
@@ -64,7 +69,12 @@ class _Bar(TrainScreen):
     def say(self, line: str) -> None:
         self._bar.console.print(shown(line), soft_wrap=True)
 
-    def show(self, what: str, done: float, total: float, detail: str) -> None:
+    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
+        fitting = takewhile(
+            lambda text: len(text) <= self._bar.console.width - BESIDE_DETAIL,
+            accumulate(details, "{}, {}".format),
+        )
+        *_, detail = ["", *fitting]
         if what != self._what:
             self._bar.remove_task(self._task)
             self._task = self._bar.add_task(what, total=total, detail=detail)
@@ -83,14 +93,14 @@ class _Lines(TrainScreen):
     def say(self, line: str) -> None:
         warn(line)
 
-    def show(self, what: str, done: float, total: float, detail: str) -> None:
+    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
         now = monotonic()
         if what != self._what:
             self._what, self._began_s, self._first = what, now, done
         elif done < total and now - self._shown_s < LINE_EVERY_S:
             return
         self._shown_s = now
-        warn(f"{what}: {100 * done / total:.0f} %, {detail}{self._left(now, done, total)}")
+        warn(f"{what}: {100 * done / total:.0f} %, {', '.join(details)}{self._left(now, done, total)}")
 
     def _left(self, now: float, done: float, total: float) -> str:
         """Return the remaining time, estimated from the part of the phase that this run has done."""
@@ -127,7 +137,11 @@ def _stop_shown(screen: TrainScreen, out: Path) -> Iterator[TrainScreen]:
     try:
         yield screen
     except (KeyboardInterrupt, DeviceError, DeadlineError):
-        step = screen.saved_step
-        saved = "this run has trained nothing" if step is None else f"step {step} is saved in {out}"
-        screen.say(f"stopped; {saved}. The same command goes on from there, with --restart it begins anew.")
+        if screen.saved_step is None:
+            screen.say("stopped before this run has trained anything. The same command tries again.")
+        else:
+            screen.say(
+                f"stopped; step {screen.saved_step} is saved in {out}. The same command goes on from there, "
+                "with --restart it begins anew."
+            )
         raise
