@@ -112,6 +112,7 @@ def train_drafter(
     if known is not None:
         observer.say(_finished_text(out, states.progress(), settings))
         return known
+    observer.say(f"loading {model}")
     with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
         documents = _documents(target, training, settings, states.folder, observer)
         head = head_training(target, documents, settings)

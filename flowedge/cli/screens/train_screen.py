@@ -9,7 +9,7 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from time import monotonic
 
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from flowedge.cli.output import warn
@@ -63,8 +63,8 @@ class _Bar(TrainScreen):
     def __init__(self, bar: RichProgress) -> None:
         super().__init__()
         self._bar = bar
-        self._task = bar.add_task("loading", total=None, detail="")
-        self._what = "loading"
+        self._task: TaskID | None = None
+        self._what = ""
 
     def say(self, line: str) -> None:
         self._bar.console.print(shown(line), soft_wrap=True)
@@ -75,8 +75,9 @@ class _Bar(TrainScreen):
             accumulate(details, "{}, {}".format),
         )
         *_, detail = ["", *fitting]
-        if what != self._what:
-            self._bar.remove_task(self._task)
+        if self._task is None or what != self._what:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
             self._task = self._bar.add_task(what, total=total, detail=detail)
             self._what = what
         self._bar.update(self._task, total=total, completed=done, detail=detail)
