@@ -22,8 +22,7 @@ help:
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml testbed/pyproject.toml constraints.txt constraints-cp311-x86_64.txt .ci/install
-	$(PYTHON) -m venv $(VENV)
-	.ci/install $(VENV)
+	@.ci/install $(PYTHON) $(VENV)
 	@touch $@
 
 demo: setup
