@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from flowedge_testbed.paced.namespaces import Namespaces, why_not
+from tests.support.hub import hub
 from tests.support.smollm2 import make_smollm2
 from tests.walk.documents import ROOT, commands
-from tests.walk.hub import hub
 from tests.walk.machine import UserMachine
 
 README = "README.md"

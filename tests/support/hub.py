@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ _COMMIT = hashlib.sha1(b"the only commit of each repository", usedforsecurity=Fa
 
 class _Server(ThreadingHTTPServer):
     repositories: Mapping[str, Path]
+    gated: Collection[str]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -28,9 +29,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, *, with_body: bool) -> None:
+        if any(f"/{name}/" in self.path for name in self.server.gated):
+            self._refuse(403, "GatedRepo")
+            return
         body = self._listing() if self.path.startswith("/api/models/") else self._file()
         if body is None:
-            self.send_error(404)
+            self._refuse(404, "RepoNotFound")
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -39,6 +43,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(body)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _listing(self) -> bytes | None:
         """Answer what a repository holds: its revision, or the tree of it."""
@@ -69,10 +79,13 @@ def _entry(file: Path) -> dict[str, str | int]:
 
 
 @contextmanager
-def hub(repositories: Mapping[str, Path]) -> Iterator[str]:
-    """Serve the files of each repository (owner/name), and yield the URL for HF_ENDPOINT."""
+def hub(repositories: Mapping[str, Path], gated: Collection[str] = ()) -> Iterator[str]:
+    """Serve the files of each repository (owner/name), and yield the URL for HF_ENDPOINT.
+
+    gated: repositories that are refused to people who did not log in.
+    """
     server = _Server(("127.0.0.1", 0), _Handler)
-    server.repositories = repositories
+    server.repositories, server.gated = repositories, gated
     thread = threading.Thread(target=server.serve_forever, args=(0.1,))
     thread.start()
     try:
