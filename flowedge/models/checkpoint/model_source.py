@@ -62,6 +62,13 @@ class FoundModel:
         return bool(self.gguf) or (self.directory / CONFIG).is_file()
 
 
+def is_hub_model(source: str) -> bool:
+    """Return whether a source has the form owner/name, owner/name:QUANTISATION or owner/name/FILE.gguf."""
+    stated = _STATED.fullmatch(source)
+    hub_id = source if stated is None else stated["place"]
+    return ("/" in hub_id and _HUB_ID.fullmatch(hub_id) is not None) or bool(_HUB_GGUF.fullmatch(source))
+
+
 def find_model(source: str, *, hub: bool = True) -> FoundModel:
     """Find the model `source`, and download it if `hub` allows that. No file is read.
 
