@@ -14,6 +14,7 @@ import typer
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
@@ -31,7 +32,6 @@ Dir = Annotated[
     Path | None, typer.Option("--dir", help="Directory of the CA; the state directory if not given.")
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_PIPED_WIDTH = 120  # columns
 
 
 @cluster.command()
@@ -117,10 +117,11 @@ def list_members(
     if as_json:
         say_json(rows)
         return
-    table = plain_table("name", "role", "serial", "expires", "state")
+    serial = Column("serial", Form.WHOLE, drop=1)
+    table = plain_table("name", "role", serial, Column("expires", Form.WHOLE), Column("state", Form.PROSE))
     for row in rows:
         table.add_row(*row.values())
-    output_console(_PIPED_WIDTH).print(table)
+    output_console().print(table)
 
 
 @cluster.command()
