@@ -26,7 +26,9 @@ from flowedge.system.owner import become_owner
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import state_dir
 
-cluster = typer.Typer(help="Make a cluster and manage its members.", no_args_is_help=True)
+cluster = typer.Typer(
+    help="Make a cluster and manage its members.", no_args_is_help=True, add_completion=False
+)
 
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="Directory of the CA; the state directory if not given.")

@@ -30,6 +30,7 @@ models = typer.Typer(
     help="List cached weights; fetch, delete and verify them.",
     invoke_without_command=True,
     no_args_is_help=False,
+    add_completion=False,
 )
 _COLUMNS = (
     Column("model", Form.WHOLE),

@@ -12,6 +12,8 @@ from enum import Enum
 
 from rich.cells import cell_len
 
+from flowedge.cli.screens.words import wrap_words
+
 GAP = 2  # columns of the terminal between two columns of a table
 ELLIPSIS = "…"
 _GOOD_NAME = 20  # width to which names are shortened before columns are left out
@@ -133,7 +135,7 @@ def _grid(
         for number, row in enumerate(rows):
             lines.append(LaidLine(_line(chosen, [row[index] for index in shown], widths), number))
             below = [row[index] for index in everything if index not in shown and row[index]]
-            lines += [LaidLine(text, number) for prose in below for text in _wrap(prose, width, "  ")]
+            lines += [LaidLine(text, number) for prose in below for text in wrap_words(prose, width, "  ")]
         return tuple(lines)
     return None
 
@@ -196,23 +198,11 @@ def _entry(column: Column, text: str, width: int) -> list[str]:
     if cell_len(title) + cell_len(text) <= width:
         return [title + text]
     if column.form is Form.PROSE:
-        return _wrap(title + text, width, "    ", first="")
-    heading = _wrap(f"{column.title}:", width, "    ", first="  ") if column.title else []
+        return wrap_words(title + text, width, "    ", first="")
+    heading = wrap_words(f"{column.title}:", width, "    ", first="  ") if column.title else []
     value = _shortened(column, text, width - 4)
     return [*heading, " " * max(0, min(4, width - cell_len(value))) + value]
 
 
 def _shortened(column: Column, text: str, width: int) -> str:
     return shorten_middle(text, width) if column.form is Form.NAME else text
-
-
-def _wrap(text: str, width: int, indent: str, *, first: str | None = None) -> list[str]:
-    """Return lines that are broken between words only; `first` is the indentation of the first line."""
-    lines: list[str] = []
-    line = indent if first is None else first
-    for word in text.split():
-        if line.strip() and cell_len(line) + 1 + cell_len(word) > width:
-            lines.append(line)
-            line = indent
-        line += f" {word}" if line.strip() else word
-    return [*lines, line]
