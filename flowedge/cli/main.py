@@ -24,7 +24,7 @@ from flowedge.cli.screens.help_page import (
     terminal_width,
     use_help_pages,
 )
-from flowedge.cli.screens.words import wrap_words
+from flowedge.cli.words import wrap_words
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.net.tls_version import require_tls13
 from flowedge.version import VERSION
@@ -172,10 +172,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     log_to_stderr()
+    _quieten_grpc()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     require_tls13()
     sys.exit(run())
+
+
+def _quieten_grpc() -> None:
+    """Keep the log of gRPC's own library off standard error: FlowEdge says what failed, in its own format.
+
+    The library reads the variables when it is imported; agents that this process starts inherit them.
+    """
+    if not os.environ.get("FLOWEDGE_DEBUG"):
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _usage_message(error: Any) -> str:

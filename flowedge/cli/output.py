@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import Any
 
-from flowedge.cli.screens.words import wrap_words
+from flowedge.cli.words import wrap_words
 from flowedge.core.visible_text import visible, visible_answer, visible_field
 
 

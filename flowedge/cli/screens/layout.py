@@ -12,7 +12,7 @@ from enum import Enum
 
 from rich.cells import cell_len
 
-from flowedge.cli.screens.words import wrap_words
+from flowedge.cli.words import wrap_words
 
 GAP = 2  # columns of the terminal between two columns of a table
 ELLIPSIS = "…"
