@@ -12,6 +12,7 @@ from flowedge.cli.options import AsJson, split_peers
 from flowedge.cli.output import say_json
 from flowedge.cli.screens.tables import error_console, line, output_console
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.cli.words import wrap_words
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding, exit_code
@@ -76,6 +77,7 @@ def _print(found: list[Finding]) -> None:
         severity = finding.kind.severity.value
         found_line = line(f" {finding.kind.code}: {finding.device}: {finding.detail}")
         console.print(Text.assemble((severity, _STYLES[severity]), found_line))
-        console.print(line(f"    {finding.kind.remedy}"))
+        for text in wrap_words(finding.kind.remedy, console.width, "    "):
+            console.print(line(text))
     if not found:
         console.print("Nothing was found that keeps devices from working together.")

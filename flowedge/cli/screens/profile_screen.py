@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from flowedge.cli.output import say
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, error_console, line, output_console, plain_table
 from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.device import MeasuredQuantisations
@@ -90,7 +91,7 @@ def _layer_cells(layers: Mapping[int, float]) -> list[str]:
 
 def _quantised_table(measured: MeasuredQuantisations) -> PlainTable:
     counts = sorted({rows for table in measured.layer_ms.values() for rows in table})
-    table = plain_table("quantisation", right=[str(rows) if rows > 1 else "1 row" for rows in counts])
+    table = plain_table("quantisation", *(_rows_column(rows) for rows in counts))
     layer_by_layer = measured.layer_by_layer_ms or {}
     for quant, times in measured.layer_ms.items():
         table.add_row(quant, *(f"{times[rows]:.3g}" if rows in times else "-" for rows in counts))
@@ -98,6 +99,11 @@ def _quantised_table(measured: MeasuredQuantisations) -> PlainTable:
             cells = (f"{layer_by_layer[quant][rows]:.3g}" for rows in sorted(layer_by_layer[quant]))
             table.add_row(f"{quant}, {LAYER_BY_LAYER}", *cells)
     return table
+
+
+def _rows_column(rows: int) -> Column:
+    title = str(rows) if rows > 1 else "1 row"
+    return Column(title, Form.WHOLE, right=True, drop=0 if rows in _SHOWN_ROWS else rows)
 
 
 def _links_table(links: tuple[LinkProfile, ...]) -> PlainTable:
