@@ -46,8 +46,8 @@ class WeightRows:
             chunk = self.read(start, min(start + rows, self.out_features))
             if not chunk.isfinite().all():
                 raise CheckpointError(
-                    f"{self.name} has values that are not finite (NaN or infinity) in {chunk.dtype}, and cannot "
-                    "be quantised; the file is damaged: download the model again"
+                    f"{self.name} has values that are not finite (NaN or infinity) in {chunk.dtype}, and "
+                    "cannot be quantised; the file is damaged: download the model again"
                 )
             yield start, chunk
 
