@@ -59,7 +59,7 @@ _HELP = {
     ),
     "release": "Have agents give up their roles and free their memory; running requests end with an error.",
     "cluster": "Make a cluster and manage its members.",
-    "join": "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
+    "join": "Make this device, or its user, a member of a cluster; the key is made here and stays here.",
     "inspect": (
         "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."
     ),
