@@ -114,8 +114,8 @@ class DeviceLostError(DeviceError):
     status = "UNAVAILABLE"
 
 
-class DrainingError(DeviceError):
-    """A device that is being stopped: it accepts no new work and returns the sessions that it had."""
+class DrainingError(DeviceLostError):
+    """A device that is being stopped, or was: it accepts no new work and returns the sessions that it had."""
 
     code = "draining"
     status = "UNAVAILABLE"

@@ -158,12 +158,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             BadRequestError: when a session of its name is open.
             CapacityError: when the most sessions are open.
             DeviceLostError: when the pipeline is broken.
-            DrainingError: while the device is being stopped.
+            DrainingError: while the device is being stopped, and after a stage was.
         """
         if self._refusing is not None:
             raise self._refusing
         if self.lost is not None:
-            raise DeviceLostError(self.lost.device, self.lost.reason)
+            raise type(self.lost)(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())
         self._machine.start(session)
         began = time.monotonic() if arrived is None else arrived
