@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
 from flowedge.discovery.discovery import discover
+from flowedge.discovery.settings import DiscoverySettings
 
 DEFAULT_PROMPT = "Write a Python function that counts the vowels in a text."
 
@@ -28,9 +30,10 @@ def demo(
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
-    with LocalCluster(stages, name="demo") as cluster:
+    group = secrets.token_hex(3)  # so that other commands do not find these agents
+    with LocalCluster(stages, name="demo", group=group) as cluster:
         names = [agent.name for agent in cluster.agents]
-        found = asyncio.run(discover(10.0, want=names))
+        found = asyncio.run(discover(10.0, want=names, settings=DiscoverySettings(group=group)))
         addresses = {device.name: device.address for device in found}
         missing = [name for name in names if name not in addresses]
         if missing:
