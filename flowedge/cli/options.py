@@ -45,7 +45,8 @@ Exactness = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AskPeers = Annotated[
-    str | None, typer.Option("--peers", help="Ask these agents (host:port,...) instead of searching.")
+    str | None,
+    typer.Option("--peers", metavar="HOST:PORT,...", help="Ask these agents instead of searching."),
 ]
 Split = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from flowedge.cli.options import (
     local_path,
     split_peers,
 )
+from flowedge.cli.output import errors_only
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.prompts import PromptSources, check_text
@@ -137,11 +139,12 @@ def generate(
         tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
     Preflight(request, options, questions, check=check, json_file=json_file).run()
-    choose_credentials(cluster_dir, insecure)
-    screen = AnswerScreen(quiet=quiet)
-    if drafting.notice:
-        screen.note(drafting.notice)
-    answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
+    with errors_only() if quiet else nullcontext():
+        choose_credentials(cluster_dir, insecure)
+        screen = AnswerScreen(quiet=quiet)
+        if drafting.notice:
+            screen.note(drafting.notice)
+        answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 
 
 def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:

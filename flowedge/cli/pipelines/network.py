@@ -129,15 +129,19 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
-    """Put first an agent that may be a draft node; outside of a cluster every agent may.
+    """Put first an agent that may be a draft node, an admin's last; outside of a cluster every agent may.
 
     Raises:
         AccessError: when no agent may be a draft node.
     """
     if not current().cluster:
         return idle
+    roles = {address: devices[address].certified_role.split(",") for address in idle}
     leaders = [
-        address for address in idle if devices[address].certified_role == CertificateRole.DRAFT_NODE.value
+        address
+        for leading in (CertificateRole.DRAFT_NODE, CertificateRole.ADMIN)
+        for address in idle
+        if leading.value in roles[address]
     ]
     if not leaders:
         raise AccessError(

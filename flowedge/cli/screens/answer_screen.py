@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 
-from rich.table import Table
-
-from flowedge.cli.output import log_to_stderr, warn
+from flowedge.cli.output import warn
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
-from flowedge.cli.screens.tables import error_console, line, plain_table
+from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
@@ -23,12 +20,10 @@ class AnswerScreen:
     """Writes for people; the text of answers goes to standard output elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        """quiet: show nothing but a verdict that is not good; the log shows errors only then."""
+        """quiet: show nothing but a verdict that is not good."""
         self._quiet = quiet
         self._console = error_console()
         self._console.quiet = quiet
-        if quiet:
-            log_to_stderr(logging.ERROR)
 
     def progress(self, device: str, message: str) -> None:
         self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
@@ -89,9 +84,8 @@ def _line(answer: PromptAnswer) -> str:
     return ", ".join(parts)
 
 
-def _devices_table(answers: Sequence[PromptAnswer]) -> Table:
+def _devices_table(answers: Sequence[PromptAnswer]) -> PlainTable:
     table = plain_table("device", right=("use", "rows computed", "trimmed", "wasted", "MB sent"))
-    table.pad_edge = False
     for index, device in enumerate(_devices(answers[-1].statistics)):
         name = device.report.device
         reports = [_devices(answer.statistics)[index].report for answer in answers]
