@@ -172,6 +172,10 @@ def test_a_model_alone_is_answered_with_lookup_and_without_any_drafter_by_plain_
         assert captured.err.count("drafting by lookup in the text (ngram)") == (drafter == "ngram")
         settings = json.loads(out.read_text())["settings"]
         assert (settings["drafter"], settings["strategy"]) == (drafter, strategy)
+        made_already = ["generate", "--peers", peers.partition(",")[0], "--prompt", PROMPT]
+        assert run([*made_already, "--max-new-tokens", "4"]) == 0, "without a drafter it decodes plainly"
+        assert run([*made_already, "--check"]) == 2, "the plain model would be the bundled one"
+        assert f"give --model {model}" in capsys.readouterr().err
         assert run(["release", peers]) == 0
 
 

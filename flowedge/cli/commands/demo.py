@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,6 +13,8 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
 from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.preflight.preflight import Preflight
+from flowedge.cli.prompts import check_text
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
@@ -29,6 +32,8 @@ def demo(
     """Show a pipeline on this machine: agents that find each other, an answer, and the check of it."""
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
+    asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)
+    Preflight(asked, options, [check_text(prompt, "--prompt")], check=True).run()
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     group = secrets.token_hex(3)  # so that other commands do not find these agents
     with LocalCluster(stages, name="demo", group=group) as cluster:
@@ -39,5 +44,5 @@ def demo(
         if missing:
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
-        request = PipelineRequest(BUNDLED, (BUNDLED,), peers=tuple(addresses[name] for name in names))
+        request = replace(asked, stages=None, peers=tuple(addresses[name] for name in names))
         answer_all([prompt], request, options, screen, check=True)

@@ -142,7 +142,7 @@ def generate(
     with errors_only() if quiet else nullcontext():
         choose_credentials(cluster_dir, insecure)
         screen = AnswerScreen(quiet=quiet)
-        if drafting.notice:
+        if drafting.notice and not request.is_made_already:
             screen.note(drafting.notice)
         answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 

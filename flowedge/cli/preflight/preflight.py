@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowedge.agent.config.loading import load_config
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.cli.preflight.demands import check_head, check_layers, check_recall, check_room
 from flowedge.cli.preflight.model_header import ModelHeader, read_head_header, read_header
@@ -66,6 +67,10 @@ class Preflight:
                 counter.check_takes_system()
             if header is not None and header.positions is not None:
                 self._check_prompts(header, header.positions, counter)
+        if agents_here:
+            limits = load_config(path=Path(os.devnull)).config.limits  # of agents that are started here
+            for prompt in self.prompts:
+                limits.check_prompt_text("".join(each["content"] for each in self.options.messages(prompt)))
 
     def _check_drafters(self, target: ModelHeader | None, *, needed: bool) -> None:
         names = self.request.drafter
