@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         Proof(boards, int(arguments[4]), steps).run()
     except FlowEdgeError as error:
         steps.fail(error)
-        for host in boards.hosts:
+        for host in boards.every:
             steps.tell(host.output_tail())
         return 1
     finally:
