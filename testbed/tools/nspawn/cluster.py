@@ -85,9 +85,13 @@ class Cluster:
         for command in self._document.commands("The pipeline, on board1"):
             self.owner.does(command)
 
-    def ask(self) -> None:
-        """Give the commands of the first token; the second checks against the plain model."""
-        for command in self._document.commands("The first token"):
+    def ask(self, *, check: bool = True) -> None:
+        """Give the commands of the first token. The last of them checks against the plain model.
+
+        check: whether the last is given, which loads the plain model.
+        """
+        commands = self._document.commands("The first token")
+        for command in commands if check else commands[:-1]:
             self.asking.does(f"{command} --max-new-tokens 32")
 
     def take_real_model(self, files: Path) -> None:
@@ -124,12 +128,12 @@ class Cluster:
         """Return what the first command about the state of a board shows."""
         return Person(host).does(f"sudo {self._document.commands('What is going on')[0]}").stdout
 
-    def revoke(self) -> Host:
-        """Revoke the board that the document revokes, and return it."""
+    def revoke(self, host: Host) -> None:
+        """Revoke a board as the document revokes board3."""
         listing, revoke = self._document.commands("Leave")
-        self.owner.does(listing)
-        self.owner.does(revoke)
-        return next(host for host in self._boards.hosts if host.name == revoke.split()[-1])
+        listed = self.owner.does(listing).stdout
+        check(host.name in listed, f"flowedge cluster list: {listed}")
+        self.owner.does(revoke.replace("board3", host.name))
 
     def admit_again(self, host: Host) -> None:
         """Let a revoked board join again."""

@@ -56,7 +56,7 @@ class Proof:
         self._journals()
         self._real_model(cluster)
         self._metrics(cluster, self._boards.hosts[-1])
-        self._revoked(cluster)
+        self._revoked(cluster, self._boards.hosts[-1])
         installing.uninstall(self._boards.hosts[-1])
         self._steps.done("uninstall.sh --purge left nothing")
         self._steps.end("everything was shown")
@@ -118,8 +118,8 @@ class Proof:
         check("Status:" in status, f"systemctl status of {host.name}: {status}")
         self._steps.done(f"{host.name} serves metrics on the port that was set")
 
-    def _revoked(self, cluster: Cluster) -> None:
-        host = cluster.revoke()
+    def _revoked(self, cluster: Cluster, host: Host) -> None:
+        cluster.revoke(host)
         refused = f"the other boards refuse {host.name}"
         until(lambda: "certificate-revoked" in cluster.findings(host), REVOKED_S, refused)
         until(lambda: not cluster.pipeline(), REVOKED_S, "the pipeline over the revoked board has ended")
