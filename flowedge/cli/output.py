@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 from typing import Any
 
+from flowedge.cli.words import wrap_words
 from flowedge.core.visible_text import visible, visible_answer, visible_field
 
 
@@ -32,8 +34,11 @@ def write_answer(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error."""
-    print(visible_field(text), file=sys.stderr, flush=True)
+    """Write a line to standard error; a terminal gets several lines, which end between words."""
+    shown = visible_field(text)
+    if sys.stderr.isatty():
+        shown = "\n".join(wrap_words(shown, shutil.get_terminal_size().columns))
+    print(shown, file=sys.stderr, flush=True)
 
 
 class VisibleFormatter(logging.Formatter):

@@ -55,10 +55,16 @@ class GenerateOptions:
         parse_noise(self.noise)
         if not 1 <= self.max_new_tokens < _TOKEN_LIMIT:
             raise BadRequestError(f"max_new_tokens is {self.max_new_tokens}; it must be 1 or more")
+        if self.top_k >= _TOKEN_LIMIT:
+            raise BadRequestError(f"top_k is {self.top_k}; it must be below {_TOKEN_LIMIT}")
         if isinstance(self.stop, str):
             raise BadRequestError("stop is a string; give a list of strings")
         if not all(self.stop):
             raise BadRequestError("a stop string is empty")
+
+    def messages(self, prompt: str) -> list[dict[str, str]]:
+        """Return the conversation that a prompt begins."""
+        return [{"role": "user", "content": prompt}]
 
     def to_request(
         self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None

@@ -14,6 +14,7 @@ import typer
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
@@ -25,7 +26,9 @@ from flowedge.system.owner import become_owner
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import authority_state
 
-cluster = typer.Typer(help="Make a cluster and manage its members.", no_args_is_help=True)
+cluster = typer.Typer(
+    help="Make a cluster and manage its members.", no_args_is_help=True, add_completion=False
+)
 
 Dir = Annotated[
     Path | None,
@@ -36,7 +39,6 @@ Dir = Annotated[
     ),
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_PIPED_WIDTH = 120  # columns
 
 
 @cluster.command()
@@ -139,10 +141,11 @@ def list_members(
     if as_json:
         say_json(rows)
         return
-    table = plain_table("name", "roles", "serial", "expires", "state")
+    serial = Column("serial", Form.WHOLE, drop=1)
+    table = plain_table("name", "roles", serial, Column("expires", Form.WHOLE), Column("state", Form.PROSE))
     for row in rows:
         table.add_row(*row.values())
-    output_console(_PIPED_WIDTH).print(table)
+    output_console().print(table)
 
 
 @cluster.command()

@@ -11,7 +11,7 @@ from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, split_peers
 from flowedge.cli.output import say_json, warn
 from flowedge.cli.screens import device_watch
-from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
+from flowedge.cli.screens.device_table import device_rows, device_table
 from flowedge.cli.screens.tables import output_console
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.survey import SurveyedAgent, survey
@@ -44,7 +44,7 @@ def devices(
     if as_json:
         say_json(rows)
     elif rows:
-        output_console(PIPED_WIDTH).print(device_table(rows))
+        output_console().print(device_table(rows))
     else:
         warn(
             f"No agent answered within {timeout:g} s. Start an agent with `flowedge agent`; where multicast "

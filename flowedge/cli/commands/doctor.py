@@ -11,9 +11,9 @@ from rich.text import Text
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, split_peers
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.device_table import PIPED_WIDTH
 from flowedge.cli.screens.tables import error_console, line, output_console
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.cli.words import wrap_words
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding, exit_code
@@ -86,11 +86,12 @@ def _certificate(store: CredentialStore) -> OwnCertificate:
 
 
 def _print(found: list[Finding]) -> None:
-    console = output_console(PIPED_WIDTH)
+    console = output_console()
     for finding in found:
         severity = finding.kind.severity.value
         found_line = line(f" {finding.kind.code}: {finding.device}: {finding.detail}")
-        console.print(Text.assemble((severity, _STYLES[severity]), found_line), soft_wrap=True)
-        console.print(line(f"    {finding.kind.remedy}"), soft_wrap=True)
+        console.print(Text.assemble((severity, _STYLES[severity]), found_line))
+        for text in wrap_words(finding.kind.remedy, console.width, "    "):
+            console.print(line(text))
     if not found:
         console.print("Nothing was found that keeps devices from working together.")

@@ -6,11 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.table import Table
 
 from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.tables import line, output_console, plain_table
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import PlainTable, line, output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flowedge.models.inspection import ModelSizes
 
 QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
-_PIPED_WIDTH = 120  # columns
 
 
 def inspect(
@@ -94,7 +93,7 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
 def _print(
     model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
 ) -> None:
-    console = output_console(_PIPED_WIDTH)
+    console = output_console()
     by = f" by {sizes.stored_by}" if sizes.stored_by else ""
     stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}{by}"
     count = sizes.parameters
@@ -120,7 +119,7 @@ def _print(
         console.print(_fit_table(fits))
 
 
-def _layer_table(sizes: ModelSizes) -> Table:
+def _layer_table(sizes: ModelSizes) -> PlainTable:
     table = plain_table("layers in", right=("a layer", "all layers", "bits a weight"))
     bits_each = 32 if sizes.dtype == "float32" else 16
     weights = sum(sizes.layer_bytes["none"]) * 8 / bits_each if "none" in sizes.layer_bytes else None
@@ -133,7 +132,7 @@ def _layer_table(sizes: ModelSizes) -> Table:
     return table
 
 
-def _kv_table(sizes: ModelSizes, context: int) -> Table:
+def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     columns = ("a token, a layer", "a token", f"{context} tokens")
     table = plain_table("keys and values in", right=columns)
     for dtype, size in sizes.kv_bytes.items():
@@ -142,13 +141,13 @@ def _kv_table(sizes: ModelSizes, context: int) -> Table:
     return table
 
 
-def _fit_table(fits: list[dict[str, Any]]) -> Table:
+def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
     table = plain_table("layers in", right=("layers a device", "devices needed"))
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
-        table.add_column(f"split over {asked} devices")
-        table.add_column("largest stage", justify="right")
-        table.add_column("fits")
+        table.add_column(Column(f"split over {asked} devices", Form.WHOLE))
+        table.add_column(Column("largest stage", Form.WHOLE, right=True))
+        table.add_column(Column("fits", Form.WHOLE))
     for row in fits:
         cells = [row["quant"], str(row["layers_a_device"]), str(row["least_devices"] or "does not fit")]
         if asked is not None:

@@ -11,6 +11,7 @@ import typer
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import AsJson, AskPeers, split_peers
 from flowedge.cli.output import say, say_json, warn
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
@@ -24,13 +25,21 @@ from flowedge.weights.inventory import HeldModel, ask_all, own_models, pull_mode
 from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
 
-_PIPED_WIDTH = 160  # columns
-
 models = typer.Typer(
     name="models",
     help="List cached weights; fetch, delete and verify them.",
     invoke_without_command=True,
     no_args_is_help=False,
+    add_completion=False,
+)
+_COLUMNS = (
+    Column("model", Form.WHOLE),
+    Column("name"),
+    Column("stored in", Form.WHOLE, drop=1),
+    Column("on"),
+    Column("cached", Form.WHOLE, right=True),
+    Column("whole model", Form.WHOLE, right=True, drop=2),
+    Column("", Form.WHOLE, drop=3),
 )
 CacheDir = Annotated[
     str | None, typer.Option(help="Directory of the cache; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge.")
@@ -152,11 +161,10 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
 
 
 def _print(held: list[HeldModel]) -> None:
-    table = plain_table("model", "name", "stored in", "on", right=("cached", "whole model"))
-    table.add_column("")
+    table = plain_table(*_COLUMNS)
     for model in held:
         share = "whole" if model.here_bytes >= model.total_bytes else "a part"
         cells = [f"sha256:{model.id[:12]}", model.name, model.quant, model.device]
         cells += [f"{model.here_bytes / 2**20:.1f} MiB", f"{model.total_bytes / 2**20:.1f} MiB"]
         table.add_row(*cells, "its directory" if model.in_directory else share)
-    output_console(_PIPED_WIDTH).print(table)
+    output_console().print(table)

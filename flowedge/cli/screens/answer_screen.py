@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 
-from rich.table import Table
-
 from flowedge.cli.output import say
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
-from flowedge.cli.screens.tables import error_console, line, plain_table
+from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
@@ -26,6 +24,10 @@ class AnswerScreen:
 
     def progress(self, device: str, message: str) -> None:
         self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
+
+    def note(self, message: str) -> None:
+        """Show a choice that the command has made for the user."""
+        self._console.print(line(message, "yellow"), soft_wrap=True)
 
     def transfers(self) -> AbstractContextManager[OnTransfer]:
         """Show how far devices are with fetching their weights, while the context lasts."""
@@ -77,9 +79,8 @@ def _line(answer: PromptAnswer) -> str:
     return ", ".join(parts)
 
 
-def _devices_table(answers: Sequence[PromptAnswer]) -> Table:
+def _devices_table(answers: Sequence[PromptAnswer]) -> PlainTable:
     table = plain_table("device", right=("use", "rows computed", "trimmed", "wasted", "MB sent"))
-    table.pad_edge = False
     for index, device in enumerate(_devices(answers[-1].statistics)):
         name = device.report.device
         reports = [_devices(answer.statistics)[index].report for answer in answers]

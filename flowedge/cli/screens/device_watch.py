@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flowedge.cli.output import say
-from flowedge.cli.screens.device_table import PIPED_WIDTH, device_rows, device_table
+from flowedge.cli.screens.device_table import device_rows, device_table
 from flowedge.cli.screens.tables import line, output_console
 from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.discovery.discovery import AgentWatcher
@@ -84,9 +84,7 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(changed.wait(), max(0.1, SURVEY_S - (time.monotonic() - asked)))
 
-    with Live(
-        Text("looking for agents"), console=output_console(PIPED_WIDTH), auto_refresh=False, screen=False
-    ) as live:
+    with Live(Text("looking for agents"), console=output_console(), auto_refresh=False, screen=False) as live:
         async with AgentWatcher(settings, on_event) as watcher:
             await supervise("the table of agents", lambda: show(watcher, live))
 

@@ -70,8 +70,7 @@ class TransferBars:
             line(
                 f"{device}: {progress.done / 2**20:.0f} of {progress.total / 2**20:.0f} MiB, "
                 f"{progress.rate / 2**20:.1f} MiB/s{left}"
-            ),
-            soft_wrap=True,
+            )
         )
 
 
