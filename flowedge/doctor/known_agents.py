@@ -81,7 +81,7 @@ class KnownAgents:
     def refusals(self) -> list[RefusalFacts]:
         """Return the agents with which no call is possible, because one side does not accept the other."""
         return [
-            RefusalFacts(agent.name, agent.refusal, agent.problem or "")
+            RefusalFacts(agent.name, agent.refusal, agent.problem or "", agent in self.own)
             for agent in (*self.own, *self.others)
             if agent.refusal is not None
         ]

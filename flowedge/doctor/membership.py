@@ -65,11 +65,16 @@ class OwnCertificate:
 
 @dataclass(frozen=True)
 class RefusalFacts:
-    """An agent with which no call is possible, because one side does not accept the other."""
+    """An agent with which no call is possible, because one side does not accept the other.
+
+    Attributes:
+        own: whether the agent runs on this device.
+    """
 
     agent: str
     refusal: Refusal
     reason: str
+    own: bool = False
 
 
 def judge_membership(
@@ -86,6 +91,6 @@ def judge_membership(
     refused = [
         Finding(_KIND[facts.refusal], facts.agent, facts.reason)
         for facts in refusals
-        if not (facts.refusal is Refusal.BY_AGENT and revoked)
+        if not (revoked and (facts.own or facts.refusal is Refusal.BY_AGENT))
     ]
     return revoked + refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Set
 from typing import Annotated
 
 import typer
@@ -75,14 +76,17 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
 
 def _certificates(used: CredentialStore | None) -> tuple[OwnCertificate, ...]:
     """The certificates of all identities beside the one that this command uses."""
-    stores = () if used is None else Identities.open(used.folder.parent).stores
-    return tuple(_certificate(store) for store in stores)
+    if used is None:
+        return ()
+    # Root writes no list to the directory of a service's user, so that only the used identity has the latest.
+    revoked = used.revoked.serials
+    return tuple(_certificate(store, revoked) for store in Identities.open(used.folder.parent).stores)
 
 
-def _certificate(store: CredentialStore) -> OwnCertificate:
+def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
     holder = store.credentials.holder
     validity = Validity(holder.not_before, holder.not_after, str(holder.member))
-    return OwnCertificate(str(holder.member), validity, holder.serial in store.revoked.serials)
+    return OwnCertificate(str(holder.member), validity, holder.serial in revoked)
 
 
 def _print(found: list[Finding]) -> None:
