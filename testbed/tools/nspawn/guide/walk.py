@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from testbed.tools.nspawn.boards import Boards
-from testbed.tools.nspawn.cluster import AGENT, Cluster
+from testbed.tools.nspawn.cluster import AGENT, DRAFT_NODE, Cluster
 from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import add_user
 from testbed.tools.nspawn.guide.prepared import prepare
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.steps import Steps
-from testbed.tools.nspawn.waiting import check
+from testbed.tools.nspawn.waiting import check, until
 
 READY_S = 120.0
 
@@ -40,7 +40,7 @@ class Walk:
         cluster.join_people()
         steps.done("a cluster was made; every board joined it, and a user of board1 as a client")
         cluster.start_draft_node()
-        cluster.wait_ready(READY_S)
+        until(lambda: _leads(cluster.draft_node), READY_S, "the draft node has a pipeline")
         cluster.look()
         steps.done("the pipeline stands; flowedge devices and flowedge doctor find nothing wrong")
         cluster.ask(check=False)
@@ -59,3 +59,8 @@ class Walk:
         found = cluster.findings(host)
         check("certificate-revoked" in found, f"flowedge doctor on {host.name}: {sorted(found)}")
         self._steps.done(f"{host.name} was revoked, and its doctor says so")
+
+
+def _leads(host: Host) -> bool:
+    journal = ["journalctl", "--no-pager", "--output=cat", f"--unit={DRAFT_NODE}"]
+    return '"event": "role_loaded"' in host.run(journal).stdout
