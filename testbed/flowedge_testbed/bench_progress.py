@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from flowedge.core.visible_text import visible
 from flowedge_testbed.bench import BenchProgress
 
 
@@ -18,7 +19,7 @@ class _Bar(BenchProgress):
         self._task = bar.add_task("loading", total=None)
 
     def say(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False)
+        self._bar.console.print(visible(line), highlight=False, markup=False)
 
     def begin(self, total: int, finished: int) -> None:
         if finished:
