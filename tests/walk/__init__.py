@@ -1,0 +1,1 @@
+"""The walk of a newcomer: whole commands, as a user gives them."""
