@@ -47,19 +47,26 @@ WRONG = [
     WrongInput("more stages than layers", (*HERE[:2], "9", *HERE[3:]), ("9 stages", "8"), today=EARLY),
     WrongInput("demo stages", ("demo", "--stages", "9"), ("9 stages", "8"), today=EARLY),
     WrongInput(
-        "too many tokens", (*HERE, "--max-new-tokens", "100000"), ("100000", "max-new-tokens"), today=EARLY
+        "too many tokens",
+        (*HERE, "--max-new-tokens", "100000"),
+        ("100000", "max-new-tokens", "2048"),
+        (1, 2),
+        today=EARLY,
     ),
     WrongInput(
         "too long a prompt",
         ("generate", "--stages", "2", "--prompt", "word " * 20_000),
-        ("prompt", "tokens", "at most"),
+        ("prompt", "tokens", "2048"),
+        (1, 2),
         today=EARLY,
     ),
-    WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "ngram"), today=EARLY),
+    WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "hub id"), today=EARLY),
     WrongInput("drafter word", (*HERE, "--drafter", "eagel"), ("eagel", "bundled"), today=EARLY),
     WrongInput("model path", (*NGRAM, "--model", "/nowhere"), ("/nowhere", "hub id"), (1, 2), today=EARLY),
-    WrongInput("model folder", (*NGRAM, "--model", "empty"), ("empty", "config.json"), (1, 2), today=EARLY),
-    WrongInput("GGUF as a folder", (*NGRAM, "--model", "a.gguf"), ("a.gguf", "folder"), (1, 2), today=EARLY),
+    WrongInput("model folder", (*NGRAM, "--model", "empty"), ("empty", "directory"), (1, 2), today=EARLY),
+    WrongInput(
+        "GGUF as a folder", (*NGRAM, "--model", "a.gguf"), ("a.gguf", "directory"), (1, 2), today=EARLY
+    ),
     WrongInput(
         "folder of a GGUF file", (*NGRAM, "--model", "ggufs"), ("ggufs", "b.gguf"), (1, 2), today=EARLY
     ),
