@@ -330,6 +330,23 @@ def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: P
     assert "| d0 3 |" in (out / "report.md").read_text()
 
 
+def test_answers_of_one_token_have_no_speed(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    said = bench(
+        scenario_file(max_new_tokens=1, report={"tables": ["table1", "table2", "table3", "parts"]}), out
+    )
+    for run in results(out)["runs"]:
+        assert (run["tokens"], run["tokens_per_s"], run["itl_p50_ms"], run["speedup_vs_naive_pp"]) == (
+            1,
+            *[None] * 3,
+        )
+        assert run["ttft_ms"] > 0
+    assert "no speed was measured" in next(line for line in said.lines if line.startswith("Fastest"))
+    assert "0.00" not in (out / "report.md").read_text().split("## Devices")[0]
+
+
 def test_missing_datasets_are_said(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
     scenario = scenario_file(datasets={"own": "own.jsonl", "far": "far.jsonl"}, strategies=["autoregressive"])
     said = bench(scenario, tmp_path / "some")
