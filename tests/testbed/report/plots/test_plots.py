@@ -28,7 +28,7 @@ from flowedge_testbed.report.plots.style import (
 )
 from flowedge_testbed.report.plots.sweeps import draw_depth, draw_lines
 from flowedge_testbed.trace import Interval, PruneMark, Trace
-from tests.testbed.report.figure_texts import cut_texts, overlapping, texts
+from tests.testbed.report.plots.figure_texts import cut_texts, overlapping, texts
 
 NOTES = (
     "emulated: LLaMA2-Chat 7B fp16 on 5 x Jetson Orin Nano 8 GB; links of 150 Mbit/s and 1 ms",
