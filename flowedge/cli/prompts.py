@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.system.json_lines import read_json_lines
 
 
@@ -42,4 +43,4 @@ def _usable(prompt: Any, where: str) -> str:
         raise BadRequestError(f"{where}: the prompt is not text")
     if not prompt.strip():
         raise BadRequestError(f"{where}: the prompt is empty")
-    return prompt
+    return checked_utf8(prompt, f"{where}: the prompt")
