@@ -6,7 +6,7 @@ import time
 import weakref
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 
@@ -16,11 +16,10 @@ from flowedge.client.transcript import CANCELLED, AnswerStatistics, Chunk, Trans
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError
 from flowedge.net.address import checked_address
 from flowedge.net.grpc_status import from_status, passed_deadline
+from flowedge.security.process import Security
+from flowedge.security.settings import SecuritySettings
 from flowedge.security.tls.channels import AsyncConnection, Connection
 from flowedge.v1 import generation_pb2 as pb
-
-if TYPE_CHECKING:
-    from flowedge.security.process import Security
 
 
 @dataclass(eq=False, repr=False)
@@ -33,10 +32,13 @@ class BaseClient:
         timeout_s: seconds that a whole generation may take.
         silence_s: seconds without any message, signs of life included, after which a device is lost.
         name: the name that the device's certificate must have; any name of the cluster if None.
-        security: the credentials to show (docs/security.md); from the state directory if None.
+        cluster_dir: the directory of the credentials to show, as --cluster-dir; the state directory if None.
+        security: credentials that are loaded already, instead of `cluster_dir`.
 
     Raises:
-        BadRequestError: when the form of the address is not host:port, or a number of seconds is wrong.
+        BadRequestError: when the form of the address is not host:port, a number of seconds is wrong, or
+            `cluster_dir` holds no credentials.
+        AccessError: when the files of `cluster_dir` cannot be used.
     """
 
     address: str
@@ -44,6 +46,7 @@ class BaseClient:
     timeout_s: float = 600.0
     silence_s: float = SILENCE_S
     name: str | None = None
+    cluster_dir: str | Path | None = None
     security: Security | None = None
     _connection: Connection | AsyncConnection = field(init=False)
     _answers: weakref.WeakSet[StreamedTranscript] = field(init=False, default_factory=weakref.WeakSet)
@@ -54,6 +57,11 @@ class BaseClient:
         checked_address(self.address)
         checked_seconds("timeout_s", self.timeout_s)
         checked_seconds("silence_s", self.silence_s)
+        if self.cluster_dir is not None:
+            if self.security is not None:
+                raise BadRequestError("give either cluster_dir or security")
+            directory = str(Path(self.cluster_dir).expanduser())
+            self.security = Security.load(SecuritySettings(cluster_dir=directory))
 
     def error_of(self, error: grpc.RpcError) -> FlowEdgeError:
         """Take note of a failed call and return the FlowEdge error behind it."""

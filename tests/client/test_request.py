@@ -76,6 +76,7 @@ def test_what_is_wrong_is_named(arguments: dict[str, Any], complaint: str) -> No
         ({"address": 7070}, "must be text of the form host:port"),
         ({"address": "a:1", "timeout_s": -1}, "timeout_s is -1"),
         ({"address": "a:1", "silence_s": None}, "silence_s is None"),
+        ({"address": "a:1", "cluster_dir": "/missing"}, "/missing holds no credentials"),
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
