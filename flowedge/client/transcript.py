@@ -89,7 +89,7 @@ class Transcript:
         if body == "keep_alive":
             return None
         if body is None or self.finish_reason is not None or (body == "started") != (self.seed is None):
-            raise ProtocolError(f"the draft node sent an event {body!r} that has no place here")
+            raise ProtocolError(f"the draft node sent an event {body!r} at the wrong place")
         if body == "started":
             self.session, self.seed = event.started.session, event.started.seed
             self.prompt_ids = tuple(event.started.prompt_ids)
@@ -108,7 +108,7 @@ def _statistics(text: str) -> AnswerStatistics:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ProtocolError(f"the draft node sent statistics that are no JSON: {error}") from error
+        raise ProtocolError(f"the draft node sent statistics that are not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ProtocolError("the draft node sent statistics that are no JSON object")
+        raise ProtocolError("the draft node sent statistics that are not a JSON object")
     return AnswerStatistics(content)

@@ -124,7 +124,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("FLOWEDGE_AGNET__PORT", "1", "FLOWEDGE_AGNET__PORT: there is no section agnet; did you mean"),
         ("FLOWEDGE_AGENT", "1", "FLOWEDGE_AGENT: agent is a section"),
         ("FLOWEDGE_CACHE_GIB", "lots", "FLOWEDGE_CACHE_GIB: cache.gib is 'lots'"),
-        ("FLOWEDGE_DEADLINES__SILENCE_S", "0.1", r"FLOWEDGE_DEADLINES__\*: deadlines: silence_s has to be"),
+        ("FLOWEDGE_DEADLINES__SILENCE_S", "0.1", r"FLOWEDGE_DEADLINES__\*: deadlines: silence_s must be"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_said_with_its_name(
@@ -221,6 +221,10 @@ def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
         BadRequestError, match=f"{path} is (a directory|not a regular file); name a TOML file"
     ):
         load_config(path=path)
+
+
+def test_the_null_device_is_an_empty_file() -> None:
+    assert load_config(path=Path(os.devnull)).config == AgentConfig()
 
 
 def test_a_file_that_this_user_may_not_read(tmp_path: Path) -> None:

@@ -129,7 +129,8 @@ def _environment() -> Source:
 def _file(path: Path) -> Source:
     """Return what a file says. Each value has to be of the exact type, and right by itself."""
     try:
-        if _is_there(path) and not path.is_file():  # reading a device or a pipe might never end
+        # Reading another device, or a pipe, might never end.
+        if _is_there(path) and not path.is_file() and path != Path(os.devnull):
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise BadRequestError(f"the configuration {path} is {kind}; name a TOML file")
         text = path.read_text(encoding="utf-8")

@@ -65,18 +65,19 @@ def agent(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help=f"Configuration file; if not given, {DEFAULT_FILE} where there is one."),
+        typer.Option(metavar="FILE", help=f"Configuration file. Default: {DEFAULT_FILE}, if it exists."),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Print every setting with the origin of its value, and exit."),
+        typer.Option("--print-config", help="Print every setting with its origin, and exit."),
     ] = False,
     exit_with_parent: ExitWithParent = False,
     **flags: Any,
 ) -> None:
-    """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.
+    """Run the agent of this device, which serves a part of a pipeline when asked to.
 
-    Flags go before environment variables (FLOWEDGE_AGENT__PORT), those before the configuration file.
+    Flags take precedence over environment variables (FLOWEDGE_AGENT__PORT), and those over the configuration
+    file.
     """
     given = {flag.partition("/")[0]: (*setting, flags[_parameter(flag)]) for flag, setting in FLAGS.items()}
     effective = load_config(given, config)

@@ -24,7 +24,7 @@ def demo(
     stages: Annotated[int, typer.Option(min=1, help="Number of stage agents.")] = 4,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 200,
 ) -> None:
-    """Show a pipeline on this machine: agents that find each other, an answer, and the check of it."""
+    """Show a pipeline on this machine: agents that find each other, an answer, and its check."""
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")

@@ -89,7 +89,7 @@ def generate(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Answer prompts; the text streams as it is accepted.
+    """Answer prompts; the text streams as it is generated.
 
     Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.

@@ -38,7 +38,10 @@ def join(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
 ) -> None:
-    """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
+    """Make this device a member of a cluster. Its key is created here and never leaves it.
+
+    Restart the agent of the device afterwards.
+    """
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or state_dir()
     become_owner(state)
