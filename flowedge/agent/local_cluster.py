@@ -40,6 +40,18 @@ def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (the same
     ]
 
 
+def check_local_stages(stages: int, middles: int = 0) -> None:
+    """Check the number of agents of a cluster on this machine.
+
+    Raises:
+        BadRequestError: when there is no stage, or there are too many agents.
+    """
+    if not 1 <= stages <= MAX_LOCAL_STAGES - middles:
+        raise BadRequestError(
+            f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES - middles} are possible"
+        )
+
+
 @dataclass
 class LocalAgent:
     """One agent process.
@@ -92,10 +104,7 @@ class LocalCluster:
             command: its agent must say where it listens, as `flowedge agent` does, and stop when its standard
                 input closes.
         """
-        if not 1 <= stages <= MAX_LOCAL_STAGES - middles:
-            raise BadRequestError(
-                f"{stages} local stages were asked for; 1 to {MAX_LOCAL_STAGES - middles} are possible"
-            )
+        check_local_stages(stages, middles)
         token = uuid.uuid4().hex[:6]
         roles = [
             *(["d0"] if draft_node else []),

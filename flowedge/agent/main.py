@@ -56,7 +56,7 @@ async def run_agent(
 ) -> None:
     """Do what `serve` does, on a running event loop."""
     signals = Signals()
-    security = process.use(Security.load(config.security))
+    security = process.use(Security.load_for_agent(config.security))
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     guard = guard_of(security)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from flowedge.cli.output import write_answer
-from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.pipelines.opening import open_pipeline
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen

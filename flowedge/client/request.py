@@ -65,10 +65,16 @@ class GenerateOptions:
             raise BadRequestError(
                 f"max_new_tokens is {self.max_new_tokens}; it must be from 1 to {_TOKEN_LIMIT - 1}"
             )
+        if self.top_k >= _TOKEN_LIMIT:
+            raise BadRequestError(f"top_k is {self.top_k}; it must be below {_TOKEN_LIMIT}")
         for number, text in enumerate(self.stop, 1):
             if not text:
                 raise BadRequestError(f"stop string {number} is empty")
             checked_utf8(text, f"stop string {number}")
+
+    def messages(self, prompt: str) -> list[dict[str, str]]:
+        """Return the conversation that a prompt begins."""
+        return [{"role": "user", "content": prompt}]
 
     def to_request(
         self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None

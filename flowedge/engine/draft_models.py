@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
@@ -34,6 +35,7 @@ class DraftModels:
         config: the model's, from transformers; tokenizer: likewise.
         eos: token ids that end an answer; dtype: numpy name of the hidden states on the wire.
         weight_bytes: of head and drafter together.
+        drafter_name: of the drafter that was loaded with the models.
     """
 
     config: Any
@@ -42,6 +44,7 @@ class DraftModels:
     executor: HeadExecutor
     dtype: str
     weight_bytes: int
+    drafter_name: str
 
     @classmethod
     def load(
@@ -74,6 +77,7 @@ class DraftModels:
             executor=HeadExecutor(head, loaded),
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
+            drafter_name=drafter_label(drafters),
         )
 
     def make_exact(self, *, required: bool) -> None:
@@ -124,6 +128,7 @@ class DraftModels:
             self.executor.drafter,
             taps,
             self.dtype,
+            drafter_name=self.drafter_name,
             prefill_rows=PREFILL_ROWS,
             num_stages=num_stages,
             num_routes=num_routes,
@@ -138,7 +143,12 @@ class DraftModels:
 
 
 def draft_node_spec(
-    config: Any, drafter: Drafter | None, taps: Taps, dtype: str, **limits: int
+    config: Any,
+    drafter: Drafter | None,
+    taps: Taps,
+    dtype: str,
+    drafter_name: str = DraftNodeSpec.drafter_name,
+    **limits: int,
 ) -> DraftNodeSpec:
     """Return the spec of a draft node in front of stages with these taps.
 
@@ -153,6 +163,7 @@ def draft_node_spec(
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
         vocab_size=int(config.vocab_size),
+        drafter_name=drafter_name,
         **limits,
     )
 

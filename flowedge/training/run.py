@@ -14,7 +14,8 @@ import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.loading import TOKENIZER_FILES, drafter_directory
+from flowedge.drafting.drafter_kind import TOKENIZER_FILES
+from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.layers.tensors import torch_dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+import flowedge
 from flowedge.cli import check
 from flowedge.cli.main import run
 from flowedge.client import Client
@@ -152,6 +154,27 @@ def test_lookup_drafts_without_weights(
 
 
 @pytest.mark.slow
+def test_a_model_alone_is_answered_with_lookup_and_without_any_drafter_by_plain_decoding(
+    idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, out = tmp_path / "model", tmp_path / "out.json"
+    shutil.copytree(Path(flowedge.__file__).parent / "bundled" / "model", model)
+    ask = ["generate", "--model", str(model), "--prompt", PROMPT, "--max-new-tokens", "8", "--check"]
+    for options, drafter, strategy in (
+        ([], "ngram", "auto"),
+        (["--drafter", "none"], "none", "autoregressive"),
+    ):
+        peers = ",".join(agent.address for agent in idle_agents[:2])
+        assert run([*ask, "--peers", peers, *options, "--json", str(out)]) == 0
+        captured = capsys.readouterr()
+        assert "identical to the plain model's" in captured.out + captured.err
+        assert captured.err.count("drafting by lookup in the text (ngram)") == (drafter == "ngram")
+        settings = json.loads(out.read_text())["settings"]
+        assert (settings["drafter"], settings["strategy"]) == (drafter, strategy)
+        assert run(["release", peers]) == 0
+
+
+@pytest.mark.slow
 def test_joined_drafters_reach_the_draft_node(
     idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -168,10 +191,9 @@ def test_joined_drafters_reach_the_draft_node(
     assert "loading" not in capsys.readouterr().err.replace("loading the whole model", "")
 
 
-@pytest.mark.slow
 def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--stages", "1", "--prompt", PROMPT, "--model", str(tmp_path), "--drafter", "none"]
-    assert run(["generate", *options, "--strategy", "autoregressive"]) == 1
+    assert run(["generate", *options, "--strategy", "autoregressive"]) == 2
     error = capfd.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("flowedge: ")
     assert str(tmp_path) in error

@@ -17,7 +17,7 @@ PACKAGES = sorted(
     if path.parent != GENERATED
 )
 # Tests of several packages together, or of what is no package.
-NO_PACKAGE = {"device_agents", "docs", "equality", "fuzz", "support"}
+NO_PACKAGE = {"device_agents", "docs", "equality", "fuzz", "support", "walk"}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -10,7 +10,7 @@ import typer
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
-from flowedge.cli.pipelines import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError

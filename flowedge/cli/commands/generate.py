@@ -17,11 +17,12 @@ from flowedge.cli.options import (
     KvForm,
     PipelineDtype,
     Split,
-    choose_drafter,
+    choose_drafting,
     local_path,
     split_peers,
 )
-from flowedge.cli.pipelines import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.prompts import read_prompts
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
@@ -96,8 +97,9 @@ def generate(
     """
     # Wrong options are found before anything is started.
     middles = _middle_models(middle, make_strategy(strategy, {}))
+    drafting = choose_drafting(model, drafter, strategy)
     options = GenerateOptions(
-        strategy=strategy,
+        strategy=drafting.strategy,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,
@@ -108,7 +110,7 @@ def generate(
     questions = read_prompts(prompt, prompts, limit)
     request = PipelineRequest(
         model=local_path(model),
-        drafter=choose_drafter(model, drafter, strategy),
+        drafter=drafting.drafter,
         quant=quant,
         split=split,
         stages=stages,
@@ -119,8 +121,11 @@ def generate(
         exact=exact,
         tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
+    Preflight(request, options, questions, check=check, json_file=json_file).run()
     choose_credentials(cluster_dir, insecure)
     screen = AnswerScreen()
+    if drafting.notice:
+        screen.note(drafting.notice)
     answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 
 

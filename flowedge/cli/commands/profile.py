@@ -83,7 +83,7 @@ def profile(
         out=out,
         measure=MeasureOptions(
             model=local_path(model),
-            drafters=choose_drafter(model, drafter, "autoregressive"),
+            drafters=choose_drafter(model, drafter),
             quant=quant,
             repeats=repeats,
             stack_mib=stack_mib,

@@ -25,6 +25,10 @@ class AnswerScreen:
     def progress(self, device: str, message: str) -> None:
         self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
 
+    def note(self, message: str) -> None:
+        """Show a choice that the command has made for the user."""
+        self._console.print(line(message, "yellow"), soft_wrap=True)
+
     def transfers(self) -> AbstractContextManager[OnTransfer]:
         """Show how far devices are with fetching their weights, while the context lasts."""
         return transfer_bars(self._console)

@@ -93,6 +93,7 @@ def _best_scored(logits: torch.Tensor, streams: torch.Tensor, params: SamplingPa
     complete = best[:, -1] < best[:, 0] - 2 * error
     if best.shape[-1] == logits.shape[-1]:
         complete = torch.isfinite(best[:, 0])
+    complete &= torch.isfinite(logits.amax(dim=-1))  # the filters would hide NaN, so the host has to look
     left = torch.where(torch.isfinite(best), chosen, -torch.inf)
     return tokens.to(torch.int32), left, chosen > least_sure, complete
 

@@ -6,6 +6,7 @@ from flowedge.core.errors import (
     CheckpointError,
     DeadlineError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     PeerRefusedError,
 )
@@ -33,6 +34,8 @@ def told(method: str, caller: Caller, error: FlowEdgeError) -> FlowEdgeError:
             return CheckpointError(
                 "the asked device cannot open a model, drafter or tokenizer as it is named; its log says why"
             )
+        case DrainingError():
+            return error
         case DeviceLostError() | PeerRefusedError() | DeadlineError():
             return DeviceLostError(
                 "named by the request",

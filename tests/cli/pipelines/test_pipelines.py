@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flowedge.cli import pipelines
-from flowedge.cli.pipelines import PipelineRequest, open_pipeline
+from flowedge.cli.pipelines.opening import open_pipeline
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
@@ -53,7 +53,7 @@ class Network:
         async def discover(timeout_s: float, *, settings: DiscoverySettings) -> list[AdvertisedDevice]:
             return self.records
 
-        monkeypatch.setattr(pipelines, "discover", discover)
+        monkeypatch.setattr("flowedge.cli.pipelines.network.discover", discover)
 
         def describe(address: str, name: str | None = None) -> Device:
             if address not in devices:
@@ -62,8 +62,10 @@ class Network:
                 raise ValueError("an answer that nobody foresaw")
             return replace(devices[address], id=address[-1])
 
-        monkeypatch.setattr(pipelines, "describe", describe)
-        monkeypatch.setattr(pipelines, "assemble", lambda spec, report, **_: self.assembled.append(spec))
+        monkeypatch.setattr("flowedge.cli.pipelines.network.describe", describe)
+        monkeypatch.setattr(
+            "flowedge.cli.pipelines.opening.assemble", lambda spec, report, **_: self.assembled.append(spec)
+        )
 
 
 def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PROTOCOL_VERSION) -> Network:

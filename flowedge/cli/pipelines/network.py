@@ -1,4 +1,4 @@
-"""The pipeline that serves a command, on agents started here, named agents, or agents of the network."""
+"""The agents of the network: which of them answer, and which of them make a pipeline."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from flowedge.agent.config.loading import load_config
-from flowedge.agent.local_cluster import LocalCluster
+from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Client, Device
-from flowedge.client.assembly import NATIVE, OnProgress, PipelineSpec, assemble
+from flowedge.client.assembly import OnProgress, PipelineSpec
 from flowedge.client.device import IDLE
 from flowedge.client.survey import other_device, reading_answer
 from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
-from flowedge.placement.split import split_counts
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
-from flowedge.system.compute import AUTO
-from flowedge.weights.fetch.progress import OnTransfer
 
 ASK_S = 20.0  # after which no further announced agent is asked
 _AT_ONCE = 32  # agents that are asked at the same time
@@ -33,127 +27,6 @@ _ADDRESSES = 4  # of one device that are tried
 Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PipelineRequest:
-    """What the command line asks for; agents of the network serve it if neither stages nor peers are given.
-
-    Attributes:
-        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
-        stages: number of local stage agents to start for the run.
-        peers: addresses of the draft node, the stages in order, and the agents of the middle models.
-        discover_s: seconds to look for agents.
-        middles: middle models of a hierarchy, the smallest first.
-        dtype, kv, exact: as in PipelineSpec.
-        tokenizer: as in PipelineSpec.
-
-    Raises:
-        BadRequestError: when stages and peers are both given, or the split does not fit them.
-    """
-
-    model: str
-    drafter: tuple[str, ...]
-    quant: str = "none"
-    split: str | None = None
-    stages: int | None = None
-    peers: tuple[str, ...] | None = None
-    discover_s: float = 3.0
-    middles: tuple[str, ...] = ()
-    dtype: str = AUTO
-    kv: str = NATIVE
-    exact: str = AUTO
-    tokenizer: str = ""
-
-    def __post_init__(self) -> None:
-        if self.stages is not None and self.peers is not None:
-            raise BadRequestError("give either --stages or --peers")
-        stages = self.stages if self.peers is None else len(self.peers) - 1 - len(self.middles)
-        stage_counts(self.split, stages)
-
-    def spec(self, draft_node: str, others: tuple[str, ...]) -> PipelineSpec:
-        """Return the pipeline over these agents, the last of which serve the middle models.
-
-        Raises:
-            BadRequestError: when there is not an agent for each middle model, and for a stage.
-        """
-        stages = len(others) - len(self.middles)
-        if stages < 0:
-            raise BadRequestError(
-                f"{len(self.middles)} middle models need an agent each, but {len(others)} agents are left"
-            )
-        return PipelineSpec(
-            draft_node=draft_node,
-            stages=others[:stages],
-            model=self.model,
-            drafter=self.drafter,
-            quant=self.quant,
-            split=tuple(stage_counts(self.split)),
-            middles=tuple(zip(self.middles, others[stages:], strict=True)),
-            dtype=self.dtype,
-            kv=self.kv,
-            exact=self.exact,
-            tokenizer=self.tokenizer,
-        )
-
-    def is_served_by(self, address: str, device: Device) -> bool:
-        """Return whether the device at an address is the draft node of the pipeline that is asked for."""
-        if not device.stage_addresses or len(device.middles) != len(self.middles):
-            return False
-        middles = tuple(middle for _, middle in device.middles)
-        return self.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
-
-
-def stage_counts(split: str | None, stages: int | None = None) -> list[int]:
-    """Return the layers of each stage; empty for a split as even as possible.
-
-    Raises:
-        BadRequestError: when the split is malformed, or is not for this many stages.
-    """
-    counts = [] if split is None else split_counts(split)
-    if counts and stages not in (None, len(counts)):
-        raise BadRequestError(f"--split {split} is for {len(counts)} stages, but there are {stages}")
-    return counts
-
-
-@contextmanager
-def open_pipeline(
-    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
-) -> Iterator[str]:
-    """Yield the address of a draft node whose pipeline is ready; agents started here end with the context.
-
-    Args:
-        report: called with what each device is doing.
-        on_transfer: called while a device fetches weights.
-    """
-    with ExitStack() as started:
-        if request.stages is not None:
-            cluster = LocalCluster(request.stages, middles=len(request.middles))
-            beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-            report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
-            started.enter_context(cluster)
-            address, *others = [agent.address for agent in cluster.agents]
-            planned: Planned = address, request.spec(address, tuple(others))
-        elif request.peers is not None:
-            planned = _on_peers(request, request.peers)
-        else:
-            planned = _on_network(request, report)
-        draft_node, missing = planned
-        if missing is not None:
-            assemble(missing, report, on_transfer=on_transfer)
-        yield draft_node
-
-
-def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> Planned:
-    device = describe(peers[0])
-    if len(peers) == 1:
-        if not device.stage_addresses:
-            raise BadRequestError(
-                f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
-            )
-        return peers[0], None
-    wanted = request.spec(peers[0], peers[1:])
-    return peers[0], None if wanted.is_served_by(device) else wanted
 
 
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:
@@ -280,7 +153,7 @@ def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
     return idle, ", ".join(busy)
 
 
-def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
+def plan_on_network(request: PipelineRequest, report: OnProgress) -> Planned:
     """Plan a pipeline on agents of the network: one that is ready, or one of idle agents."""
     needed = 2 + len(request.middles)
     devices = find_devices(request.discover_s, least=needed)
@@ -309,15 +182,19 @@ def _on_network(request: PipelineRequest, report: OnProgress) -> Planned:
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
-    """Put first an agent that may be a draft node; outside of a cluster every agent may.
+    """Put first an agent that may be a draft node, an admin's last; outside of a cluster every agent may.
 
     Raises:
         AccessError: when no agent may be a draft node.
     """
     if not current().cluster:
         return idle
+    roles = {address: devices[address].certified_role.split(",") for address in idle}
     leaders = [
-        address for address in idle if devices[address].certified_role == CertificateRole.DRAFT_NODE.value
+        address
+        for leading in (CertificateRole.DRAFT_NODE, CertificateRole.ADMIN)
+        for address in idle
+        if leading.value in roles[address]
     ]
     if not leaders:
         raise AccessError(
