@@ -57,7 +57,8 @@ _HELP = {
     "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",
     "release": "Release agents from their pipeline and free their memory; running requests fail.",
     "cluster": "Make a cluster and manage its members.",
-    "join": "Make this device, or its user, a member of a cluster. The key is created here and never leaves it.",
+    "join": "Make this device, or its user, a member of a cluster. The key is created here and never "
+    "leaves it.",
     "inspect": (
         "Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."
     ),
