@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -31,6 +31,14 @@ FLAGS = {
     "--log-level": ("log", "level"),
 }
 """The section and key that each flag sets."""
+_METAVARS = {
+    "host": "ADDRESS",
+    "name": "NAME",
+    "device": "DEVICE",
+    "dir": "DIR",
+    "cluster_dir": "DIR",
+    "gib": "GIB",
+}
 
 
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +59,10 @@ def _option(flag: str, section: str, key: str) -> inspect.Parameter:
         next((getattr(bound, name) for bound in field.metadata if hasattr(bound, name)), None)
         for name in ("ge", "le")
     )
-    option = Annotated[kind | None, typer.Option(flag, help=field.description, min=least, max=most)]
+    words = [word for each in types if get_origin(each) is Literal for word in get_args(each)]
+    metavar = "|".join(words) or _METAVARS.get(key)
+    options = typer.Option(flag, help=field.description, min=least, max=most, metavar=metavar)
+    option = Annotated[kind | None, options]
     only_by_name = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(_parameter(flag), only_by_name, default=None, annotation=option)
 

@@ -60,7 +60,7 @@ def profile(
             min=4,
             max=1 << 16,
             metavar="MIB",
-            help="Size of the layers timed for the roofline; exceed the caches.",
+            help="Size of the layers timed for the roofline; must exceed the caches.",
         ),
     ] = 256,
     link_mib: Annotated[
