@@ -188,7 +188,9 @@ def _ask_advertised(
     problems: list[FlowEdgeError] = []
     for address in device.addresses[:_ADDRESSES]:
         if time.monotonic() > deadline:
-            problems.append(DeviceError(device.name, "it was not asked: too many others did not answer"))
+            problems.append(
+                DeviceError(device.name, "it was not asked, because too many others did not answer")
+            )
             break
         try:
             with reading_answer(address):
