@@ -26,7 +26,10 @@ def train_drafter(
         str, typer.Option(help="Head of the same kind to start from: directory, hub id or bundled name.")
     ] = "",
     minutes: Annotated[
-        float | None, typer.Option(help=f"Minutes of training; {DEFAULT_MINUTES:g} without --steps.")
+        float | None,
+        typer.Option(
+            help=f"Minutes of training, which may be raised later; {DEFAULT_MINUTES:g} without --steps."
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights, instead of minutes.")] = None,
     batch_tokens: Annotated[int, typer.Option(help="Tokens of one update.")] = 2048,
