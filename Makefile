@@ -6,12 +6,13 @@ INSTALLED := $(VENV)/.installed
 AUDIT := $(VENV)/audit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test proof lint format audit protos protos-check bench-overhead clean
+.PHONY: help setup demo test walk proof lint format audit protos protos-check bench-overhead clean
 
 help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
+	@echo 'make walk            what the documents tell a new user to type, and what people type by mistake, in two minutes'
 	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, a storm of attacks, all cases'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make audit           known vulnerabilities of the pinned packages, where their database can be reached'
@@ -22,8 +23,7 @@ help:
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml testbed/pyproject.toml constraints.txt constraints-cp311-x86_64.txt .ci/install
-	$(PYTHON) -m venv $(VENV)
-	.ci/install $(VENV)
+	@.ci/install $(PYTHON) $(VENV)
 	@touch $@
 
 demo: setup
@@ -33,7 +33,10 @@ demo: setup
 # Four processes on two cores: agents, discovery and the doctor wait for much of their time.
 # Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof' $(TESTS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof and not walk' $(TESTS)
+
+walk: setup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 tests/walk
 
 proof: setup
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof

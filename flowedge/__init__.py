@@ -36,6 +36,7 @@ __all__ = [
     "DeviceLostError",
     "DrainingError",
     "FlowEdgeError",
+    "NonFiniteError",
     "PeerRefusedError",
     "ProtocolError",
     "__version__",

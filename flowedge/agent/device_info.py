@@ -19,6 +19,7 @@ from flowedge.core.errors import AccessError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.net.address import WILDCARDS, join_address, split_address
+from flowedge.security.credentials.certificate_role import text_of
 from flowedge.security.process import current
 from flowedge.system import private_files
 from flowedge.system.compute import CPU, DeviceCompute
@@ -193,7 +194,7 @@ class DeviceInfo:
             version=VERSION,
             resident_bytes=resident_bytes(),
             instance=self.instance,
-            certified_role=current().role or "",
+            certified_role=text_of(current().roles),
             compute=pb.Compute(
                 device=compute.device,
                 processor=compute.processor,

@@ -26,7 +26,7 @@ from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.security.tls.credential_renewal import renewing_credentials
-from flowedge.security.tls.serving import guard_of, new_server
+from flowedge.security.tls.serving import check_of, guard_of, new_server
 from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -56,11 +56,11 @@ async def run_agent(
 ) -> None:
     """Do what `serve` does, on a running event loop."""
     signals = Signals()
-    security = process.use(Security.load(config.security))
+    security = process.use(Security.load_for_agent(config.security))
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     guard = guard_of(security)
-    server = new_server(config.server_options, security, guard, config.admission(guard))
+    server = new_server(config.server_options, security, guard, config.admission(check_of(security, guard)))
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(
@@ -90,7 +90,7 @@ async def run_agent(
         _log.info("the agent stops", extra=about(event="stopping"))
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             releasing = agent.roles.release("", "the device has drained")
-            await within(config.deadlines.stop_s, releasing, "the role was not given up")
+            await within(config.deadlines.stop_s, releasing, "the role was not released")
         await server.stop(STOP_GRACE_S)
         agent.compute.stop(config.deadlines.stop_s)
         device_id.release()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from transformers.utils import logging as transformers_logging
 
 from flowedge.cli.prompt_answer import Verdict
+from flowedge.core.errors import NonFiniteError
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.judging import Judgement, Tolerance
 from flowedge.models.check.reference import ReferenceModel
@@ -50,10 +51,18 @@ class Checker:
         finish_reason: str,
         max_new_tokens: int,
     ) -> Verdict:
-        """Compare an output token for token, and how it ended."""
-        if self._tolerance is None:
-            self._tolerance = self._measure([*prompt_ids, *token_ids])
-        judgement = self._reference.judge(prompt_ids, token_ids, sampling, self._tolerance.value)
+        """Compare an output token for token, and how it ended.
+
+        The check fails as well if the plain model's logits are not finite, or there is nothing to compare.
+        """
+        if not token_ids:
+            return Verdict(0, 0, 0.0, 0.0, 0, "it has no token, so there is nothing to compare")
+        try:
+            if self._tolerance is None:
+                self._tolerance = self._measure([*prompt_ids, *token_ids])
+            judgement = self._reference.judge(prompt_ids, token_ids, sampling, self._tolerance.value)
+        except NonFiniteError as error:
+            return Verdict(0, 0, 0.0, 0.0, 0, f"there is nothing to compare with: {error}")
         complaint = self._difference(judgement, len(prompt_ids)) or self._wrong_end(
             token_ids, finish_reason, max_new_tokens
         )

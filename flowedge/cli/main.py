@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,7 +15,16 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.output import log_to_stderr, say, warn
+from flowedge.cli.output import log_to_stderr, say, say_text, warn
+from flowedge.cli.screens.help_page import (
+    Entry,
+    HelpCommand,
+    HelpGroup,
+    entries,
+    terminal_width,
+    use_help_pages,
+)
+from flowedge.cli.words import wrap_words
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.net.tls_version import require_tls13
 from flowedge.version import VERSION
@@ -41,23 +51,28 @@ class CommandEntry(NamedTuple):
 
 
 _HELP = {
-    "generate": "Answer prompts; the text streams as it is accepted.",
+    "generate": "Answer prompts; the text streams as it is generated.",
     "devices": "List the agents on the network, their resources and their roles.",
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
-    "agent": (
-        "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it."
-    ),
-    "release": "Have agents give up their roles and free their memory; running requests end with an error.",
+    "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",
+    "release": "Release agents from their pipeline and free their memory; running requests fail.",
     "cluster": "Make a cluster and manage its members.",
-    "join": "Make this device a member of a cluster; its key is made here and stays here. Restart its agent.",
+    "join": "Make this device, or its user, a member of a cluster. The key is created here and never "
+    "leaves it.",
     "inspect": (
-        "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."
+        "Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."
     ),
-    "models": "List cached weights; fetch, delete and verify them.",
-    "demo": "Show a pipeline on this machine: agents that find each other, an answer, and the check of it.",
+    "models": "List, fetch, delete and verify cached weights.",
+    "demo": "Show a pipeline on this machine: agents that find each other, an answer, and its check.",
     "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
-    "train-drafter": "Train an EAGLE head for a target; repeat the command to go on after an interruption.",
+    "train-drafter": "Train an EAGLE head for a target; the same command continues after an interruption.",
 }
+_FIRST_COMMANDS = (
+    Entry("flowedge demo", "See a pipeline on this machine."),
+    Entry('flowedge generate --stages 2 --prompt "..."', "Ask the bundled model."),
+    Entry("flowedge agent", "Serve on this device; run it on each."),
+)
+_LONGEST_COMMAND = 44  # columns, of _FIRST_COMMANDS
 COMMANDS = {
     name: CommandEntry(f"flowedge.cli.commands.{attribute}:{attribute}", line)
     for name, line in _HELP.items()
@@ -75,7 +90,7 @@ def all_commands() -> dict[str, CommandEntry]:
     return COMMANDS | {name: entry for name, entry in plugins.items() if name not in COMMANDS}
 
 
-class CommandGroup(typer.core.TyperGroup):
+class CommandGroup(HelpGroup):
     """A group that imports a command's module only when the command is run.
 
     `--help` prints the lines of COMMANDS and imports no command.
@@ -86,9 +101,12 @@ class CommandGroup(typer.core.TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (click's signature)
         entry = all_commands().get(cmd_name)
-        return None if entry is None else typer.core.TyperCommand(cmd_name, help=entry.help)
+        return None if entry is None else HelpCommand(cmd_name, help=entry.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in all_commands() and not args[0].startswith("-"):
+            close = get_close_matches(args[0], all_commands(), n=1)
+            ctx.fail(f"there is no command {args[0]!r}{f'; did you mean {close[0]}?' if close else ''}")
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub if name is None else _load(name), rest
 
@@ -100,6 +118,7 @@ def _load(name: str) -> Any:
         single = typer.Typer(add_completion=False)
         single.command(name)(command)
         command = single
+    use_help_pages(command)
     return typer.main.get_command(command)
 
 
@@ -107,7 +126,6 @@ app = typer.Typer(
     name="flowedge",
     cls=CommandGroup,
     help="One large language model across several small devices.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -115,12 +133,23 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def flowedge(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
 ) -> None:
     """One large language model across several small devices."""
     if version:
         say(f"flowedge {VERSION}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        say_text(overview(terminal_width()))
+
+
+def overview(width: int) -> str:
+    """Return what a person sees who types `flowedge` alone: what it is, and the commands to begin with."""
+    lines = wrap_words("FlowEdge runs one language model on several small devices.", width)
+    lines += ["", "To begin with:", *entries(_FIRST_COMMANDS, width, _LONGEST_COMMAND), ""]
+    lines += wrap_words("More: flowedge --help, and flowedge COMMAND --help.", width)
+    return "\n".join([*lines, ""])
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -142,10 +171,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     log_to_stderr()
+    _quieten_grpc()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     require_tls13()
     sys.exit(run())
+
+
+def _quieten_grpc() -> None:
+    """Keep the log of gRPC's own library off standard error: FlowEdge says what failed, in its own format.
+
+    The library reads the variables when it is imported; agents that this process starts inherit them.
+    """
+    if not os.environ.get("FLOWEDGE_DEBUG"):
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _usage_message(error: Any) -> str:

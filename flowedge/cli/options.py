@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
 from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
+from flowedge.strategies.autoregressive import Autoregressive
+from flowedge.strategies.registry import make_strategy
 
+AUTOREGRESSIVE = Autoregressive.name
 BUNDLED = choice.BUNDLED
 MODEL_HELP = (
     "Checkpoint directory, GGUF file, hub id (owner/name, owner/name:Q4_K_M or owner/name/FILE.gguf), or "
@@ -40,7 +45,8 @@ Exactness = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AskPeers = Annotated[
-    str | None, typer.Option("--peers", help="Ask these agents (host:port,...) instead of searching.")
+    str | None,
+    typer.Option("--peers", metavar="HOST:PORT,...", help="Ask these agents instead of searching."),
 ]
 Split = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")
@@ -57,28 +63,67 @@ def split_peers(text: str) -> list[str]:
 
 
 DRAFTER_HELP = (
-    "EAGLE head or small language model (a directory or hub id), ngram, or none; the bundled model has "
-    "bundled, bundled-small and bundled-eagle3. Repeat the option to join several, the best first: "
+    "EAGLE head or small language model (a directory or hub id), ngram (lookup in the text), or none (plain "
+    "decoding); the bundled model has bundled, bundled-small and bundled-eagle3. If omitted: bundled for the "
+    "bundled model, ngram for others. Repeat the option to join several, the best first: "
     "--drafter bundled --drafter recall --drafter ngram."
 )
 
 
-def choose_drafter(model: str, given: Sequence[str] | None, strategy: str) -> tuple[str, ...]:
-    """Return the names of --drafter with local paths made absolute; without the option, the model's own.
+@dataclass(frozen=True)
+class DraftingChoice:
+    """How to draft.
+
+    Attributes:
+        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
+        notice: what to tell the user of a choice that the command line does not make; "" for nothing.
+    """
+
+    drafter: tuple[str, ...]
+    strategy: str
+    notice: str = ""
+
+
+def choose_drafting(model: str, given: Sequence[str] | None, strategy: str) -> DraftingChoice:
+    """Return the drafters and the strategy for a model.
+
+    Without --drafter they are the bundled head for the bundled model, and lookup (ngram) for others. Without
+    any drafter, "auto" is plain decoding.
 
     Raises:
-        BadRequestError: when the names cannot be joined, or the strategy needs a drafter and none is known.
+        BadRequestError: when the names cannot be joined, or there is no drafter and the strategy needs one.
     """
-    if given:
-        return tuple(map(local_path, drafter_names(given)))
-    if model == BUNDLED:
-        return (BUNDLED,)
-    if strategy == "autoregressive":
-        return ()
+    needs_drafter = make_strategy(strategy, {}).needs_drafter
+    if not given and not needs_drafter:
+        return DraftingChoice((BUNDLED,) if model == BUNDLED else (), strategy)
+    if not given:
+        if model == BUNDLED:
+            return DraftingChoice((BUNDLED,), strategy)
+        notice = (
+            f"no --drafter is given for {model}: drafting by lookup in the text ({choice.NGRAM}); a head of "
+            "its own is faster"
+        )
+        return DraftingChoice((choice.NGRAM,), strategy, notice)
+    drafter = choose_drafter(model, given)
+    if drafter or not needs_drafter:
+        return DraftingChoice(drafter, strategy)
+    if strategy == DEFAULT_STRATEGY:
+        return DraftingChoice((), AUTOREGRESSIVE)
     raise BadRequestError(
-        f"--strategy {strategy} needs a drafter for {model}: give --drafter ({choice.NGRAM} needs no "
-        "weights), or use --strategy autoregressive"
+        f"--strategy {strategy} needs a drafter, and --drafter {choice.NO_DRAFTER} excludes all; name one "
+        f"({choice.NGRAM} needs no weights), or leave out --strategy for plain decoding"
     )
+
+
+def choose_drafter(model: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of --drafter with local paths made absolute; without the option, the bundled model's.
+
+    Raises:
+        BadRequestError: when the names cannot be joined.
+    """
+    if not given:
+        return (BUNDLED,) if model == BUNDLED else ()
+    return tuple(map(local_path, drafter_names(given)))
 
 
 def local_path(source: str) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from flowedge.cli.words import wrap_words
 from flowedge.core.visible_text import visible, visible_answer, visible_field
 
 
@@ -32,8 +36,11 @@ def write_answer(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error."""
-    print(visible_field(text), file=sys.stderr, flush=True)
+    """Write a line to standard error; a terminal gets several lines, which end between words."""
+    shown = visible_field(text)
+    if sys.stderr.isatty():
+        shown = "\n".join(wrap_words(shown, shutil.get_terminal_size().columns))
+    print(shown, file=sys.stderr, flush=True)
 
 
 class VisibleFormatter(logging.Formatter):
@@ -41,6 +48,17 @@ class VisibleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return visible_field(super().format(record))
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Keep log records below the level of errors back while the context lasts."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def log_to_stderr(level: int = logging.WARNING, pattern: str = "%(message)s") -> None:

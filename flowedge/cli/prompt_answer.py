@@ -31,6 +31,8 @@ class Verdict:
         return self.complaint is None
 
     def line(self) -> str:
+        if self.complaint is not None and not self.measured_tokens:
+            return f"check: the output DIFFERS from the plain model's: {self.complaint}"
         basis = (
             f"tolerance {self.tolerance:.2g} in logits: 1-row against 16-row forwards differ by up to "
             f"{self.measured:.2g} over {self.measured_tokens} tokens"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flowedge.cli.pipelines import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
@@ -29,22 +28,17 @@ class JsonReport:
     """The answers so far, written as a JSON file if a file was asked for.
 
     Attributes:
+        options: how the prompts are answered.
         draft_node: what the draft node reports about itself and its stages; None before it was asked.
     """
 
     def __init__(self, request: PipelineRequest, options: GenerateOptions, file: Path | None) -> None:
-        """file: None if no file was asked for.
-
-        Raises:
-            BadRequestError: when the file cannot be written, before anything is computed for it.
-        """
+        """file: None if no file was asked for."""
         self.request = request
         self.answers: list[PromptAnswer] = []
         self.draft_node: Device | None = None
-        self._options = options
+        self.options = options
         self._file = file
-        if file is not None and not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
-            raise BadRequestError(f"--json {file}: its folder does not exist or cannot be written")
 
     @property
     def passed(self) -> bool:
@@ -70,7 +64,7 @@ class JsonReport:
             "settings": {
                 **asdict(self.request),
                 "drafter": drafter_label(self.request.drafter),
-                **asdict(self._options),
+                **asdict(self.options),
                 "dtype": self.request.dtype if device is None else device.dtype,
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),

@@ -24,7 +24,8 @@ class Device:
         middles: of a draft node, (model, address of its agent) of each middle model.
         stage_layers: of a draft node, the number of layers of each stage.
         instance: differs at each start of the agent.
-        certified_role: the role in its certificate; empty when the device has joined no cluster.
+        certified_role: the roles in its certificate, such as "agent,client"; empty when the device has
+            joined no cluster.
         compute: what it computes on, without a quantisation.
         dtype: of the weights, KV cache and hidden states of its role; kv: the form of the KV cache.
         exact: whether the bits of a row do not depend on the rows beside it.

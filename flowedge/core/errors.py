@@ -52,6 +52,31 @@ class CheckpointError(FlowEdgeError):
     status = "FAILED_PRECONDITION"
 
 
+class NonFiniteError(FlowEdgeError):
+    """Hidden states, logits or scores that are NaN or infinite; the request that needs them ends."""
+
+    code = "non_finite"
+    status = "FAILED_PRECONDITION"
+
+    @classmethod
+    def of(cls, values: str, dtype: str = "") -> Self:
+        """Build the error of values that a model has computed.
+
+        Args:
+            values: the subject of the message, in the plural: who computed which values.
+            dtype: the dtype of the computation; float16 may have overflowed.
+        """
+        overflow = (
+            "float16 may have overflowed: give --dtype bfloat16 or float32. Otherwise "
+            if dtype == "float16"
+            else ""
+        )
+        return cls(
+            f"{values} are not finite (NaN or infinity); {overflow}the weights are damaged: `flowedge models "
+            "verify` finds that in the cache, and a model in a directory has to be downloaded again"
+        )
+
+
 class ProtocolError(FlowEdgeError):
     """A message that breaks the protocol; the message is refused and its session ends."""
 
@@ -89,8 +114,8 @@ class DeviceLostError(DeviceError):
     status = "UNAVAILABLE"
 
 
-class DrainingError(DeviceError):
-    """A device that is being stopped: it accepts no new work and returns the sessions that it had."""
+class DrainingError(DeviceLostError):
+    """A device that is being stopped, or was: it accepts no new work and returns the sessions that it had."""
 
     code = "draining"
     status = "UNAVAILABLE"
@@ -109,7 +134,16 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     Args:
         device: name of the device that failed, "" where the error belongs to none.
     """
-    for cls in (AccessError, BadRequestError, CapacityError, CheckpointError, ProtocolError, DeadlineError):
+    plain: tuple[type[FlowEdgeError], ...] = (
+        AccessError,
+        BadRequestError,
+        CapacityError,
+        CheckpointError,
+        DeadlineError,
+        NonFiniteError,
+        ProtocolError,
+    )
+    for cls in plain:
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
     of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError)}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import platform
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, local_interfaces
-from flowedge.discovery.reading import SERVICE_TYPE
 from flowedge.discovery.record_listeners import CacheLimit
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.address import WILDCARDS, host_ip, split_address
@@ -56,7 +56,7 @@ class Announcement:
         own = [interface for interface in interfaces if ip in interface.ips]
         choice = choose(own, [interface.name for interface in own], settings.deny)
         if own and not any(ip in interface.ips for interface in choice.chosen):
-            raise DeviceError("this one", f"it listens on {ip} alone, and {_reasons(choice)}")
+            raise DeviceError(platform.node(), f"it listens on {ip} alone, and {_reasons(choice)}")
         return cls((ip,), (ip,))
 
     @classmethod
@@ -64,7 +64,7 @@ class Announcement:
         used = choice.networked or choice.chosen
         addresses = [ip for interface in used for ip in _listened(host, interface)]
         if not addresses:
-            raise DeviceError("this one", f"there is no interface to announce it on: {_reasons(choice)}")
+            raise DeviceError(platform.node(), f"there is no interface to announce it on: {_reasons(choice)}")
         # A link-local address needs the name of the sender's interface, so it is a last resort.
         routed = [ip for ip in addresses if not ipaddress.ip_address(ip).is_link_local]
         left_out = tuple(str(out) for out in choice.left_out if out.interface.addresses)
@@ -152,8 +152,8 @@ class Advertiser:
         fields = about(event="announced", address=addresses)
         _log.info("announced as %s at %s", self.device.name, addresses, extra=fields)
         self._info = AsyncServiceInfo(
-            SERVICE_TYPE,
-            f"{self.device.id[:48]}-{self._instance}.{SERVICE_TYPE}",
+            self._settings.service_type,
+            f"{self.device.id[:48]}-{self._instance}.{self._settings.service_type}",
             parsed_addresses=list(announcement.addresses),
             port=port,
             properties=self.device.to_txt(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from flowedge.core.errors import BadRequestError
@@ -44,6 +45,16 @@ def drafter_names(given: str | Sequence[str]) -> tuple[str, ...]:
     if repeated is not None:
         raise BadRequestError(f"the drafter {repeated} is not joined with itself; name it once")
     return names
+
+
+def unknown_drafter(source: str) -> BadRequestError:
+    """Return the error for a name that is neither a word of WORDS, a directory nor a hub id."""
+    close = difflib.get_close_matches(source, WORDS, n=1)
+    advice = f"did you mean {close[0]}?" if close else "to join drafters, name each by an option of its own"
+    words = ", ".join(WORDS)
+    return BadRequestError(
+        f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {words}; {advice}"
+    )
 
 
 def drafter_label(names: Sequence[str]) -> str:

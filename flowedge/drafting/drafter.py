@@ -9,13 +9,12 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from flowedge.core.arrays import FloatArray, IntArray, Payload
+from flowedge.core.arrays import NO_TOKEN, FloatArray, IntArray, Payload
 from flowedge.core.errors import CapacityError
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.taps import Taps
 
 ROOT = 0  # the name of the root of every growth
-NO_TOKEN = -1
 
 
 @dataclass(frozen=True)

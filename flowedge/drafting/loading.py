@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,10 +18,11 @@ from flowedge.drafting.choice import (
     BUNDLED_SMALL,
     NGRAM,
     RECALL,
-    WORDS,
     drafter_label,
+    unknown_drafter,
 )
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_kind import DrafterKind, kind_of_checkpoint
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
@@ -53,9 +54,7 @@ from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
 
-DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
@@ -138,26 +137,13 @@ def drafter_directory(source: str, *, hub: bool = True) -> Path:
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
     if not Path(source).expanduser().exists() and ("/" not in source or source.startswith(("/", ".", "~"))):
-        raise BadRequestError(
-            f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {', '.join(WORDS)}; "
-            "to join drafters, name each by an option of its own"
-        )
+        raise unknown_drafter(source)
     return model_directory(source, hub=hub)
 
 
 def kind_of(directory: Path) -> DrafterKind:
-    """The kind of the model in a directory, by its config and files.
-
-    The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
-    layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
-    """
-    if files_in(directory) is not None:
-        return "lm"
-    config = read_json_object(directory / CONFIG_NAME)
-    if "draft_vocab_size" in config:
-        return "eagle3"
-    has_tokenizer = any((directory / name).is_file() for name in TOKENIZER_FILES)
-    return "lm" if has_tokenizer or config.get("num_hidden_layers", 1) != 1 else "eagle"
+    """The kind of the model in a directory, which may have been made for a GGUF model."""
+    return "lm" if files_in(directory) is not None else kind_of_checkpoint(directory)
 
 
 def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:

@@ -117,7 +117,8 @@ def _least_kept(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
         best = torch.topk(logits[rows], count, dim=-1).values
         shares = torch.exp(best / temperature - total[rows])
         kept = shares.cumsum(dim=-1) - shares < noise.top_p  # the mass of likelier tokens decides
-        least[rows] = best.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
+        # Of logits that are NaN none is kept; the caller finds NaN in the scores.
+        least[rows] = best.gather(-1, (kept.sum(dim=-1, keepdim=True) - 1).clamp(min=0))
         rows = rows[kept[:, -1]] if count < most else rows[:0]
         count = min(8 * count, most)
     return least

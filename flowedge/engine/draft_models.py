@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,14 +10,23 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
+from flowedge.models.chat_template.system_message import SYSTEM, check_takes_system
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
+from flowedge.models.checkpoint.tokenizer import (
+    StreamDecoder,
+    chat_template,
+    encode_chat,
+    encode_messages,
+    eos_token_ids,
+    load_tokenizer,
+)
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
@@ -34,6 +43,7 @@ class DraftModels:
         config: the model's, from transformers; tokenizer: likewise.
         eos: token ids that end an answer; dtype: numpy name of the hidden states on the wire.
         weight_bytes: of head and drafter together.
+        drafter_name: of the drafter that was loaded with the models.
     """
 
     config: Any
@@ -42,6 +52,7 @@ class DraftModels:
     executor: HeadExecutor
     dtype: str
     weight_bytes: int
+    drafter_name: str
 
     @classmethod
     def load(
@@ -74,6 +85,7 @@ class DraftModels:
             executor=HeadExecutor(head, loaded),
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
+            drafter_name=drafter_label(drafters),
         )
 
     def make_exact(self, *, required: bool) -> None:
@@ -105,6 +117,16 @@ class DraftModels:
         """Return the token ids of a user's message, with the chat template around it."""
         return tuple(encode_chat(self.tokenizer, prompt))
 
+    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the token ids of a conversation, with the chat template around it.
+
+        Raises:
+            BadRequestError: when the chat template refuses the messages, or takes no system message.
+        """
+        if any(message["role"] == SYSTEM for message in messages):
+            check_takes_system(chat_template(self.tokenizer), self.tokenizer.name_or_path)
+        return tuple(encode_messages(self.tokenizer, messages))
+
     def drafter_bytes(self, rows: int) -> int:
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
@@ -124,6 +146,7 @@ class DraftModels:
             self.executor.drafter,
             taps,
             self.dtype,
+            drafter_name=self.drafter_name,
             prefill_rows=PREFILL_ROWS,
             num_stages=num_stages,
             num_routes=num_routes,
@@ -138,7 +161,12 @@ class DraftModels:
 
 
 def draft_node_spec(
-    config: Any, drafter: Drafter | None, taps: Taps, dtype: str, **limits: int
+    config: Any,
+    drafter: Drafter | None,
+    taps: Taps,
+    dtype: str,
+    drafter_name: str = DraftNodeSpec.drafter_name,
+    **limits: int,
 ) -> DraftNodeSpec:
     """Return the spec of a draft node in front of stages with these taps.
 
@@ -153,6 +181,7 @@ def draft_node_spec(
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
         vocab_size=int(config.vocab_size),
+        drafter_name=drafter_name,
         **limits,
     )
 

@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from flowedge.core.errors import (
     BadRequestError,
     CapacityError,
     DeviceLostError,
     FlowEdgeError,
+    NonFiniteError,
     ProtocolError,
     error_from_code,
 )
@@ -151,13 +154,16 @@ class DraftNode:
         self._reports.clear()
         self._outgoing = [DraftNodeOutbox() for _ in self.routes]
 
-    def receive(self, message: Message, route: int = TARGET) -> None:
-        """Take in a message from the last stage of a route, a credit from the first, or a fault."""
+    def receive(self, message: Message, route: int = TARGET, sender: str = "the last stage") -> None:
+        """Take in a message from the last stage of a route, a credit from the first, or a fault.
+
+        sender: the name of the device that sent it, for messages.
+        """
         name = getattr(message, "session", "")
         try:
             match message:
                 case Segment():
-                    self._receive_result(message, route)
+                    self._receive_result(message, route, sender)
                 case Prune():
                     if name in self._sessions:
                         self._sessions[name].ledger(route).pass_fence(message.epoch)
@@ -171,6 +177,8 @@ class DraftNode:
                     pass
         except ProtocolError as error:
             self.fail_session(name, error)
+        except NonFiniteError as error:
+            self.fail_session(name, self._named(error))
 
     def next_job(self) -> DraftJob | None:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
@@ -199,6 +207,10 @@ class DraftNode:
             self._report_empty(session)
             self._grant(session, *session.side_routes)
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
+            if not _are_scores(result):
+                of_drafter = NonFiniteError.of(f"the scores of drafter {self.spec.drafter_name}")
+                self.fail_session(job.session, self._named(of_drafter))
+                return
             layer = session.grown(job, result)
             if layer is not None:
                 self._carry_out(session, session.strategy.handle(layer))
@@ -206,7 +218,11 @@ class DraftNode:
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its session ends with the error."""
-        self.fail_session(job.session, error)
+        self.fail_session(job.session, self._named(error) if isinstance(error, NonFiniteError) else error)
+
+    def _named(self, error: NonFiniteError) -> FlowEdgeError:
+        """Return the error with the name of this device before it."""
+        return error_from_code(error.code, self.device, str(error))
 
     def next_outbound(self, route: int = TARGET) -> Message | None:
         """Return the next message for the link to a route's first stage, which must be ready to take it."""
@@ -255,12 +271,12 @@ class DraftNode:
                 if session.name in self._sessions:
                     self._carry_out(session, session.strategy.handle(CreditGranted(route)))
 
-    def _receive_result(self, segment: Segment, route: int) -> None:
+    def _receive_result(self, segment: Segment, route: int, sender: str) -> None:
         session = self._sessions.get(segment.session)
         if session is None:
             return
         if route == TARGET:
-            session.take_result(segment)
+            session.take_result(segment, sender)
             if session.request.rows_only:
                 self._put_out_rows(session)
             else:
@@ -348,3 +364,8 @@ class DraftNode:
             self._outgoing[route].close(name)
         if session.strategy.needs_drafter:
             self._cache_jobs.append(DropCache(name))
+
+
+def _are_scores(layer: DraftLayer) -> bool:
+    """Whether no log-probability of a layer is NaN or infinity; a child that is impossible has -infinity."""
+    return bool((layer.log_probs < np.inf).all())

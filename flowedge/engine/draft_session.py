@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
+from flowedge.core.errors import BadRequestError, CapacityError, NonFiniteError, ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment, StageReport
 from flowedge.core.request import DecodeCounters, Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.rows_in_flight import RowsInFlightMeter
@@ -43,6 +44,7 @@ class DraftNodeSpec:
             between the drafter and the target.
         vocab_size: bound of the token ids that come back from those models.
         max_sessions: most sessions open at once.
+        drafter_name: for messages.
     """
 
     width: int
@@ -55,6 +57,7 @@ class DraftNodeSpec:
     num_routes: int = 1
     vocab_size: int = 1 << 31
     max_sessions: int = 1 << 16
+    drafter_name: str = "in use"
 
 
 class DraftSession:
@@ -187,9 +190,17 @@ class DraftSession:
             self._per_round.append(0)
         return prune
 
-    def take_result(self, segment: Segment) -> None:
-        """Take in a segment from the last stage. Raises ProtocolError when it does not fit the session."""
+    def take_result(self, segment: Segment, sender: str) -> None:
+        """Take in a segment from the last stage, whose name is `sender`.
+
+        Raises:
+            NonFiniteError: when a live row is not finite.
+            ProtocolError: when the segment does not fit the session.
+        """
         segment = self._ledger.take_back(segment, (self._spec.width,), self._spec.dtype)
+        damaged = rows_not_finite(segment.payload)
+        if damaged:
+            raise NonFiniteError.of(f"{damaged} of {segment.num_rows} rows that device {sender} sent")
         self._counts["segments"] += 1
         self._collect(segment)
 

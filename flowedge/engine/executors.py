@@ -64,6 +64,8 @@ class BlockExecutor:
             dtype=payload_dtype(self.block.dtype),
             added_width=self.added_width,
             returns_tokens=self.model is not None,
+            layers=f"layers {self.block.start} to {self.block.stop - 1}"
+            + ("" if self.model is None else " of the middle model"),
             **limits,
         )
 

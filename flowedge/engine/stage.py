@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, NonFiniteError, ProtocolError
 from flowedge.core.messages import (
     SEGMENT_ROWS,
     Close,
@@ -27,6 +27,7 @@ from flowedge.core.messages import (
     StageReport,
     no_rows,
 )
+from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
 from flowedge.engine.stage_session import StageSession
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
@@ -51,6 +52,7 @@ class StageSpec:
         max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
         padding_per_row: bytes sent along with each row, when a larger model is emulated.
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
+        layers: the layers that it computes, for messages.
     """
 
     is_first: bool
@@ -65,6 +67,7 @@ class StageSpec:
     padding_per_row: int = 0
     added_width: int = 0
     returns_tokens: bool = False
+    layers: str = "its layers"
 
 
 @dataclass
@@ -174,7 +177,12 @@ class Stage:
             return
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
-        self._outbox.put(self._output(segment, output[computing.offsets]))
+        live = output[computing.offsets]
+        failed = self._count_failed(live)
+        if failed:
+            self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
+            return
+        self._outbox.put(self._output(segment, live))
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its session ends with a Fault."""
@@ -311,6 +319,17 @@ class Stage:
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
         self._computing = _Computing(job, header, np.arange(segment.num_rows))
         return job
+
+    def _count_failed(self, live: Payload) -> int:
+        """Return the number of computed rows whose hidden state is not finite, or that have no token."""
+        return int((live == NO_TOKEN).sum()) if self.spec.returns_tokens else rows_not_finite(live)
+
+    def _not_finite(self, job: Forward, rows: str) -> NonFiniteError:
+        """Return the error of a forward whose rows failed; it names the origin of the values."""
+        given = 0 if self.spec.is_first else rows_not_finite(job.payload)
+        if given:
+            return NonFiniteError.of(f"{given} of {job.num_rows} rows that the device before it sent")
+        return NonFiniteError.of(f"{rows} that {self.spec.layers} computed", self.spec.dtype)
 
     def _output(self, segment: Segment, payload: Payload) -> Segment:
         """Return the segment that goes on in place of one that came in, with this stage's own padding."""

@@ -158,12 +158,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             BadRequestError: when a session of its name is open.
             CapacityError: when the most sessions are open.
             DeviceLostError: when the pipeline is broken.
-            DrainingError: while the device is being stopped.
+            DrainingError: while the device is being stopped, and after a stage was.
         """
         if self._refusing is not None:
             raise self._refusing
         if self.lost is not None:
-            raise DeviceLostError(self.lost.device, self.lost.reason)
+            raise type(self.lost)(self.lost.device, self.lost.reason)
         self._machine.tell_time(time.monotonic())
         self._machine.start(session)
         began = time.monotonic() if arrived is None else arrived
@@ -196,7 +196,9 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
-        self._timing.arrive(stream.kind, stream.departed, lambda: self._take(message, stream.route))
+        self._timing.arrive(
+            stream.kind, stream.departed, lambda: self._take(message, stream.route, stream.peer)
+        )
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """End the session that the frame of the last stage names, because it has lost a message."""
@@ -221,7 +223,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """Take in a message from the first stage of a route, such as a credit."""
         self._timing.arrive(LinkKind.REPLY, 0.0, lambda: self._take(message, route))
 
-    def _take(self, message: Message, route: int) -> None:
+    def _take(self, message: Message, route: int, sender: str = "") -> None:
         session = getattr(message, "session", "")
         if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
             # A link between two stages is lost: nothing else can come through this pipeline either.
@@ -229,7 +231,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             return
         self._note_progress(session)
         self._machine.tell_time(time.monotonic())
-        self._guard(session, lambda: self._machine.receive(message, route))
+        self._guard(session, lambda: self._machine.receive(message, route, sender))
         self._changed()
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +29,9 @@ from flowedge.protocol import wire
 from flowedge.protocol.frame_error import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
+
+_TELL_S = 1.5  # for the draft node to be told that this device was stopped
+_ARRIVE_S = 0.1  # for the error to arrive there
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +125,8 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         self._express: InStream | None = None
         self._sending = False
         self._send_pump = Pump("send", self._send, self._on_bug)
+        self._drained: DrainingError | None = None
+        self._told = asyncio.Event()  # that the draft node has been told of the end
 
     @property
     def alive(self) -> bool:
@@ -140,6 +146,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         return self.ended is not None or (self._machine.is_drained and not self._sending)
 
     def begin_drain(self, error: DrainingError) -> None:
+        self._drained = DrainingError(self.device, "it was stopped after draining")
         self._machine.refuse_sessions(error)
 
     def fail_sessions(self, error: DrainingError) -> None:
@@ -180,6 +187,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         """End the stream's sessions; with the draft node's stream the whole pipeline ends."""
         if stream is self._express:
             self._express = None
+            self._told.set()
             self._end_pipeline(f"the draft node {stream.peer} is gone: {reason}")
             return
         self._in_band.discard(stream)
@@ -268,7 +276,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             owner.reply(Fault(session, error.device, error.code, error.reason))
         fields = about(event="link_lost", pipeline=self._pipeline, peer=error.device, reason=error.reason)
         _log.warning("the next device is lost", extra=fields)
-        self._end_pipeline(str(error))
+        self._end_pipeline(str(error), error if isinstance(error, DrainingError) else None)
 
     def _on_bug(self, error: Exception) -> None:
         reason = f"internal error: {type(error).__name__}: {error}"
@@ -276,9 +284,11 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             owner.reply(Fault(session, self.device, DeviceError.code, reason))
         self._end_pipeline(reason)
 
-    def _end_pipeline(self, reason: str) -> None:
+    def _end_pipeline(self, reason: str, drained: DrainingError | None = None) -> None:
+        """End the pipeline; `drained`: the next device was stopped."""
         if self.ended is not None:
             return
+        drained = drained or self._drained
         self.ended = reason
         fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)
         _log.info("the pipeline has ended", extra=fields)
@@ -288,7 +298,19 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         self._count()
         self._compute_pump.wake()  # frees the caches
         if self._downstream is not None:
-            self._closing = asyncio.ensure_future(self._downstream.close())
+            telling = drained is not None and self._express is not None
+            self._closing = asyncio.ensure_future(self._close_downstream(self._downstream, telling))
         for stream in [*self._in_band, *([self._express] if self._express is not None else [])]:
-            stream.end(f"the pipeline has ended: {reason}")
+            stream.end(f"the pipeline has ended: {reason}", drained)
         self._on_ended(reason)
+
+    async def _close_downstream(self, link: OutLink, telling: bool) -> None:
+        """Close the link to the next device; if `telling`, once the draft node knows why.
+
+        To the draft node, the end of the last stage's link is the loss of that device.
+        """
+        if telling:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._told.wait(), _TELL_S)
+            await asyncio.sleep(_ARRIVE_S)
+        await link.close()

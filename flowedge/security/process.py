@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.net.address import is_loopback, join_address
-from flowedge.security.credentials.certificate_role import LEADERS, CertificateRole
+from flowedge.security.command_secret import given_secret, own_secret
+from flowedge.security.credentials.certificate_role import LEADERS, CertificateRole, Roles, text_of
 from flowedge.security.credentials.certificates import check_time
 from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.security.credentials.identities import Identities
 from flowedge.security.settings import SecuritySettings
-from flowedge.system.state_dir import state_dir
+from flowedge.system.state_dir import command_states, state_dir
 
 _log = logging.getLogger(__name__)
 
@@ -25,29 +27,49 @@ class Security:
     Attributes:
         store: None if this device has joined no cluster.
         insecure: whether plaintext may be used on every network; otherwise it is used on loopback only.
+        secret: of the command that has started this agent for itself (see command_secret), which calls in
+            plaintext carry; "" for other agents.
     """
 
-    def __init__(self, store: CredentialStore | None, *, insecure: bool = False) -> None:
+    def __init__(self, store: CredentialStore | None, *, insecure: bool = False, secret: str = "") -> None:
         self.store = store
         self.insecure = insecure
+        self.secret = secret
 
     @classmethod
     def load(cls, settings: SecuritySettings) -> Security:
-        """Read the credentials in the configured directory, or else in the state directory if it has any."""
+        """Read the identity that commands show, in the configured or else in the state directory."""
+        states = (Path(settings.cluster_dir),) if settings.cluster_dir else command_states()
+        return cls._load(settings, lambda: next(filter(None, map(_for_commands, states)), None))
+
+    @classmethod
+    def load_for_agent(cls, settings: SecuritySettings) -> Security:
+        """Read the identity that an agent serves with, from the same directory.
+
+        Raises:
+            AccessError: when the only identity there may not serve.
+        """
         state = Path(settings.cluster_dir) if settings.cluster_dir else state_dir()
+        return cls._load(settings, lambda: Identities.open(state).for_agent())
+
+    @classmethod
+    def _load(cls, settings: SecuritySettings, read: Callable[[], CredentialStore | None]) -> Security:
+        secret = given_secret()
+        if secret:  # the agents of a command belong to no cluster, and the command says what it makes public
+            return cls(None, insecure=settings.insecure, secret=secret)
         if settings.insecure:
             _log.warning(
                 "--insecure: all connections are in plaintext; anyone on the network can read them and use "
                 "this device"
             )
             return cls(None, insecure=True)
-        if CredentialStore.exists(state):
-            return cls(CredentialStore.open(state))
-        if settings.cluster_dir:
+        store = read()
+        if store is None and settings.cluster_dir:
+            state = settings.cluster_dir
             raise BadRequestError(
                 f"{state} holds no credentials; join a cluster with `flowedge join --dir {state}`"
             )
-        return cls(None)
+        return cls(store)
 
     @property
     def cluster(self) -> str:
@@ -55,8 +77,9 @@ class Security:
         return self.store.credentials.cluster_id if self.store is not None else ""
 
     @property
-    def role(self) -> CertificateRole | None:
-        return self.store.credentials.holder.member.role if self.store is not None else None
+    def roles(self) -> Roles:
+        """The roles in the certificate; none if no cluster was joined."""
+        return self.store.member.roles if self.store is not None else frozenset()
 
     def listen_host(self, asked: str | None) -> str:
         """The host to listen on: by default all networks for a cluster's member, or else loopback.
@@ -80,16 +103,18 @@ class Security:
         if asked not in (None, name):
             raise BadRequestError(
                 f"this device joined its cluster as {name}, so it cannot be named {asked}; leave out the "
-                f"name, or revoke {name} and join as {asked}"
+                f"name, or join again: flowedge join --replace --name {asked}"
             )
         return name
 
     def check_leads(self) -> None:
         """Raise AccessError if this device's certificate does not allow it to be a draft node."""
-        if self.role is not None and self.role not in LEADERS:
+        if self.store is not None and self.roles.isdisjoint(LEADERS):
+            name, roles = self.store.member.name, text_of(self.roles | {CertificateRole.DRAFT_NODE})
             raise AccessError(
-                f"this device's certificate has the role {self.role.value}, so it cannot be a draft node; "
-                "join it again with a token made with --role draft-node"
+                f"this device's certificate is for {self.store.member}, so it cannot be a draft node; run "
+                f"`flowedge cluster token --role {roles} --name {name}` where the cluster was made, then "
+                "`flowedge join --replace` on this device, and restart its agent"
             )
 
     def check_plaintext(self, address: str) -> None:
@@ -119,10 +144,13 @@ class Security:
         return f"device {name} {theirs}, this machine {ours}"
 
 
+def _for_commands(state: Path) -> CredentialStore | None:
+    return Identities.open(state).for_commands()
+
+
 _lock = threading.Lock()
 _current: Security | None = None
 _own_agents: set[str] = set()
-_OF_OWN_AGENTS = Security(None, insecure=True)
 
 
 def use(security: Security) -> Security:
@@ -143,8 +171,13 @@ def current() -> Security:
 
 
 def speak_plaintext_to(addresses: Iterable[str]) -> None:
-    """Allow plaintext towards agents that this process has started itself, without credentials."""
+    """Speak plaintext, with the secret of this process, to agents that the process has started itself."""
     _own_agents.update(addresses)
+
+
+def forget_own_agents(addresses: Iterable[str]) -> None:
+    """Keep the secret from whoever listens at the addresses of agents that have ended."""
+    _own_agents.difference_update(addresses)
 
 
 def own_agents() -> frozenset[str]:
@@ -153,7 +186,7 @@ def own_agents() -> frozenset[str]:
 
 
 def security_for(address: str, chosen: Security | None) -> Security:
-    """Return the security towards an address: none to own agents, or else `chosen` or the current."""
+    """Return the security towards an address: the secret to own agents, or else `chosen` or the current."""
     if chosen is None and address in _own_agents:
-        return _OF_OWN_AGENTS
+        return Security(None, insecure=True, secret=own_secret())
     return chosen or current()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from flowedge.core.errors import DeadlineError
+from flowedge.core.errors import DeadlineError, FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
@@ -234,13 +234,23 @@ class VirtualPipeline:
     def _finish_draft(self, job: DraftJob) -> None:
         self._observer.computed(DRAFT_NODE, job, self._slots[DRAFT_NODE].started, self.now)
         self.draft_node.record_busy(job.session, self.now - self._slots[DRAFT_NODE].started)
-        self.draft_node.finish(job, self._draft_executor.run(job))
+        try:
+            result = self._draft_executor.run(job)
+        except FlowEdgeError as error:
+            self.draft_node.fail(job, error)
+        else:
+            self.draft_node.finish(job, result)
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
         self._observer.computed(index, job, self._slots[index].started, self.now)
         stage = self._machines[index]
         stage.record_busy(job.session, self.now - self._slots[index].started)
-        stage.finish(job, self._stage_executors[index].run(job))
+        try:
+            output = self._stage_executors[index].run(job)
+        except FlowEdgeError as error:
+            stage.fail(job, error)
+        else:
+            stage.finish(job, output)
 
     def _send_next(self, sender: int, take: Callable[[], Message | None], route: int) -> None:
         """Have the link out of a device take the next message for a route, unless the link is busy."""
@@ -280,4 +290,5 @@ class VirtualPipeline:
     def _deliver_up(self, time: float, sender: int, message: Message) -> None:
         """Have the draft node take in a message from the stage at a place."""
         route = route_of(sender)
-        self._at(time, DRAFT_NODE, lambda: self.draft_node.receive(message, route))
+        name = self._machines[sender].device
+        self._at(time, DRAFT_NODE, lambda: self.draft_node.receive(message, route, name))

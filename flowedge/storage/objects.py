@@ -28,7 +28,6 @@ class ObjectStore:
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
         self._space = CacheSpace(limits)
-        self._verified: dict[str, FileState] = {}  # when it was verified
 
     def path(self, digest: str) -> Path:
         """The path of an object, whether it exists or not."""
@@ -107,29 +106,23 @@ class ObjectStore:
         touch(path)
         return data
 
-    def is_verified(self, digest: str) -> bool:
-        """Return whether this process verified or received an object whose file has not changed since."""
-        state = self._state(digest)
-        return state is not None and self._verified.get(digest) == state
-
     def verify(self, digest: str) -> bool:
         """Hash an object and delete it if it is damaged; return whether it is present and intact."""
         state, path = self._state(digest), self.path(digest)
         if state is None:
             return False
-        with path.open("rb") as file:
-            found = hash_range(file.fileno(), 0, state.size).hexdigest()
+        try:
+            with path.open("rb") as file:
+                found = hash_range(file.fileno(), 0, state.size).hexdigest()
+        except FileNotFoundError:  # another process has deleted it
+            return False
+        except OSError as error:
+            _log.warning("the cached object %s cannot be read: %s", path, error)
+            found = ""
         if found != digest:
             self._drop_damaged(path)
             return False
-        self._verified[digest] = state
         return True
-
-    def mark_verified(self, digest: str) -> None:
-        """Record that the caller has just hashed an object and found it intact."""
-        state = self._state(digest)
-        if state is not None:
-            self._verified[digest] = state
 
     def touch(self, digests: Iterable[str]) -> None:
         """Mark objects as used now."""

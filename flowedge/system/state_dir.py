@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from flowedge.core.errors import DeviceError
 
 _DEFAULT = Path("~/.local/state/flowedge")
+# What device_agents/install.sh makes for the services. Only root and the services' users can open them.
+_AGENT = Path("/var/lib/flowedge")
+_ENROLMENT = Path("/var/lib/flowedge-enrol")
+_AUTHORITY = "authority"  # the folder of a CA
 
 
 def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -28,4 +33,34 @@ def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     try:
         return _DEFAULT.expanduser()
     except RuntimeError as error:
-        raise DeviceError("this one", "has no home directory: set FLOWEDGE_STATE_DIR") from error
+        raise DeviceError(platform.node(), "it has no home directory; set FLOWEDGE_STATE_DIR") from error
+
+
+def command_states(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return the directories in which commands look for an identity, in this order.
+
+    To root, the directory of the agent's service is the second, so that `sudo flowedge devices` works on a
+    board.
+    """
+    first = state_dir(environment)
+    return (first, _AGENT) if _serves(_AGENT, environment) else (first,)
+
+
+def joining_state(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory for a new identity: to root, that of the agent's service, if it is installed."""
+    return _AGENT if _serves(_AGENT, environment) else state_dir(environment)
+
+
+def authority_state(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory of the CA: to root, that of the enrolment service, if it is installed.
+
+    A CA that was made in the usual state directory comes first.
+    """
+    usual = state_dir(environment)
+    return usual if (usual / _AUTHORITY).is_dir() or not _serves(_ENROLMENT, environment) else _ENROLMENT
+
+
+def _serves(directory: Path, environment: Mapping[str, str]) -> bool:
+    """Return whether a service's directory is there, is open to this user, and no variable names another."""
+    named = environment.get("FLOWEDGE_STATE_DIR") or environment.get("STATE_DIRECTORY")
+    return not named and os.access(directory, os.R_OK | os.W_OK | os.X_OK)

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from flowedge.cli.main import run
-from flowedge.cli.options import choose_drafter
+from flowedge.cli.options import choose_drafter, choose_drafting
+from flowedge.core.errors import BadRequestError
 from flowedge_testbed.scenario import ModelSetNames
 
 
@@ -17,10 +18,36 @@ def test_an_option_is_repeated_and_local_paths_are_made_absolute(
 ) -> None:
     (tmp_path / "a+b").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert choose_drafter("bundled", ["a+b", "ngram"], "auto") == (str(tmp_path / "a+b"), "ngram")
-    assert choose_drafter("bundled", None, "auto") == ("bundled",)
-    assert choose_drafter("owner/name", ["none"], "auto") == ()
-    assert choose_drafter("owner/name", None, "autoregressive") == ()
+    assert choose_drafter("bundled", ["a+b", "ngram"]) == (str(tmp_path / "a+b"), "ngram")
+    assert choose_drafter("bundled", None) == ("bundled",)
+    assert choose_drafter("owner/name", ["none"]) == ()
+    assert choose_drafter("owner/name", None) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "asked", "drafter", "strategy"),
+    [
+        ("bundled", None, "auto", ("bundled",), "auto"),
+        ("bundled", ["none"], "auto", (), "autoregressive"),
+        ("bundled", ["none"], "autoregressive", (), "autoregressive"),
+        ("owner/name", None, "auto", ("ngram",), "auto"),
+        ("owner/name", None, "flowspec", ("ngram",), "flowspec"),
+        ("owner/name", None, "autoregressive", (), "autoregressive"),
+        ("owner/name", ["none"], "auto", (), "autoregressive"),
+        ("owner/name", ["owner/head"], "auto", ("owner/head",), "auto"),
+    ],
+)
+def test_every_model_is_answered_without_a_drafter_of_its_own(
+    model: str, given: list[str] | None, asked: str, drafter: tuple[str, ...], strategy: str
+) -> None:
+    choice = choose_drafting(model, given, asked)
+    assert (choice.drafter, choice.strategy) == (drafter, strategy)
+    assert bool(choice.notice) == (drafter == ("ngram",)), "lookup is chosen for the user, who is told"
+
+
+def test_a_strategy_that_drafts_is_not_asked_for_without_a_drafter() -> None:
+    with pytest.raises(BadRequestError, match="--strategy flowspec needs a drafter, and --drafter none"):
+        choose_drafting("bundled", ["none"], "flowspec")
 
 
 @pytest.mark.parametrize(

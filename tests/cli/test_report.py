@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowedge.cli.pipelines import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.cli.report import JsonReport
 from flowedge.client.request import GenerateOptions
 from flowedge.client.statistics import typed_statistics
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.statistics import RequestStatistics, StageUse
@@ -45,9 +44,9 @@ STATISTICS = RequestStatistics(
 VERDICT = Verdict(3, 1, 0.5, 0.25, 256, None)
 
 
-def entry(statistics: dict[str, Any], verdict: Verdict | None = VERDICT, file: Path | None = None) -> Any:
-    request = PipelineRequest("m", ("bundled", "ngram"), peers=("a:1", "b:1"), middles=("x",))
-    report = JsonReport(request, GenerateOptions(seed=5), file)
+def entry(statistics: dict[str, Any], verdict: Verdict | None = VERDICT) -> Any:
+    request = PipelineRequest("m", ("bundled", "ngram"), peers=("a:1", "b:1", "c:1"), middles=("x",))
+    report = JsonReport(request, GenerateOptions(seed=5), None)
     typed = typed_statistics(json.loads(json.dumps(statistics)))
     report.answers.append(PromptAnswer("Hi", (1, 2), [7, 8, 9], "abc", 5, "length", typed, 0.15, verdict))
     return json.loads(json.dumps(report.content()))
@@ -118,7 +117,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "tokenizer": "",
         "split": None,
         "stages": None,
-        "peers": ["a:1", "b:1"],
+        "peers": ["a:1", "b:1", "c:1"],
         "discover_s": 3.0,
         "middles": ["x"],
         "strategy": "auto",
@@ -134,6 +133,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "strategy_options": {},
         "noise": "shared",
         "ignore_eos": False,
+        "system": None,
         "draft_node": None,
         "stage_addresses": [],
     }
@@ -143,8 +143,3 @@ def test_the_settings_are_those_asked_for() -> None:
 def test_statistics_that_cannot_be_read_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="sent statistics with"):
         entry(asdict(STATISTICS) | change)
-
-
-def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(BadRequestError, match="does not exist"):
-        entry(asdict(STATISTICS), file=tmp_path / "missing" / "out.json")

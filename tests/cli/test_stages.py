@@ -8,7 +8,7 @@ import pytest
 
 from flowedge.cli.stages import StagesRequest, open_stages
 from flowedge.core.errors import FlowEdgeError
-from tests.cli.test_pipelines import IDLE, network
+from tests.cli.pipelines.test_pipelines import IDLE, network
 
 
 def stages(request: StagesRequest) -> list[str]:

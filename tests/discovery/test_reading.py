@@ -11,13 +11,13 @@ from flowedge.discovery.interfaces import Interface
 from flowedge.discovery.local_networks import LocalNetworks
 from flowedge.discovery.reading import (
     MAX_TXT_BYTES,
-    SERVICE_TYPE,
     IgnoredAnnouncement,
     RawAnnouncement,
     name_fault,
     read_announcement,
     txt_fields,
 )
+from flowedge.discovery.settings import SERVICE_TYPE
 from tests.discovery.test_advertised_device import RECORD
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), multicast=False, loopback=True)
@@ -66,8 +66,8 @@ def test_an_announcement_becomes_a_device_with_the_addresses_of_common_networks(
         ("224.0.0.251", "no device can have it"),
         ("0.0.0.0", "no device can have it"),
         ("::", "no device can have it"),
-        ("example.org", "no IP address"),
-        ("\x1b[2J", r"'\x1b[2J': it is no IP address"),
+        ("example.org", "not an IP address"),
+        ("\x1b[2J", r"'\x1b[2J': it is not an IP address"),
     ],
 )
 def test_an_address_outside_of_the_networks_of_this_machine_is_not_used(host: str, why: str) -> None:

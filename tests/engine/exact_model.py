@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.arrays import Payload
+from flowedge.core.arrays import NO_TOKEN, Payload
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import walk
-from flowedge.drafting.drafter import NO_TOKEN, DraftLayer
+from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.jobs import (
     DraftJob,
     DraftResult,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import CertificateRole, Roles
 from flowedge.security.credentials.certificates import key_pem, new_key, read_certificate, request_for
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.security.credentials.revocation import read_list
@@ -47,18 +47,20 @@ class Cluster:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def token(
-        self, role: CertificateRole = CertificateRole.AGENT, *, made: datetime.datetime | None = None
-    ) -> str:
-        """A join token for 15 minutes."""
-        ttl = 15 * MINUTE
-        return self.authority.new_token(role, ttl, [self.address], now=made or now()).encode()
+    def token(self, *roles: CertificateRole, name: str = "", made: datetime.datetime | None = None) -> str:
+        """A join token for 15 minutes, of an agent if no role is given."""
+        granted, ttl = frozenset(roles or [CertificateRole.AGENT]), 15 * MINUTE
+        made_at = made or now()
+        return self.authority.new_token(granted, ttl, [self.address], now=made_at, name=name).encode()
 
-    def member(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Path:
+    def member(
+        self, name: str, role: CertificateRole | Roles, issued: datetime.datetime | None = None
+    ) -> Path:
         """The state directory of a new member, whose certificate was issued then."""
         when = issued or now()
         key = new_key()
-        secret = self.authority.new_token(role, MINUTE, [self.address], now=when).secret
+        roles = frozenset({role}) if isinstance(role, CertificateRole) else role
+        secret = self.authority.new_token(roles, MINUTE, [self.address], now=when).secret
         signed = self.authority.join(secret, name, request_for(key), when)
         ca = self.authority.certificate
         info = ClusterInfo("home", (self.address,), self.port + 1)
@@ -66,7 +68,9 @@ class Cluster:
         CredentialStore.create(self.directory / name, credentials, read_list(signed.revocation_list, ca))
         return self.directory / name
 
-    def security(self, name: str, role: CertificateRole, issued: datetime.datetime | None = None) -> Security:
+    def security(
+        self, name: str, role: CertificateRole | Roles, issued: datetime.datetime | None = None
+    ) -> Security:
         """The credentials of a new member."""
         return Security(CredentialStore.open(self.member(name, role, issued)))
 

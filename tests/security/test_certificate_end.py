@@ -51,7 +51,7 @@ def short_lived(cluster: Cluster, name: str) -> Credentials:
     """A member whose certificate expires soon."""
     authority, key = cluster.authority, certificates.new_key()
     signing = certificates.read_key((cluster.ca / "authority" / "key.pem").read_bytes())
-    member = Member(authority.id, CertificateRole.AGENT, name)
+    member = Member(authority.id, frozenset({CertificateRole.AGENT}), name)
     certificate = certificates.issue(
         member, key.public_key(), authority.certificate, signing, now=now(), life=LIFE
     )

@@ -34,7 +34,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def token(authority: Authority, role: CertificateRole = CertificateRole.AGENT, name: str = "") -> JoinToken:
-    return authority.new_token(role, 15 * MINUTE, ["127.0.0.1:7443"], now=NOW, name=name)
+    return authority.new_token(frozenset({role}), 15 * MINUTE, ["127.0.0.1:7443"], now=NOW, name=name)
 
 
 def join(
@@ -48,7 +48,7 @@ def test_a_token_can_be_used_once(authority: Authority, tmp_path: Path) -> None:
     request = request_for(new_key())
     signed = authority.join(made.secret, "kitchen", request, NOW)
     holder = verify(read_certificate(signed.certificate), authority.certificate, NOW)
-    assert (holder.member.name, holder.member.role) == ("kitchen", CertificateRole.AGENT)
+    assert (holder.member.name, holder.member.roles) == ("kitchen", {CertificateRole.AGENT})
     again = Authority.open(tmp_path / "ca")  # the service has been started again
     with pytest.raises(AccessError, match="used already"):
         again.join(made.secret, "garage", request, NOW)
@@ -69,7 +69,7 @@ def test_a_token_expires_and_is_for_one_name(authority: Authority) -> None:
 
 def test_a_name_is_taken_until_it_is_revoked(authority: Authority) -> None:
     join(authority, "kitchen")
-    with pytest.raises(AccessError, match="named kitchen already"):
+    with pytest.raises(AccessError, match=r"named kitchen \(agent\) already"):
         join(authority, "kitchen")
     authority.revoke("kitchen", NOW)
     join(authority, "kitchen")
@@ -156,10 +156,10 @@ def test_a_certificate_is_renewed_after_two_thirds_and_retried_faster_near_its_e
 
 
 def test_what_nobody_was_given_is_refused() -> None:
-    assert not any(may_call("/flowedge.v1.Agent/Anything", role) for role in CertificateRole)
-    assert may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.DRAFT_NODE)
-    assert not may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.AGENT)
-    assert not may_call("/flowedge.v1.Agent/BecomeStage", CertificateRole.CLIENT)
+    assert not any(may_call("/flowedge.v1.Agent/Anything", frozenset({role})) for role in CertificateRole)
+    assert may_call("/flowedge.v1.Agent/BecomeStage", frozenset({CertificateRole.DRAFT_NODE}))
+    assert not may_call("/flowedge.v1.Agent/BecomeStage", frozenset({CertificateRole.AGENT}))
+    assert not may_call("/flowedge.v1.Agent/BecomeStage", frozenset({CertificateRole.CLIENT}))
     assert not any(CertificateRole.AUTHORITY in roles for roles in CALLERS.values())
 
 

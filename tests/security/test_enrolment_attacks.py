@@ -154,7 +154,9 @@ def details(cluster: Cluster, secret: bytes) -> str:
 def test_guessing_is_throttled_and_a_right_token_waits_seconds(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, free_ports())
     with enrolment_service(cluster) as service:
-        token = cluster.authority.new_token(CertificateRole.AGENT, 15 * MINUTE, [cluster.address], now=now())
+        token = cluster.authority.new_token(
+            frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()
+        )
         unknown = wrong_requests()["unknown curve"]
         assert call(cluster, bytes(24), unknown) == grpc.StatusCode.PERMISSION_DENIED
         answers = [details(cluster, bytes([number]) * 24) for number in range(60)]
@@ -193,7 +195,7 @@ def test_waits_grow_are_bounded_and_take_bounded_memory() -> None:
 
 
 def member(authority: Authority, name: str, at: datetime.datetime) -> CertificateHolder:
-    secret = authority.new_token(CertificateRole.AGENT, MINUTE, ["x:1"], now=at).secret
+    secret = authority.new_token(frozenset({CertificateRole.AGENT}), MINUTE, ["x:1"], now=at).secret
     return authority.join(secret, name, request_for(new_key()), at).holder
 
 
@@ -218,7 +220,7 @@ def test_a_member_renews_when_it_is_due_and_not_often(authority: Authority) -> N
 def test_revocation_is_of_the_member(authority: Authority) -> None:
     present = now()
     first = member(authority, "thief", present - 60 * DAY)
-    spare = authority.new_token(CertificateRole.AGENT, DAY, ["x:1"], now=present - MINUTE).secret
+    spare = authority.new_token(frozenset({CertificateRole.AGENT}), DAY, ["x:1"], now=present - MINUTE).secret
     second = authority.renew(first, request_for(new_key()), present - MINUTE).holder
     other = member(authority, "honest", present - 60 * DAY)
     revoked = authority.revoke(f"{first.serial:x}", present)
@@ -257,7 +259,7 @@ def test_a_ledger_of_a_former_version_is_opened(tmp_path: Path) -> None:
         ledger = MemberLedger.open(path)
     with ledger.transaction() as transaction:
         transaction.bar("kitchen", now())
-        transaction.add_token("i", TokenGrant(CertificateRole.AGENT, ""), now(), now() + DAY)
+        transaction.add_token("i", TokenGrant(frozenset({CertificateRole.AGENT}), ""), now(), now() + DAY)
         made = transaction.use_token("h", now()).created
         assert made is not None and made.year == 1970
         assert transaction.use_token("i", now()).created is not None
@@ -265,7 +267,9 @@ def test_a_ledger_of_a_former_version_is_opened(tmp_path: Path) -> None:
 
 def test_the_service_answers_while_the_ledger_is_locked(cluster: Cluster) -> None:
     """Another process holds the ledger's lock; the first join waits for it, and other callers are served."""
-    token = cluster.authority.new_token(CertificateRole.AGENT, 15 * MINUTE, [cluster.address], now=now())
+    token = cluster.authority.new_token(
+        frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()
+    )
     tls = grpc.ssl_channel_credentials(pem_of(cluster.authority.certificate))
     options = [("grpc.ssl_target_name_override", authority_name(cluster.authority.id))]
     with (

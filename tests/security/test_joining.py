@@ -41,7 +41,7 @@ def join(token: str, name: str, state: Path, *options: str) -> int:
 def lured(token: str, address: str) -> str:
     """The token with another address: someone on the way answers in place of the service."""
     parsed = JoinToken.decode(token)
-    return JoinToken((address,), parsed.fingerprint, parsed.secret).encode()
+    return JoinToken((address,), parsed.fingerprint, parsed.secret, parsed.roles).encode()
 
 
 def test_a_device_joins_once_with_a_token(
@@ -62,7 +62,7 @@ def test_a_device_joins_once_with_a_token(
     assert not (tmp_path / "desk").exists()
 
     assert join(cluster.token(), "shelf2", tmp_path / "shelf") == 2
-    assert "--replace replaces them" in capsys.readouterr().err
+    assert "--replace replaces it" in capsys.readouterr().err
     assert join(cluster.token(), "shelf2", tmp_path / "shelf", "--replace") == 0
     assert CredentialStore.open(tmp_path / "shelf").credentials.holder.member.name == "shelf2"
 

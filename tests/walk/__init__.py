@@ -1,1 +1,1 @@
-"""The walk of a newcomer: whole commands, as a user gives them."""
+"""The first hours of a new user: what the documents say to type, and what people type by mistake."""

@@ -11,10 +11,14 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from flowedge.core.errors import DeviceError
 from flowedge.net.address import join_address
+from flowedge.net.listening import listening_error
 
 PATH = "/metrics"
+_OTHER_PORT = (
+    "end that program, choose another port for metrics with metrics.port (0 chooses a free one), or set "
+    "metrics.enabled to false"
+)
 STOP_S = 0.5
 REQUEST_S = 10.0  # in which a client has to send its request
 
@@ -30,11 +34,7 @@ class MetricsServer:
         try:
             self._server = make_server(host, port, _app(registry), server, handler_class=_Handler)
         except OSError as error:
-            raise DeviceError(
-                device,
-                f"cannot serve metrics on {join_address(host, port)}: {error}; choose another port for "
-                "metrics, 0 for a free one, or turn them off",
-            ) from error
+            raise listening_error(error, host, port, device, _OTHER_PORT) from error
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_S / 5,), name="metrics", daemon=True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.device_info import DeviceInfo, device_name
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
 
 T = TypeVar("T")
+_OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 chooses a free one)"
 STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
 
 
@@ -85,7 +86,7 @@ class Agent:
             DeviceError: when the server cannot listen there.
         """
         address = join_address(security.listen_host(config.agent.host), config.agent.port)
-        port = server.listen(address, config.agent.name or "this one")
+        port = server.listen(address, device_name(config), _OTHER_PORT)
         info = DeviceInfo.of(config, port, compute, device_id)
         agent = cls(
             info,

@@ -14,24 +14,31 @@ import typer
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
 from flowedge.security.authority.authority import Authority
 from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
 from flowedge.security.authority.member_ledger import IssuedCertificate
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import read_roles, text_of
 from flowedge.system.owner import become_owner
 from flowedge.system.sd_notify import READY, Notifier
-from flowedge.system.state_dir import state_dir
+from flowedge.system.state_dir import authority_state
 
-cluster = typer.Typer(help="Make a cluster and manage its members.", no_args_is_help=True)
+cluster = typer.Typer(
+    help="Make a cluster and manage its members.", no_args_is_help=True, add_completion=False
+)
 
 Dir = Annotated[
-    Path | None, typer.Option("--dir", help="Directory of the CA; the state directory if not given.")
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="Directory of the CA; the state directory if not given, or to root, that of the "
+        "enrolment service.",
+    ),
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_PIPED_WIDTH = 120  # columns
 
 
 @cluster.command()
@@ -76,11 +83,20 @@ def serve(
 @cluster.command()
 def token(
     role: Annotated[
-        CertificateRole,
-        typer.Option(metavar="ROLE", help="agent; draft-node, which may lead pipelines too; client; admin."),
-    ] = CertificateRole.AGENT,
+        str,
+        typer.Option(
+            metavar="ROLES",
+            help="agent; draft-node, which may lead pipelines too; client, which may ask; admin; or "
+            "several, such as agent,client.",
+        ),
+    ] = "agent",
     ttl: Annotated[str, typer.Option(help="How long the token is valid: 90s, 15m, 1h.")] = "15m",
-    name: Annotated[str, typer.Option(help="Only a member of this name may use the token.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Only a member of this name may use the token; it replaces a present member of the name."
+        ),
+    ] = "",
     address: Annotated[
         list[str] | None,
         typer.Option(help="HOST[:PORT] of this machine for devices, repeatable; by default its addresses."),
@@ -88,15 +104,23 @@ def token(
     directory: Dir = None,
 ) -> None:
     """Print a token with which one device can join, once; standard error says how."""
+    roles = read_roles(role)
     authority = Authority.open(_directory(directory))
     made = authority.new_token(
-        role,
+        roles,
         _duration(ttl),
         service_addresses(address or [], authority.port),
         now=_now(),
         name=name,
     )
     say(made.encode())
+    present = authority.present(name, _now()) if name else None
+    if present is not None:
+        warn(
+            f"{name} ({text_of(present.roles)}) is a member. Whoever joins with this token replaces it, and "
+            "its present certificate is revoked. On its machine, run `flowedge join --replace`."
+        )
+        return
     warn(
         "On the device, run `flowedge join` and paste the token there. Or have it read the token from here: "
         "flowedge cluster token | ssh DEVICE flowedge join -"
@@ -111,16 +135,17 @@ def list_members(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the members: name, role, serial number of the certificate, expiry, whether it is revoked."""
+    """List the members: name, roles, serial number of the certificate, expiry, whether it is revoked."""
     certificates = Authority.open(_directory(directory)).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
     if as_json:
         say_json(rows)
         return
-    table = plain_table("name", "role", "serial", "expires", "state")
+    serial = Column("serial", Form.WHOLE, drop=1)
+    table = plain_table("name", "roles", serial, Column("expires", Form.WHOLE), Column("state", Form.PROSE))
     for row in rows:
         table.add_row(*row.values())
-    output_console(_PIPED_WIDTH).print(table)
+    output_console().print(table)
 
 
 @cluster.command()
@@ -130,12 +155,12 @@ def revoke(
 ) -> None:
     """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
     for revoked in Authority.open(_directory(directory)).revoke(target, _now()):
-        say(f"revoked {revoked.name} ({revoked.role.value}), serial {revoked.serial:x}")
+        say(f"revoked {revoked.name} ({text_of(revoked.roles)}), serial {revoked.serial:x}")
 
 
 def _directory(named: Path | None) -> Path:
     """The directory of the CA, with whose owner's rights the command goes on."""
-    directory = named or state_dir()
+    directory = named or authority_state()
     become_owner(directory)
     return directory
 
@@ -152,7 +177,7 @@ def _row(issued: IssuedCertificate) -> dict[str, str]:
         state = f"revoked {issued.revoked:%Y-%m-%d %H:%M}"
     return {
         "name": issued.name,
-        "role": issued.role.value,
+        "roles": text_of(issued.roles),
         "serial": f"{issued.serial:x}",
         "expires": f"{issued.expires:%Y-%m-%d %H:%M}",
         "state": state,

@@ -6,11 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.table import Table
 
 from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.tables import line, output_console, plain_table
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import PlainTable, line, output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
     from flowedge.models.inspection import ModelSizes
 
 QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
-_PIPED_WIDTH = 120  # columns
 
 
 def inspect(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     quant: Annotated[
         list[str] | None,
-        typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable, all if not given."),
+        typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable. Default: all."),
     ] = None,
     dtype: Annotated[
         StoredDtype | None,
         typer.Option(
             metavar=f"<{'|'.join(PREFERENCE)}>",
-            help="Dtype of unquantised weights, and of keys and values; by default the best of this machine.",
+            help="Dtype of unquantised weights, keys and values. Default: the best of this machine.",
         ),
     ] = None,
     kv: KvForm = "native",
     devices: Annotated[
-        int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
+        int | None,
+        typer.Option(min=2, help="Split the model over N equal devices: a draft node and N - 1 stages."),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0.0001, help="GiB of each device for weights and caches.")
+        float | None,
+        typer.Option(min=0.0001, metavar="GIB", help="Memory of each device for weights and caches."),
     ] = None,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of context to have room for.")] = 4096,
+    context: Annotated[int, typer.Option(min=1, help="Context length in tokens.")] = 4096,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."""
+    """Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."""
     if devices is not None and memory is None:
-        raise BadRequestError("--devices needs --memory, the GiB that each of them has")
+        raise BadRequestError("--devices needs --memory, the GiB of each device")
     names = list(dict.fromkeys(quant or []))
     sizes = _sizes(model, dtype or find_compute(AUTO).best.dtypes[0], names)
     token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
@@ -94,7 +95,7 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
 def _print(
     model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
 ) -> None:
-    console = output_console(_PIPED_WIDTH)
+    console = output_console()
     by = f" by {sizes.stored_by}" if sizes.stored_by else ""
     stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}{by}"
     count = sizes.parameters
@@ -120,7 +121,7 @@ def _print(
         console.print(_fit_table(fits))
 
 
-def _layer_table(sizes: ModelSizes) -> Table:
+def _layer_table(sizes: ModelSizes) -> PlainTable:
     table = plain_table("layers in", right=("a layer", "all layers", "bits a weight"))
     bits_each = 32 if sizes.dtype == "float32" else 16
     weights = sum(sizes.layer_bytes["none"]) * 8 / bits_each if "none" in sizes.layer_bytes else None
@@ -133,7 +134,7 @@ def _layer_table(sizes: ModelSizes) -> Table:
     return table
 
 
-def _kv_table(sizes: ModelSizes, context: int) -> Table:
+def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     columns = ("a token, a layer", "a token", f"{context} tokens")
     table = plain_table("keys and values in", right=columns)
     for dtype, size in sizes.kv_bytes.items():
@@ -142,13 +143,14 @@ def _kv_table(sizes: ModelSizes, context: int) -> Table:
     return table
 
 
-def _fit_table(fits: list[dict[str, Any]]) -> Table:
-    table = plain_table("layers in", right=("layers a device", "devices needed"))
+def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
+    most = Column("layers a device", Form.WHOLE, right=True, drop=1)
+    table = plain_table("layers in", most, Column("devices needed", Form.WHOLE, right=True))
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
-        table.add_column(f"split over {asked} devices")
-        table.add_column("largest stage", justify="right")
-        table.add_column("fits")
+        table.add_column(Column(f"split over {asked} devices", Form.WHOLE))
+        table.add_column(Column("largest stage", Form.WHOLE, right=True, drop=2))
+        table.add_column(Column("fits", Form.WHOLE))
     for row in fits:
         cells = [row["quant"], str(row["layers_a_device"]), str(row["least_devices"] or "does not fit")]
         if asked is not None:

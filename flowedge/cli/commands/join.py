@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +15,11 @@ import typer
 from flowedge.cli.output import say, warn
 from flowedge.core.errors import BadRequestError
 from flowedge.security.credentials import enrolment
+from flowedge.security.credentials.identities import IdentityKind, kind_of
 from flowedge.security.credentials.join_token import JoinToken
+from flowedge.security.credentials.member import MAX_NAME
 from flowedge.system.owner import become_owner
-from flowedge.system.state_dir import state_dir
+from flowedge.system.state_dir import joining_state
 
 _INPUT = "-"  # in place of the token: it is read from standard input
 _MOST_BYTES = 1 << 16  # of a token
@@ -31,23 +35,49 @@ def join(
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="Read the token from this file.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of this device in the cluster; the host's name if not given.")
+        str | None,
+        typer.Option(
+            help="Name in the cluster; if not given, the token's, or else the host's name for a device, and "
+            "USER-HOST for a client or admin."
+        ),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="For the credentials; the state directory if not given.")
+        Path | None,
+        typer.Option(
+            "--dir",
+            help="For the credentials; the state directory if not given, or to root, that of the "
+            "agent's service.",
+        ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace existing credentials.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the identity of the same kind, device or person.")
+    ] = False,
 ) -> None:
-    """Make this device a member of a cluster; its key is made here and stays here. Restart its agent."""
+    """Make this device, or its user, a member of a cluster. The key is created here and never leaves it.
+
+    The token says which of the two. Restart the device's agent afterwards.
+    """
     parsed = JoinToken.decode(_read_token(token, token_file))
-    state = directory or state_dir()
+    state = directory or joining_state()
     become_owner(state)
-    store = enrolment.join(parsed, name or "", platform.node(), state, replace=replace)
+    kind = kind_of(parsed.roles)
+    store = enrolment.join(parsed, name or "", _default_name(kind), state, replace=replace)
     holder, joined = store.credentials.holder, store.credentials.cluster
     say(
         f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
-        f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {state}"
+        f"{holder.not_after:%Y-%m-%d}, renewed before that; its credentials are in {store.folder}"
     )
+    if kind is IdentityKind.DEVICE:
+        say("next: restart this device's agent")
+
+
+def _default_name(kind: IdentityKind) -> str:
+    """The host's name for a device, USER-HOST for a person; letters that no name may have become hyphens."""
+    text = platform.node()
+    if kind is IdentityKind.PERSON:
+        with contextlib.suppress(KeyError, OSError):  # a user id without a name, as in containers
+            text = f"{getpass.getuser()}-{text}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:MAX_NAME]
 
 
 def _read_token(given: str | None, file: Path | None) -> str:

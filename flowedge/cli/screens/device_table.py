@@ -6,16 +6,28 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
-from flowedge.cli.screens.tables import plain_table
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import PlainTable, plain_table
 from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
+from flowedge.core.counted import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.profiling.link_rates import LinkRate
 
-PIPED_WIDTH = 220  # columns
 Row = dict[str, Any]
+_COLUMNS = (
+    Column("name"),
+    Column("kind", drop=4),
+    Column("address", Form.WHOLE),
+    Column("compute", Form.WHOLE, drop=3),
+    Column("memory free", Form.WHOLE, drop=1),
+    Column("role", Form.WHOLE),
+    Column("block"),
+    Column("version", Form.WHOLE, drop=5),
+    Column("round trip", Form.WHOLE, drop=2),
+)
+_LINK = Column("link", Form.PROSE)
+_REMARKS = Column("", Form.PROSE)
 
 
 def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] | None = None) -> list[Row]:
@@ -27,11 +39,10 @@ def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] |
     return [_row(agent, shared.get(agent.address, []), rates) for agent in agents]
 
 
-def device_table(rows: Sequence[Row]) -> Table:
+def device_table(rows: Sequence[Row]) -> PlainTable:
     """Return a table with a line for each agent; it has a column of links if links were measured."""
     with_links = any("link" in row for row in rows)
-    columns = ["name", "kind", "address", "compute", "memory free", "role", "block", "version", "round trip"]
-    table = plain_table(*columns, *(["link"] if with_links else []), "")
+    table = plain_table(*_COLUMNS, *([_LINK] if with_links else []), _REMARKS)
     for row in rows:
         cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _compute(row), _memory(row)]
         cells += [row.get("role", "?"), _block(row), row.get("version", "?"), _round_trip(row)]
@@ -99,7 +110,7 @@ def _block(row: Row) -> str:
     if stop > start:
         return f"{row['model']} [{start}, {stop})"
     if row.get("stage_addresses"):
-        return f"{row['model']} over {len(row['stage_addresses'])} stages"
+        return f"{row['model']} over {counted(len(row['stage_addresses']), 'stage')}"
     return ""
 
 
@@ -115,7 +126,7 @@ def _link(link: dict[str, Any]) -> str:
 
 
 def _remarks(row: Row) -> str:
-    stale = ["stale: no sign of life any more"] if row["stale"] else []
+    stale = ["stale: no sign of life"] if row["stale"] else []
     unused = (row.get("compute") or {}).get("reason")
     return "; ".join(filter(None, [*stale, *row["duplicates"], row["problem"], unused]))
 

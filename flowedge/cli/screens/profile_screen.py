@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.table import Table
-
 from flowedge.cli.output import say
-from flowedge.cli.screens.tables import error_console, line, output_console, plain_table
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import PlainTable, error_console, line, output_console, plain_table
 from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.device import MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile
@@ -18,7 +17,6 @@ from flowedge.profiling.run import Profiled
 LAYER_BY_LAYER = "layer by layer"  # without the CUDA graphs that the agent uses
 _SHOWN_ROWS = (1, 16, 128)
 _SHOWN_NODES = 10
-_PIPED_WIDTH = 200  # columns
 
 
 @contextmanager
@@ -30,7 +28,7 @@ def profile_progress() -> Iterator[OnProgress]:
     def show(device: str, text: str) -> None:
         nonlocal latest
         if device != latest and not console.is_terminal:
-            console.print(line(f"{device}: {text}"), soft_wrap=True)
+            console.print(line(f"{device}: {text}"))
         latest = device
         status.update(line(f"{device}: {text}"))
 
@@ -40,20 +38,23 @@ def profile_progress() -> Iterator[OnProgress]:
 
 def show_profiles(profiled: Profiled) -> None:
     """Print tables of devices and links, and the path of the scenario."""
-    console = output_console(_PIPED_WIDTH)
+    console = output_console()
     console.print(_devices_table(profiled.devices))
     for device in profiled.devices:
         for reason in device.reasons:
             console.print(line(f"{device.profile.title}: {reason}"), soft_wrap=True)
     for device in profiled.devices:
         if device.profile.quantised is not None:
-            console.print(_quantised_table(device.profile.title, device.profile.quantised))
+            measured = device.profile.quantised
+            by = f"by the number of rows in {measured.dtype}"
+            console.print(line(f"{device.profile.title}: ms of a layer of width {measured.hidden}, {by}"))
+            console.print(_quantised_table(measured))
     if profiled.links:
         console.print(_links_table(profiled.links))
     say(f"{profiled.scenario}")
 
 
-def _devices_table(devices: tuple[FittedDevice, ...]) -> Table:
+def _devices_table(devices: tuple[FittedDevice, ...]) -> PlainTable:
     shown = [f"layer, {rows} rows" if rows > 1 else "layer, 1 row" for rows in _SHOWN_ROWS]
     columns = [
         "memory GiB",
@@ -90,10 +91,9 @@ def _layer_cells(layers: Mapping[int, float]) -> list[str]:
     return [f"{layers[rows]:.3g} ms" if rows in layers else "-" for rows in _SHOWN_ROWS]
 
 
-def _quantised_table(title: str, measured: MeasuredQuantisations) -> Table:
+def _quantised_table(measured: MeasuredQuantisations) -> PlainTable:
     counts = sorted({rows for table in measured.layer_ms.values() for rows in table})
-    layer = f"ms of a layer of width {measured.hidden}, by rows in {measured.dtype}: {title}"
-    table = plain_table(layer, right=[str(rows) for rows in counts])
+    table = plain_table("quantisation", *(_rows_column(rows) for rows in counts))
     layer_by_layer = measured.layer_by_layer_ms or {}
     for quant, times in measured.layer_ms.items():
         table.add_row(quant, *(f"{times[rows]:.3g}" if rows in times else "-" for rows in counts))
@@ -103,7 +103,12 @@ def _quantised_table(title: str, measured: MeasuredQuantisations) -> Table:
     return table
 
 
-def _links_table(links: tuple[LinkProfile, ...]) -> Table:
+def _rows_column(rows: int) -> Column:
+    title = str(rows) if rows > 1 else "1 row"
+    return Column(title, Form.WHOLE, right=True, drop=0 if rows in _SHOWN_ROWS else rows)
+
+
+def _links_table(links: tuple[LinkProfile, ...]) -> PlainTable:
     table = plain_table("link", right=("Mbit/s", "latency ms"))
     for link in links:
         table.add_row(link.title, f"{link.mbps:.4g}", f"{link.latency_ms:.3g}")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
+from flowedge.cli.screens.layout import Column, Form, lay_out
 from flowedge.core.visible_text import visible_answer, visible_field
 
 MOST_OF_CELL = 500  # characters
+UNLIMITED = 100_000  # columns: where there is no terminal, each row is on one line
 
 
 class TerminalConsole(Console):
@@ -25,25 +26,49 @@ class TerminalConsole(Console):
         )
 
 
-class FieldTable(Table):
-    """A table whose cells are plain texts, each shown as one line."""
+class PlainTable:
+    """A table without rules that fits the console that prints it (see layout.py).
 
-    def add_row(self, *cells: object, **options: object) -> None:
-        shown = (Text(visible_field(cell, MOST_OF_CELL)) if isinstance(cell, str) else cell for cell in cells)
-        super().add_row(*shown, **options)  # type: ignore[arg-type]
-
-
-def output_console(piped_width: int) -> TerminalConsole:
-    """Return a console for standard output, `piped_width` columns wide where that is no terminal.
-
-    A program that reads a table wants a row on each line.
+    Each cell is shown as one line of plain text.
     """
-    return TerminalConsole(width=None if sys.stdout.isatty() else piped_width, highlight=False)
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = list(columns)
+        self._rows: list[list[str]] = []
+        self._styles: list[str] = []
+
+    def add_column(self, column: Column) -> None:
+        """Add a column on the right; the rows that are there already get an empty cell."""
+        self._columns.append(column)
+        for row in self._rows:
+            row.append("")
+
+    def add_row(self, *cells: str, style: str = "") -> None:
+        """Add a row; cells that are missing on the right are empty."""
+        shown = [visible_field(cell, MOST_OF_CELL) for cell in cells]
+        self._rows.append(shown + [""] * (len(self._columns) - len(shown)))
+        self._styles.append(style)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        laid = lay_out(self._columns, self._rows, options.max_width)
+        for shown in laid.lines:
+            style = "bold" if shown.row is None else self._styles[shown.row]
+            yield Text(shown.text, style, overflow="fold")
+        if laid.left_out:
+            yield Text(f"(not shown in {options.max_width} columns: {', '.join(laid.left_out)})", "dim")
+
+
+def output_console() -> TerminalConsole:
+    """Return a console for standard output.
+
+    A program that reads a table from a pipe or a file gets a line for each row, whatever its length.
+    """
+    return TerminalConsole(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False)
 
 
 def error_console() -> TerminalConsole:
-    """Return a console for standard error."""
-    return TerminalConsole(stderr=True, highlight=False)
+    """Return a console for standard error; lines are not wrapped where that is no terminal."""
+    return TerminalConsole(stderr=True, width=None if sys.stderr.isatty() else UNLIMITED, highlight=False)
 
 
 def line(text: str, style: str = "") -> Text:
@@ -51,11 +76,7 @@ def line(text: str, style: str = "") -> Text:
     return Text(visible_field(text), style=style)
 
 
-def plain_table(*columns: str, right: Sequence[str] = ()) -> FieldTable:
-    """Return a table without lines; long cells of `columns` wrap, columns of `right` are right-aligned."""
-    table = FieldTable(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(line(column), overflow="fold")
-    for column in right:
-        table.add_column(line(column), justify="right")
-    return table
+def plain_table(*columns: str | Column, right: Sequence[str] = ()) -> PlainTable:
+    """Return a table of names in `columns` and, to the right of these, of numbers in the columns `right`."""
+    left = [column if isinstance(column, Column) else Column(visible_field(column)) for column in columns]
+    return PlainTable([*left, *(Column(visible_field(title), Form.WHOLE, right=True) for title in right)])

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import DeadlineError, DeviceLostError, ProtocolError
+from flowedge.core.errors import DeadlineError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.pieces import in_pieces
@@ -195,7 +195,10 @@ class OutLink:
                 self._heard = time.monotonic()
                 self._observer.received(self._label, len(data))
                 self._take(data)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        except grpc.aio.AioRpcError as error:
+            told = from_status(error, self.peer)
+            self._end(told if isinstance(told, DrainingError) else DeviceLostError(self.peer, _reason(error)))
+        except asyncio.InvalidStateError as error:
             self._lose(_reason(error))
 
     def _take(self, data: bytes) -> None:
@@ -241,9 +244,12 @@ class OutLink:
             await sending
 
     def _lose(self, reason: str) -> None:
+        self._end(DeviceLostError(self.peer, reason))
+
+    def _end(self, error: DeviceLostError) -> None:
         if self._ended is not None:
             return
-        self._ended = DeviceLostError(self.peer, reason)
+        self._ended = error
         self._call.cancel()
         self._events.on_lost(self._ended)
 

@@ -47,6 +47,7 @@ class InStream:
         max_frame_bytes: most bytes of a frame; its owner may set it when it accepts the stream.
         replies: messages that wait to be sent back.
         ended: why this side ends the stream; None while it does not.
+        error: the error that the peer is told when this side ends the stream; None for one that says `ended`.
         departed: when the latest message was due to leave its sender (see wire.encode).
     """
 
@@ -60,11 +61,13 @@ class InStream:
         self.max_frame_bytes = CONTROL_BYTES
         self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
+        self.error: DeviceError | None = None
         self.departed = 0.0
 
-    def end(self, reason: str) -> None:
-        """Have the stream ended when the waiting replies have been sent."""
-        self.ended = self.ended or reason
+    def end(self, reason: str, error: DeviceError | None = None) -> None:
+        """Have the stream ended when the waiting replies have been sent; `error` is told to the peer."""
+        if self.ended is None:
+            self.ended, self.error = reason, error
 
     def reply(self, message: Message) -> None:
         """Have a message sent back, without waiting. The stream of a peer that reads no replies is ended."""
@@ -164,7 +167,7 @@ class StreamServer:
         fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
         _log.info("a stream has ended", extra=fields)
         if not context.done():
-            await abort(context, DeviceError(self.device, f"the stream was ended: {reason}"))
+            await abort(context, stream.error or DeviceError(self.device, f"the stream was ended: {reason}"))
 
 
 @dataclass

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, NonFiniteError
 from flowedge.core.sampling import SamplingParams, gumbel_noise
 from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
@@ -102,7 +102,11 @@ class ReferenceModel:
         max_new_tokens: int,
         eos_ids: Collection[int] = (),
     ) -> ReferenceOutput:
-        """Draw tokens until an end token or `max_new_tokens`."""
+        """Draw tokens until an end token or `max_new_tokens`.
+
+        Raises:
+            NonFiniteError: when the model's logits are not finite.
+        """
         margins = _Margins()
         processors = LogitsProcessorList([_Raw(), *_drawing(sampling), margins])
         tokens = self._generate(prompt_ids, max_new_tokens, processors, eos_ids=eos_ids)
@@ -115,6 +119,9 @@ class ReferenceModel:
 
         A difference whose gap (see `gap_behind`) is within `tolerance` is a tie, and the reference goes on
         from our token. A larger gap is a failure and ends the check. An answer that ends too early passes.
+
+        Raises:
+            NonFiniteError: when the model's logits are not finite, so that they compare with nothing.
         """
         ties: list[Difference] = []
         done = 0
@@ -133,6 +140,10 @@ class ReferenceModel:
         """Measure how much the logits of a text depend on the number of rows in a forward.
 
         `token_ids` is a text similar to the text to check; a few hundred tokens are enough.
+
+        Raises:
+            BadRequestError: when the text is shorter than two tokens.
+            NonFiniteError: when the model's logits are not finite.
         """
         if len(token_ids) < 2:
             raise BadRequestError(
@@ -151,6 +162,7 @@ class ReferenceModel:
     def _logits(self, chunk: list[int], cache: DynamicCache) -> torch.Tensor:
         ids = torch.tensor([chunk], device=self.model.device)
         logits: torch.Tensor = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
+        _check_finite(logits)
         return logits.float()
 
     def _first_difference(
@@ -225,9 +237,9 @@ def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> E
     backend = backend_of(quant)
 
     def encode(path: str, weight: torch.Tensor) -> Tensors:
-        rows = WeightRows.of(weight)
         index, _, inner = path.partition(".")
         name = f"{layer_prefix(int(index))}{inner}.weight"
+        rows = WeightRows.of(weight, f"{checkpoint.place}: {name}")
         tensors = repack_blocks(checkpoint, name, quant)
         if tensors is not None or cache is None:
             return backend.encode(rows) if tensors is None else tensors
@@ -269,12 +281,19 @@ class PositionKeyedNoise(LogitsProcessor):
         return torch.log_softmax(scores.double(), dim=-1) + torch.from_numpy(noise).to(scores.device)
 
 
+def _check_finite(logits: torch.Tensor) -> None:
+    """Raise NonFiniteError if a row of logits [n, vocab] has no finite maximum: NaN counts as the largest."""
+    if not logits.amax(dim=-1).isfinite().all():
+        raise NonFiniteError.of("the plain model's logits", str(logits.dtype).removeprefix("torch."))
+
+
 class _Raw(LogitsProcessor):
     """The first processor: it converts logits to float64, and notes them for the judgement."""
 
     logits: torch.Tensor
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        _check_finite(scores)
         self.logits = scores.double()
         return self.logits
 

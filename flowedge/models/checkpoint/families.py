@@ -7,11 +7,12 @@ import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowedge.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -78,6 +79,8 @@ class Family:
 
 def _root_of_width(config: Any, dtype: torch.dtype) -> float:
     """Gemma's embedding multiplier, rounded to the dtype as in the model's training."""
+    import torch  # noqa: PLC0415 (commands look families up before they import torch)
+
     return float(torch.tensor(config.hidden_size**0.5).to(dtype))
 
 

@@ -62,6 +62,13 @@ class FoundModel:
         return bool(self.gguf) or (self.directory / CONFIG).is_file()
 
 
+def is_hub_model(source: str) -> bool:
+    """Return whether a source has the form owner/name, owner/name:QUANTISATION or owner/name/FILE.gguf."""
+    stated = _STATED.fullmatch(source)
+    hub_id = source if stated is None else stated["place"]
+    return ("/" in hub_id and _HUB_ID.fullmatch(hub_id) is not None) or bool(_HUB_GGUF.fullmatch(source))
+
+
 def find_model(source: str, *, hub: bool = True) -> FoundModel:
     """Find the model `source`, and download it if `hub` allows that. No file is read.
 
@@ -168,9 +175,26 @@ def _download(hub_id: str, files: Sequence[str], hub: bool, ignored: Sequence[st
         if not hub:
             raise CheckpointError(
                 f"{hub_id}: no such directory, not downloaded before, and downloads from the hub are not "
-                "allowed (flowedge agent --hub allows them)"
+                f"allowed; on this device, run `flowedge models pull {hub_id} --hub`, or start its agent "
+                "with --hub (hub = true under [weights] in agent.toml)"
             ) from error
         raise CheckpointError(
-            f"{hub_id}: no such directory, and the download from the hub failed "
-            f"({type(error).__name__}: {error}); offline, give the path of a local model directory"
+            f"{hub_id}: no such directory, and it cannot be downloaded from the hub: {_reason(error)}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why the hub gave nothing, and what to do."""
+    from huggingface_hub import errors  # noqa: PLC0415 (see _download)
+
+    # A missing copy is what the library tells after it has met the error that matters.
+    missing = isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None
+    cause = error.__cause__ if missing else error
+    if isinstance(cause, errors.GatedRepoError):
+        return "accept the licence on the page of this model, then run `hf auth login`"
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return "the hub has no model of this name; if it is private, run `hf auth login`"
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set; unset it, or give the path of a model directory"
+    text = str(cause).strip().partition("\n")[0]
+    return f"{text} ({type(cause).__name__}); without a network give the path of a model directory"

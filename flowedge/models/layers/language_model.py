@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.copies import to_host
 from flowedge.models.layers.block import LayerBlock
@@ -73,11 +73,17 @@ class LanguageModel:
     def predict(self, hidden: torch.Tensor, positions: IntArray) -> Payload:  # noqa: ARG002
         """Return the likeliest next token, among the target's tokens, after each row: int32 [n].
 
+        A row whose logits are not finite has NO_TOKEN.
+
         hidden: final hidden states [n, hidden]; positions: int64 [n], for a ranking that depends on the place
         of the token, positions + 1, such as one by the noise of its draw.
         """
         predicted: Payload
-        (predicted,) = to_host(self.logits(hidden).argmax(dim=-1).to(torch.int32))
+        logits = self.logits(hidden)
+        best = logits.argmax(dim=-1, keepdim=True)
+        # NaN and infinity are the largest for argmax, so the best logit tells of all logits.
+        known = torch.where(logits.gather(-1, best).isfinite(), best, NO_TOKEN)
+        (predicted,) = to_host(known[:, 0].to(torch.int32))
         return predicted
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -95,7 +95,10 @@ class LayerLoader:
         out_features, in_features = checkpoint.shape(name)
         # Rounded to the block's dtype first, which is what the block would hold without quantisation.
         rows = WeightRows(
-            out_features, in_features, lambda start, stop: checkpoint.rows(name, start, stop).to(self.dtype)
+            out_features,
+            in_features,
+            lambda start, stop: checkpoint.rows(name, start, stop).to(self.dtype),
+            f"{checkpoint.place}: {name}",
         )
         if self.quant_cache is None:
             return backend.encode(rows)

@@ -9,9 +9,27 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from flowedge.core.errors import CheckpointError
+
 CHUNK_WEIGHTS = 1 << 20  # weights in full precision at a time; quantising takes about 20 bytes for each
 
 Tensors = dict[str, torch.Tensor]  # the encoded form of a quantised weight: CPU tensors by name
+
+
+def check_finite(rows: torch.Tensor, name: str) -> None:
+    """Check that a weight can be quantised.
+
+    Args:
+        rows: some of its rows, on the CPU; name: of the weight, for messages.
+
+    Raises:
+        CheckpointError: when a value is not finite: quantised, it would be a number like any other.
+    """
+    if not rows.isfinite().all():
+        raise CheckpointError(
+            f"{name} has values that are not finite (NaN or infinity) in {rows.dtype}, and cannot be "
+            "quantised; the file is damaged: download the model again"
+        )
 
 
 @dataclass(frozen=True)
@@ -20,22 +38,30 @@ class WeightRows:
 
     Attributes:
         read: (start, stop) -> the rows [stop - start, in_features] in a float dtype on the CPU.
+        name: for messages.
     """
 
     out_features: int
     in_features: int
     read: Callable[[int, int], torch.Tensor]
+    name: str = "a weight"
 
     @classmethod
-    def of(cls, weight: torch.Tensor) -> WeightRows:
+    def of(cls, weight: torch.Tensor, name: str = name) -> WeightRows:
         weight = weight.detach()
-        return cls(weight.shape[0], weight.shape[1], lambda start, stop: weight[start:stop].cpu())
+        return cls(weight.shape[0], weight.shape[1], lambda start, stop: weight[start:stop].cpu(), name)
 
     def chunks(self, multiple: int = 1) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (first row, rows) in order; all chunks but the last have a multiple of `multiple` rows."""
+        """Yield (first row, rows) in order; all chunks but the last have a multiple of `multiple` rows.
+
+        Raises:
+            CheckpointError: when a value is not finite.
+        """
         rows = max(1, CHUNK_WEIGHTS // max(1, self.in_features * multiple)) * multiple
         for start in range(0, self.out_features, rows):
-            yield start, self.read(start, min(start + rows, self.out_features))
+            chunk = self.read(start, min(start + rows, self.out_features))
+            check_finite(chunk, self.name)
+            yield start, chunk
 
 
 class Backend(Protocol):

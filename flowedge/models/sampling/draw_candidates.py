@@ -93,6 +93,7 @@ def _best_scored(logits: torch.Tensor, streams: torch.Tensor, params: SamplingPa
     complete = best[:, -1] < best[:, 0] - 2 * error
     if best.shape[-1] == logits.shape[-1]:
         complete = torch.isfinite(best[:, 0])
+    complete &= torch.isfinite(logits.amax(dim=-1))  # the filters would hide NaN, so the host has to look
     left = torch.where(torch.isfinite(best), chosen, -torch.inf)
     return tokens.to(torch.int32), left, chosen > least_sure, complete
 
@@ -118,4 +119,6 @@ def _filter_bounds(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.
     perhaps = (before < params.top_p + error).sum(dim=-1, keepdim=True)
     first_unsure = ordered.gather(-1, surely.clamp(max=ordered.shape[-1] - 1))
     sure = torch.where(surely < ordered.shape[-1], first_unsure, -torch.inf)
-    return torch.maximum(sure, below_least), torch.maximum(ordered.gather(-1, perhaps - 1), least)
+    return torch.maximum(sure, below_least), torch.maximum(
+        ordered.gather(-1, (perhaps - 1).clamp(min=0)), least
+    )

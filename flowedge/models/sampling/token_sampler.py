@@ -10,6 +10,7 @@ import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from flowedge.core.arrays import IntArray
+from flowedge.core.errors import NonFiniteError
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.sampling.draw_candidates import LARGEST_TEMPERATURE, UNDECIDED, find_candidates
@@ -40,10 +41,16 @@ class TokenSampler:
         """Draw the token at an absolute position from the logits [vocab] of the row before it.
 
         Of equal scores, the lowest token id wins.
+
+        Raises:
+            NonFiniteError: when a logit is NaN or positive infinity, or all are negative infinity.
         """
         (row,) = to_host(logits if logits.dtype == torch.float64 else logits.float())
+        likeliest = int(np.argmax(row))  # NaN is the largest for argmax
+        if not np.isfinite(row[likeliest]):
+            raise NonFiniteError.of(f"the LM head's logits for the token at position {position}")
         if self._params.greedy:
-            return int(np.argmax(row))
+            return likeliest
         scores = torch.from_numpy(row.astype(np.float64))[None]
         for warper in self._warpers:
             scores = warper(_NO_TOKENS, scores)
@@ -60,7 +67,7 @@ class TokenSampler:
     def draws(
         self, logits: torch.Tensor, positions: IntArray, streams: torch.Tensor | None = None
     ) -> Callable[[int], int]:
-        """Return a function that draws the token after a row, equal to `draw` of the row.
+        """Return a function that draws the token after a row; its result and its errors are those of `draw`.
 
         On a GPU all rows are drawn at once, with one small copy to the host. On a CPU a row is drawn when its
         token is asked for.

@@ -6,6 +6,7 @@ from flowedge.core.errors import (
     CheckpointError,
     DeadlineError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     PeerRefusedError,
 )
@@ -31,8 +32,12 @@ def told(method: str, caller: Caller, error: FlowEdgeError) -> FlowEdgeError:
     match error:
         case CheckpointError():
             return CheckpointError(
-                "the asked device cannot open a model, drafter or tokenizer as it is named; its log says why"
+                "the asked device cannot open a model, drafter or tokenizer as it is named; its log says "
+                "why. The files of a hub id have to be there: `flowedge models pull OWNER/NAME --hub` on it, "
+                "or `flowedge agent --hub`"
             )
+        case DrainingError():
+            return error
         case DeviceLostError() | PeerRefusedError() | DeadlineError():
             return DeviceLostError(
                 "named by the request",

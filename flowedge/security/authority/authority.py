@@ -12,9 +12,10 @@ from cryptography import x509
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.security.authority.member_ledger import IssuedCertificate, MemberLedger, TokenGrant, Transaction
 from flowedge.security.credentials import certificates
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import CertificateRole, Roles, text_of
 from flowedge.security.credentials.certificates import PrivateKey, PublicKey
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.security.credentials.identities import Identities
 from flowedge.security.credentials.join_token import JoinToken, new_secret, secret_hash
 from flowedge.security.credentials.member import (
     CertificateHolder,
@@ -31,7 +32,6 @@ DEFAULT_PORT = 7443
 DEFAULT_LIFE = datetime.timedelta(days=90)
 RENEWALS = 3  # of a certificate, in each hundredth of its life
 SERVICE_LIFE = datetime.timedelta(days=7)
-JOINING = (CertificateRole.AGENT, CertificateRole.DRAFT_NODE, CertificateRole.CLIENT, CertificateRole.ADMIN)
 _FOLDER = "authority"
 _KEY, _CERTIFICATE, _LEDGER = "key.pem", "certificate.pem", "ledger.sqlite3"
 
@@ -79,7 +79,7 @@ class Authority:
         """
         check_name(name)
         folder = state / _FOLDER
-        if folder.exists() or CredentialStore.exists(state):
+        if folder.exists() or Identities.exist(state):
             raise BadRequestError(
                 f"{state} already holds a cluster's files; nothing was changed. Give another directory for "
                 "another cluster (--dir)"
@@ -117,7 +117,7 @@ class Authority:
 
     def new_token(
         self,
-        role: CertificateRole,
+        roles: Roles,
         ttl: datetime.timedelta,
         addresses: Sequence[str],
         *,
@@ -126,13 +126,15 @@ class Authority:
     ) -> JoinToken:
         """Make a join token for one new member. If `name` is given, only a member of that name may use it.
 
+        A token with the name of a present member replaces that member: see `join`.
+
         addresses: of the enrolment service, host:port.
 
         Raises:
-            BadRequestError: when the role cannot join, the name is not valid, or there is no address.
+            BadRequestError: when nobody can join in the roles, the name is not valid, or there is no address.
         """
-        if role not in JOINING:
-            raise BadRequestError(f"no member can join in the role {role.value}")
+        if not roles or CertificateRole.AUTHORITY in roles:
+            raise BadRequestError(f"no member can join in the role {text_of(roles) or '(none)'}")
         if not addresses:
             raise BadRequestError("a token needs an address at which devices reach the CA; give --address")
         if name:
@@ -140,13 +142,16 @@ class Authority:
         secret = new_secret()
         with self._ledger.transaction() as transaction:
             transaction.forget_expired(now)
-            transaction.add_token(secret_hash(secret), TokenGrant(role, name), now, now + ttl)
-        return JoinToken(tuple(addresses), fingerprint(self.certificate), secret)
+            transaction.add_token(secret_hash(secret), TokenGrant(roles, name), now, now + ttl)
+        return JoinToken(tuple(addresses), fingerprint(self.certificate), secret, roles)
 
     def join(
         self, secret: bytes, name: str, request: bytes, now: datetime.datetime, *, default_name: str = ""
     ) -> SignedCertificate:
         """Sign the certificate of a new member. This uses up the token; a refusal does not.
+
+        If the token was made with the name of a present member, after that member had joined, the new member
+        replaces it: its certificates are revoked.
 
         secret: of the token. request: the signing request, DER. default_name: used if neither the member nor
         the token names one.
@@ -160,14 +165,16 @@ class Authority:
             grant = transaction.use_token(secret_hash(secret), now)
             if grant.name and name not in ("", grant.name):
                 raise AccessError(f"the join token is for {grant.name}, not for {name}")
-            member = Member(self.id, grant.role, check_name(grant.name or name or default_name))
+            member = Member(self.id, grant.roles, check_name(grant.name or name or default_name))
             _check_admitted(transaction, member.name, grant)
-            for other in transaction.certificates(member.name):
-                if other.revoked is None and other.expires > now:
-                    raise AccessError(
-                        f"the cluster has a {other.role.value} named {other.name} already; choose another "
-                        f"name, or revoke it first: flowedge cluster revoke {other.name}"
-                    )
+            present = [
+                each
+                for each in transaction.certificates(member.name)
+                if each.revoked is None and each.expires > now
+            ]
+            if present:
+                _check_replaces(grant, present)
+                _revoke(transaction, present, now)
             return self._sign(transaction, member, key, now)
 
     def renew(self, holder: CertificateHolder, request: bytes, now: datetime.datetime) -> SignedCertificate:
@@ -210,10 +217,14 @@ class Authority:
                 raise BadRequestError(
                     f"no valid certificate is named or numbered {target!r}; see flowedge cluster list"
                 )
-            for certificate in matching:
-                transaction.revoke(certificate.serial, now)
-            transaction.set("list_number", str(int(transaction.setting("list_number")) + 1))
+            _revoke(transaction, matching, now)
         return matching
+
+    def present(self, name: str, now: datetime.datetime) -> IssuedCertificate | None:
+        """Return the latest valid certificate of the member with a name; None if there is no such member."""
+        with self._ledger.transaction() as transaction:
+            issued = transaction.certificates(name)
+        return next((each for each in reversed(issued) if each.revoked is None and each.expires > now), None)
 
     def certificates(self) -> list[IssuedCertificate]:
         with self._ledger.transaction() as transaction:
@@ -226,7 +237,7 @@ class Authority:
     def service_credentials(self, now: datetime.datetime) -> tuple[bytes, bytes, CertificateHolder]:
         """New key (PEM), certificate (PEM) and holder for the enrolment service. The key is not stored."""
         key = certificates.new_key()
-        member = Member(self.id, CertificateRole.AUTHORITY, "authority")
+        member = Member(self.id, frozenset({CertificateRole.AUTHORITY}), "authority")
         certificate = certificates.issue(
             member, key.public_key(), self.certificate, self._key, now=now, life=SERVICE_LIFE
         )
@@ -234,7 +245,7 @@ class Authority:
 
     def _make_admin(self, state: Path, cluster: ClusterInfo, now: datetime.datetime) -> None:
         key = certificates.new_key()
-        member = Member(self.id, CertificateRole.ADMIN, "admin")
+        member = Member(self.id, frozenset({CertificateRole.ADMIN}), "admin")
         with self._ledger.transaction() as transaction:
             signed = self._sign(transaction, member, key.public_key(), now)
         certificate = certificates.read_certificate(signed.certificate)
@@ -271,6 +282,31 @@ def _check_admitted(transaction: Transaction, name: str, grant: TokenGrant) -> N
             "new token to admit it again"
         )
     transaction.readmit(name)
+
+
+def _check_replaces(grant: TokenGrant, present: Sequence[IssuedCertificate]) -> None:
+    """Refuse a taken name, unless the token was made for that name after the present member had joined.
+
+    Only the admin makes tokens, so that a token for a name is the admin's decision. An older token with the
+    name was made for the present member itself, and may be in wrong hands.
+
+    present: the valid certificates of the member that has the name.
+    """
+    oldest, latest = present[0], present[-1]
+    if grant.name == latest.name and grant.created is not None and grant.created > oldest.issued:
+        return
+    raise AccessError(
+        f"the cluster has a member named {latest.name} ({text_of(latest.roles)}) already. If this is the "
+        f"same member, join with a token of `flowedge cluster token --role {text_of(grant.roles)} --name "
+        f"{latest.name}`, which replaces its certificate; otherwise choose another name: flowedge join "
+        "--name NAME"
+    )
+
+
+def _revoke(transaction: Transaction, issued: Sequence[IssuedCertificate], now: datetime.datetime) -> None:
+    for certificate in issued:
+        transaction.revoke(certificate.serial, now)
+    transaction.set("list_number", str(int(transaction.setting("list_number")) + 1))
 
 
 def _check_due(known: IssuedCertificate, issued: Sequence[IssuedCertificate], now: datetime.datetime) -> None:

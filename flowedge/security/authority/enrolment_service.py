@@ -42,6 +42,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
 ]
 _STOP_GRACE_S = 2.0
+_OTHER_PORT = "end that program; a cluster's port is chosen with flowedge cluster init --port"
 _CHECK_S = 60.0  # between two looks at the age of the service's certificate
 
 _LEDGER_THREADS = 4
@@ -193,7 +194,7 @@ async def _serve(authority: Authority, host: str, ready: Callable[[], None]) -> 
     certificate = _ServiceCertificate(authority)
     enrolment, renewal = _servers(authority, certificate)
     for server, port in ((enrolment, authority.port), (renewal, authority.port + 1)):
-        server.listen(join_address(host, port), "the cluster's CA")
+        server.listen(join_address(host, port), "of the cluster's CA", _OTHER_PORT)
         await server.start()
     print(
         f"cluster {authority.name} ({authority.id}) listening on {join_address(host, authority.port)}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import AccessError
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import Roles, read_roles, text_of
 from flowedge.security.credentials.member import CertificateHolder
 
 _WAIT_S = 10.0  # for the transaction of another process
@@ -34,7 +34,7 @@ class IssuedCertificate:
     """An issued certificate. Times are UTC; `revoked` is None while it is valid."""
 
     serial: int
-    role: CertificateRole
+    roles: Roles
     name: str
     issued: datetime.datetime
     expires: datetime.datetime
@@ -43,14 +43,14 @@ class IssuedCertificate:
 
 @dataclass(frozen=True)
 class TokenGrant:
-    """The role that a token grants.
+    """The roles that a token grants.
 
     Attributes:
         name: of the member that the token is for; empty for any member.
         created: when the token was made, UTC; None for a token that is not stored yet.
     """
 
-    role: CertificateRole
+    roles: Roles
     name: str
     created: datetime.datetime | None = None
 
@@ -125,7 +125,7 @@ class Transaction:
     ) -> None:
         self._connection.execute(
             "INSERT INTO tokens (hash, role, name, expires, created) VALUES (?, ?, ?, ?, ?)",
-            (secret_hash, grant.role.value, grant.name, expires.timestamp(), created.timestamp()),
+            (secret_hash, text_of(grant.roles), grant.name, expires.timestamp(), created.timestamp()),
         )
 
     def use_token(self, secret_hash: str, now: datetime.datetime) -> TokenGrant:
@@ -141,14 +141,14 @@ class Transaction:
         if now.timestamp() >= expires:
             raise AccessError(f"the join token expired on {_time(expires):%Y-%m-%d %H:%M:%S} UTC")
         self._connection.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now.timestamp(), secret_hash))
-        return TokenGrant(CertificateRole(role), name, _time(created))
+        return TokenGrant(read_roles(role), name, _time(created))
 
     def add(self, holder: CertificateHolder, now: datetime.datetime) -> None:
         self._connection.execute(
             "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, NULL)",
             (
                 f"{holder.serial:x}",
-                holder.member.role.value,
+                text_of(holder.member.roles),
                 holder.member.name,
                 now.timestamp(),
                 holder.not_after.timestamp(),
@@ -188,7 +188,7 @@ class Transaction:
         return [
             IssuedCertificate(
                 int(serial, 16),
-                CertificateRole(role),
+                read_roles(role),
                 name,
                 _time(issued),
                 _time(expires),

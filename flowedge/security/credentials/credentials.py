@@ -13,12 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import AccessError
 from flowedge.security.credentials.certificates import key_pem, pem_of, read_certificate, read_key
-from flowedge.security.credentials.member import CertificateHolder, cluster_id, holder_of
+from flowedge.security.credentials.member import CertificateHolder, Member, cluster_id, holder_of
 from flowedge.security.credentials.revocation import RevocationList, newer, read_list
 from flowedge.system import private_files
 from flowedge.system.owner import is_own
 
-_FOLDER = "identity"
+FIRST_FOLDER = "identity"  # of the first identity in a state directory, see identities.py
 _MEMBER, _AUTHORITY, _REVOKED, _CLUSTER = "member.pem", "authority.pem", "revoked.pem", "cluster.json"
 
 _log = logging.getLogger(__name__)
@@ -67,14 +67,17 @@ class Credentials:
 
 
 class CredentialStore:
-    """The credentials and the revocation list in a state directory. Usable from several threads.
+    """The credentials and the revocation list of one identity in a state directory.
+
+    Usable from several threads.
 
     Attributes:
+        folder: where they lie.
         credentials, revoked: the latest ones; each is replaced as a whole.
     """
 
     def __init__(self, folder: Path, credentials: Credentials, revoked: RevocationList) -> None:
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.Lock()
         self._is_own = is_own(folder)
         self._warned = False  # that nothing is written there
@@ -83,16 +86,19 @@ class CredentialStore:
 
     @property
     def member_file(self) -> Path:
-        return self._folder / _MEMBER
+        return self.folder / _MEMBER
+
+    @property
+    def member(self) -> Member:
+        return self.credentials.holder.member
 
     @classmethod
-    def exists(cls, state: Path) -> bool:
-        return (state / _FOLDER).is_dir()
+    def open(cls, state: Path, name: str = FIRST_FOLDER) -> CredentialStore:
+        """Read and check the credentials of an identity. The key must not be readable by others.
 
-    @classmethod
-    def open(cls, state: Path) -> CredentialStore:
-        """Read and check the credentials in a state directory. The key must not be readable by others."""
-        folder = state / _FOLDER
+        name: of the identity's folder in the state directory.
+        """
+        folder = state / name
         member = private_files.read_private(folder / _MEMBER)
         key = read_key(member)
         authority = read_certificate(_read(folder / _AUTHORITY))
@@ -107,13 +113,17 @@ class CredentialStore:
         return cls(folder, credentials, read_list(_read(folder / _REVOKED), authority))
 
     @classmethod
-    def create(cls, state: Path, credentials: Credentials, revoked: RevocationList) -> CredentialStore:
-        """Write new credentials. Existing ones are replaced once all new files are written.
+    def create(
+        cls, state: Path, credentials: Credentials, revoked: RevocationList, name: str = FIRST_FOLDER
+    ) -> CredentialStore:
+        """Write new credentials. Those in the same folder are replaced once all new files are written.
+
+        name: of the folder in the state directory.
 
         Raises:
             AccessError: when this process is root's, and the directory is another user's.
         """
-        folder, fresh, old = state / _FOLDER, state / f"{_FOLDER}.new", state / f"{_FOLDER}.old"
+        folder, fresh, old = state / name, state / f"{name}.new", state / f"{name}.old"
         for left in (fresh, old):
             private_files.remove_directory(left)
         private_files.make_directory(fresh)
@@ -125,18 +135,18 @@ class CredentialStore:
             folder.rename(old)
         fresh.rename(folder)
         private_files.remove_directory(old)
-        return cls.open(state)
+        return cls.open(state, name)
 
     def _write(self, name: str, content: bytes) -> None:
         """Write a file, or warn if this process is root's and the directory is of a service's user."""
         if self._is_own:
-            private_files.write(self._folder / name, content)
+            private_files.write(self.folder / name, content)
         elif not self._warned:
             self._warned = True
             _log.warning(
                 "%s is another user's, so root writes nothing there: renewed certificates and lists last "
                 "until this process ends; run it as that user",
-                self._folder,
+                self.folder,
             )
 
     def replace_certificate(self, key_pem: bytes, certificate: x509.Certificate) -> None:

@@ -17,10 +17,13 @@ from flowedge.core.errors import AccessError, BadRequestError, DeviceLostError, 
 from flowedge.net.address import join_address, split_address
 from flowedge.net.grpc_status import from_status
 from flowedge.security.credentials import certificates
+from flowedge.security.credentials.certificate_role import text_of
 from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.security.credentials.identities import Identities, store_identity
 from flowedge.security.credentials.join_token import JoinToken
 from flowedge.security.credentials.member import (
+    Member,
     authority_name,
     check_name,
     cluster_id,
@@ -44,24 +47,20 @@ _log = logging.getLogger(__name__)
 def join(
     token: JoinToken, name: str, default_name: str, state: Path, *, replace: bool = False
 ) -> CredentialStore:
-    """Make a key, have it signed, and store the credentials in a state directory.
+    """Make a key, have it signed, and store the new identity in a state directory.
 
     name: of the new member; if empty, the token's name, or else `default_name`.
-    replace: whether existing credentials are replaced.
+    replace: whether identities are replaced that cannot stay beside the new one.
 
     Raises:
-        BadRequestError: when there are credentials already, and `replace` is False.
+        BadRequestError: when there are such identities, and `replace` is False.
         AccessError: when the service refuses, or is not the service that made the token.
         DeviceLostError: when the service answers at none of its addresses.
     """
     if name:
         check_name(name)
-    if CredentialStore.exists(state) and not replace:
-        holder = CredentialStore.open(state).credentials.holder
-        raise BadRequestError(
-            f"{state} already holds the credentials of {holder.member} in cluster {holder.member.cluster}; "
-            "--replace replaces them"
-        )
+    if not replace:
+        _check_room(state, Member(token.cluster, token.roles, name))
     return _first(token.addresses, lambda address: _join_at(address, token, name, default_name, state))
 
 
@@ -103,10 +102,15 @@ def refresh_revoked(store: CredentialStore) -> bool:
     return store.replace_revoked(_first(own.cluster.addresses, ask))
 
 
-def refresh_credentials(store: CredentialStore, now: datetime.datetime) -> None:
-    """Fetch the revocation list and renew the certificate if they are old. Waits REFRESH_S at most."""
+def refresh_credentials(
+    store: CredentialStore, now: datetime.datetime, list_age: datetime.timedelta = LIST_AGE
+) -> None:
+    """Fetch the revocation list and renew the certificate if they are old. Waits REFRESH_S at most.
+
+    list_age: the list is fetched if it is older.
+    """
     due = certificates.renewal_time(store.credentials.holder)
-    if now < min(store.revoked.next_update - FRESH + LIST_AGE, due):
+    if now < min(store.revoked.next_update - FRESH + list_age, due):
         return
 
     def refresh() -> None:
@@ -123,6 +127,15 @@ def refresh_credentials(store: CredentialStore, now: datetime.datetime) -> None:
     thread.join(REFRESH_S)
 
 
+def _check_room(state: Path, member: Member) -> None:
+    """Refuse to join where another identity would have to be replaced."""
+    for store in Identities.open(state).replaced_by(member):
+        raise BadRequestError(
+            f"{state} already holds the identity of {store.member} in cluster {store.member.cluster}; "
+            "--replace replaces it, and --dir names another directory"
+        )
+
+
 def _join_at(address: str, token: JoinToken, name: str, default_name: str, state: Path) -> CredentialStore:
     authority = _fetch_authority(address, token.fingerprint)
     key = certificates.new_key()
@@ -136,13 +149,17 @@ def _join_at(address: str, token: JoinToken, name: str, default_name: str, state
     with _channel(address, tls, cluster_id(authority)) as channel:
         signed = _call(address, cluster_pb2_grpc.EnrolmentStub(channel).Join, request)
     certificate = certificates.read_certificate(signed.certificate)
-    certificates.verify(certificate, authority, utc_now())
+    member = certificates.verify(certificate, authority, utc_now()).member
     if certificate.public_key() != key.public_key():
         raise AccessError(f"{address} signed another key than the one that was made here")
+    if member.roles != token.roles:
+        raise AccessError(
+            f"{address} signed a certificate for {member}, and the token is for {text_of(token.roles)}"
+        )
     others = [other for other in token.addresses if other != address]
     cluster = ClusterInfo(signed.cluster_name, (address, *others), signed.renewal_port)
     credentials = Credentials(certificates.key_pem(key), certificate, authority, cluster)
-    return CredentialStore.create(state, credentials, read_list(signed.revocation_list, authority))
+    return store_identity(state, credentials, read_list(signed.revocation_list, authority))
 
 
 def _fetch_authority(address: str, expected: str) -> x509.Certificate:

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import split_address
+from flowedge.security.credentials.certificate_role import Roles, read_roles, text_of
+from flowedge.security.credentials.member import short_id
 
 _PREFIX = "flowedge1-"
 _SECRET_BYTES = 24
 _MAX_LENGTH = 4096
 _MAX_ADDRESSES = 16
-_DAMAGED = "the join token is damaged; copy the whole token, or make a new one with `flowedge cluster token`"
+_DAMAGED = (
+    "the join token is damaged, or another version of FlowEdge made it; copy the whole token, or make a new "
+    "one with `flowedge cluster token`"
+)
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,19 @@ class JoinToken:
         addresses: of the enrolment service, host:port, to be tried in order.
         fingerprint: SHA-256 of the CA's certificate, 64 hexadecimal digits.
         secret: random bytes, of which the CA stores the hash only.
+        roles: what the new member's certificate will be for, so that the device knows whether it has such a
+            certificate already. The CA goes by its own record.
     """
 
     addresses: tuple[str, ...]
     fingerprint: str
     secret: bytes
+    roles: Roles
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster, see `cluster_id`."""
+        return short_id(self.fingerprint)
 
     def encode(self) -> str:
         """The token as text without spaces."""
@@ -39,6 +52,7 @@ class JoinToken:
             "a": list(self.addresses),
             "f": self.fingerprint,
             "s": base64.urlsafe_b64encode(self.secret).decode(),
+            "r": text_of(self.roles),
         }
         packed = json.dumps(content, separators=(",", ":")).encode()
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
@@ -59,8 +73,16 @@ class JoinToken:
                 tuple(str(address) for address in content["a"]),
                 bytes.fromhex(content["f"]).hex(),
                 base64.urlsafe_b64decode(content["s"]),
+                read_roles(str(content["r"])),
             )
-        except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            binascii.Error,
+            BadRequestError,
+        ) as error:
             raise BadRequestError(_DAMAGED) from error
         if len(token.fingerprint) != 64 or not 0 < len(token.addresses) <= _MAX_ADDRESSES:
             raise BadRequestError(_DAMAGED)

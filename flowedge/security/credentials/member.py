@@ -11,9 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from flowedge.core.errors import AccessError, BadRequestError
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import CertificateRole, Roles, read_roles, text_of
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+MAX_NAME = 48  # letters
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 _CLUSTER = re.compile(r"[0-9a-f]{16}")
 _ID_DIGITS = 16  # of the fingerprint; they name a cluster and prove nothing
 _DOMAIN = "flowedge.internal"
@@ -28,15 +29,15 @@ class Member:
     """
 
     cluster: str
-    role: CertificateRole
+    roles: Roles
     name: str
 
     @property
     def uri(self) -> str:
-        return f"flowedge://{self.cluster}/{self.role.value}/{self.name}"
+        return f"flowedge://{self.cluster}/{text_of(self.roles)}/{self.name}"
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.role.value})"
+        return f"{self.name} ({text_of(self.roles)})"
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def check_name(name: str) -> str:
     """Return a member's name; raise BadRequestError if a certificate cannot carry it."""
     if not _NAME.fullmatch(name):
         raise BadRequestError(
-            f"{name!r} cannot be a name in a cluster; use at most 48 letters, digits, dots, hyphens and "
-            "underscores, and begin with a letter or digit"
+            f"{name!r} cannot be a name in a cluster; use at most {MAX_NAME} letters, digits, dots, hyphens "
+            "and underscores, and begin with a letter or digit"
         )
     return name
 
@@ -71,7 +72,12 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 def cluster_id(authority: x509.Certificate) -> str:
     """The id of a cluster: the first digits of its CA's fingerprint. Two clusters may have one name."""
-    return fingerprint(authority)[:_ID_DIGITS]
+    return short_id(fingerprint(authority))
+
+
+def short_id(fingerprint: str) -> str:
+    """The id of the cluster whose CA's certificate has a fingerprint, in hexadecimal."""
+    return fingerprint[:_ID_DIGITS]
 
 
 def serial_name(serial: int, cluster: str) -> str:
@@ -87,7 +93,9 @@ def authority_name(cluster: str) -> str:
 def dns_names(member: Member, serial: int) -> list[str]:
     """All DNS names of a certificate."""
     names = [serial_name(serial, member.cluster)]
-    return names if member.role is not CertificateRole.AUTHORITY else [*names, authority_name(member.cluster)]
+    return (
+        names if CertificateRole.AUTHORITY not in member.roles else [*names, authority_name(member.cluster)]
+    )
 
 
 def holder_of(certificate: x509.Certificate) -> CertificateHolder:
@@ -111,13 +119,13 @@ def _member(uris: list[str]) -> Member:
     parts = uris[0].removeprefix("flowedge://").split("/") if len(uris) == 1 else []
     if len(parts) != 3 or not uris[0].startswith("flowedge://"):
         raise AccessError("the certificate was not issued by a FlowEdge cluster: it names no member of any")
-    cluster, role, name = parts
+    cluster, roles, name = parts
     if not _CLUSTER.fullmatch(cluster) or not _NAME.fullmatch(name):
         raise AccessError(
             "the certificate was not issued by a FlowEdge cluster: the cluster or the member in it has no "
             "valid name"
         )
     try:
-        return Member(cluster, CertificateRole(role), name)
-    except ValueError as error:
-        raise AccessError(f"the certificate of {name} has a role that this version does not know") from error
+        return Member(cluster, read_roles(roles), name)
+    except BadRequestError as error:
+        raise AccessError(f"the certificate of {name} has roles that this version does not know") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowedge.net.calls.caller import caller_at
 from flowedge.net.grpc_handlers import Context
-from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.credentials.certificate_role import PEOPLE
 from flowedge.security.tls.guard import caller_of, certified_name
 
 
@@ -26,4 +26,4 @@ def only_giver(context: Context) -> str | None:
     if certified_name(context) is None:
         return None
     member = caller_of(context).member
-    return member.uri if member.role is CertificateRole.DRAFT_NODE else None
+    return member.uri if member.roles.isdisjoint(PEOPLE) else None

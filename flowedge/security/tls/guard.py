@@ -12,9 +12,16 @@ from typing import Any
 from flowedge.core.errors import AccessError
 from flowedge.net.calls.caller import Caller
 from flowedge.net.grpc_handlers import Context
-from flowedge.security.credentials.certificate_role import DEVICES, LEADERS, CertificateRole, may_call
+from flowedge.security.credentials.certificate_role import (
+    DEVICES,
+    LEADERS,
+    CertificateRole,
+    may_call,
+    roles_needed,
+    text_of,
+)
 from flowedge.security.credentials.certificates import check_time, read_certificate, utc_now
-from flowedge.security.credentials.member import CertificateHolder, holder_of
+from flowedge.security.credentials.member import CertificateHolder, Member, holder_of
 from flowedge.security.credentials.revocation import RevocationList
 from flowedge.security.tls.connection_limits import ConnectionLimits
 
@@ -47,14 +54,14 @@ class Guard:
 
     def caller(self, context: Context) -> Caller:
         member = caller_of(context).member
-        is_admin = member.role is CertificateRole.ADMIN
+        is_admin = CertificateRole.ADMIN in member.roles
         return Caller(
             key=member.uri,
             address=str(context.peer()),
             name=str(member),
             is_admin=is_admin,
-            is_device=member.role in DEVICES,
-            may_know=member.role in LEADERS,
+            is_device=not member.roles.isdisjoint(DEVICES),
+            may_know=not member.roles.isdisjoint(LEADERS),
         )
 
     def check(self, method: str, context: Context) -> None:
@@ -67,10 +74,8 @@ class Guard:
             self.connections.refuse(peer)
             raise
         self.connections.prove(peer, holder.member.uri)
-        if not may_call(method, holder.member.role):
-            raise AccessError(
-                f"{holder.member} may not call {method.removeprefix('/')}: its role does not allow it"
-            )
+        if not may_call(method, holder.member.roles):
+            raise _not_allowed(method, holder.member)
 
     @asynccontextmanager
     async def watching(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
@@ -120,6 +125,20 @@ def caller_of(context: Context) -> CertificateHolder:
 def certified_name(context: Context) -> str | None:
     """Return the name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
+
+
+def _not_allowed(method: str, member: Member) -> AccessError:
+    """The refusal of a call that a member's roles do not allow, with the commands that would allow it."""
+    needed = roles_needed(method, member.roles)
+    refused = f"{member} may not call {method.removeprefix('/')}"
+    if not needed:
+        return AccessError(f"{refused}: no member may, or its version is another")
+    added = text_of(needed - member.roles)
+    return AccessError(
+        f"{refused}, which takes the role {added}. To give {member.name} that role, run `flowedge cluster "
+        f"token --role {text_of(needed)} --name {member.name}` where the cluster was made, then `flowedge "
+        f"join --replace` on the machine of {member.name}"
+    )
 
 
 @functools.lru_cache(maxsize=256)

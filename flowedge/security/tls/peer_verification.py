@@ -139,7 +139,7 @@ def _verify_certificate(
             raise AccessError(f"its certificate cannot be read: {error}") from error
         holder = verify(certificate, credentials.authority, utc_now())
         store.revoked.check(holder)
-        if holder.member.role not in DEVICES:
+        if holder.member.roles.isdisjoint(DEVICES):
             raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")

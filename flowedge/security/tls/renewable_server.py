@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import functools
 import logging
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,10 @@ import grpc.aio
 
 from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
-from flowedge.net.address import host_ip, join_address
+from flowedge.net.address import join_address
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.receiving import SERVER_OPTIONS
+from flowedge.net.listening import OTHER_PORT, check_can_listen
 from flowedge.net.supervision import supervise
 from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.tls.connection_limits import ConnectionLimits
@@ -95,16 +95,19 @@ class RenewableServer:
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """See grpc.aio.Server, which does nothing here either."""
 
-    def listen(self, address: str, device: str) -> int:
+    def listen(self, address: str, device: str, other_port: str = OTHER_PORT) -> int:
         """Choose the address to listen at; return the port, a free one if the address has port 0.
+
+        Args:
+            other_port: what to do if the port is in use, for the error.
 
         Raises:
             DeviceError: when a server cannot listen there; it names `device`.
         """
         self._device = device
         host, port = _split_listen_address(address)
-        if self._identify is not None and port:
-            _check_free(host, port, device)
+        # A port that may be shared would be, and gRPC writes an error of its own to the log.
+        check_can_listen(host, port, device, other_port)
         self._server = self._new()
         self._identity = self._identify() if self._identify is not None else None
         port = _add_port(self._server, address, self._identity, device)
@@ -184,17 +187,3 @@ def _add_port(server: grpc.aio.Server, address: str, identity: ServerIdentity | 
     if port == 0:
         raise DeviceError(device, f"cannot listen on {address}")
     return int(port)
-
-
-def _check_free(host: str, port: int, device: str) -> None:
-    """Raise DeviceError if a process listens there, since a port that may be shared would be."""
-    ip = host_ip(host or "0.0.0.0")
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Connections of an agent that has ended must not keep the next one from starting.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as error:
-            address = join_address(host, port)
-            raise DeviceError(device, f"cannot listen on {address}: {error.strerror}") from error

@@ -259,7 +259,6 @@ class Fetcher:
             self._note_on_disk(digest, 0)
             self._blame(digest, source, resumed)
             raise
-        self._store.mark_verified(digest)
         source.delivered(rate.total_bytes, rate.total_s)
 
     def _blame(self, digest: str, source: Source, resumed: int) -> None:

@@ -18,6 +18,7 @@ from flowedge.weights.fetch.fetcher import Fetched, Fetcher
 from flowedge.weights.fetch.progress import FetchProgress, mib
 from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.fetch.weights_client import fetch_document
+from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.manifest import (
     CONFIG,
@@ -28,6 +29,7 @@ from flowedge.weights.manifest.manifest import (
 )
 from flowedge.weights.model_directory import is_on_disk
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
+from flowedge.weights.open.verification import Verification
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 
@@ -74,12 +76,12 @@ class ModelOpener:
         others = tuple(SourceAddress(peer) for peer in self._settings.peers if peer not in known)
         request = replace(request, sources=(*request.sources, *others))
         with await finish_in_thread(lambda: self._store.pin({request.manifest: 0})):
-            return await self._open(request)
+            return await self._open(request, Verification(self._store))
 
-    async def _open(self, request: ModelRequest) -> OpenedModel:
+    async def _open(self, request: ModelRequest, verification: Verification) -> OpenedModel:
         manifest = await finish_in_thread(lambda: self._local.known_models.manifest(request.manifest))
         if manifest is not None:
-            opened = await self._from_cache(request, manifest)
+            opened = await self._from_cache(request, manifest, verification)
             if opened is not None:
                 return opened
         if await asyncio.to_thread(is_on_disk, request.model, self._settings):
@@ -89,10 +91,12 @@ class ModelOpener:
                 await self._share(request, manifest, checkpoint)
                 return OpenedModel(checkpoint)
         try:
-            return await self._from_devices(request, manifest)
+            return await self._from_devices(request, manifest, verification)
         except DeviceLostError as error:
-            if not self._settings.hub:
-                raise
+            if not self._settings.hub or is_reference(request.model):
+                if not verification.damaged:
+                    raise
+                raise _after_damage(error, verification.damaged) from error
             await self._report(f"{error}; asking the hub for {request.model}")
             return OpenedModel(await self._run_opener(request, lambda opener: opener.from_hub()))
 
@@ -106,17 +110,20 @@ class ModelOpener:
         result: T = await self._run(run)
         return result
 
-    async def _from_cache(self, request: ModelRequest, manifest: Manifest) -> OpenedModel | None:
+    async def _from_cache(
+        self, request: ModelRequest, manifest: Manifest, verification: Verification
+    ) -> OpenedModel | None:
         """Open a model without asking other devices; None if an object is missing or was damaged."""
         if self._store.missing(self._files(request, manifest)):
+            return None
+        # The config is about to be read.
+        if await self._delete_damaged(request, verification, self._files(request, manifest)):
             return None
         quantised = await finish_in_thread(lambda: self._cached_quantised(request))
         opened, sizes = await self._select(request, manifest, quantised)
         with ExitStack() as unless_opened:
             unless_opened.callback(opened.release)
-            damaged = await finish_in_thread(lambda: self._delete_damaged(sizes))
-            if damaged:
-                await self._report(f"{damaged} objects of the cache were damaged and are fetched again")
+            await self._delete_damaged(request, verification, sizes)
             if await finish_in_thread(lambda: self._store.missing(sizes)):
                 return None
             await finish_in_thread(lambda: self._store.touch(sizes))
@@ -126,12 +133,14 @@ class ModelOpener:
             unless_opened.pop_all()
         return opened
 
-    async def _from_devices(self, request: ModelRequest, manifest: Manifest | None) -> OpenedModel:
+    async def _from_devices(
+        self, request: ModelRequest, manifest: Manifest | None, verification: Verification
+    ) -> OpenedModel:
         if manifest is None:
             manifest = await self._fetch_manifest(request)
         files = self._files(request, manifest)
         with await finish_in_thread(lambda: self._store.pin({request.manifest: 0} | files)):
-            await self._fetch(request, files, "the config", quiet=True)
+            await self._fetch(request, files, "the config", verification, quiet=True)
             quantised = await finish_in_thread(lambda: self._cached_quantised(request))
             if request.quantised and quantised is None:
                 quantised = await fetch_document(
@@ -141,7 +150,7 @@ class ModelOpener:
             opened, sizes = await self._select(request, manifest, quantised)
         with ExitStack() as unless_opened:
             unless_opened.callback(opened.release)
-            await self._fetch(request, sizes, f"{len(sizes)} objects of {request.name}")
+            await self._fetch(request, sizes, f"{len(sizes)} objects of {request.name}", verification)
             unless_opened.pop_all()
         return opened
 
@@ -169,10 +178,17 @@ class ModelOpener:
         pin = await finish_in_thread(lambda: self._store.pin(documents | sizes))
         return replace(opened, pin=pin), sizes
 
-    def _delete_damaged(self, sizes: Mapping[str, int]) -> int:
-        """Verify the cached objects that this process has not verified yet; return how many were damaged."""
-        cached = [digest for digest in sizes if self._store.size(digest) is not None]
-        return sum(not self._store.is_verified(name) and not self._store.verify(name) for name in cached)
+    async def _delete_damaged(
+        self, request: ModelRequest, verification: Verification, sizes: Mapping[str, int]
+    ) -> bool:
+        """Delete the cached objects that differ from their digests; return whether there were any."""
+        damaged = await finish_in_thread(lambda: verification.delete_damaged(sizes))
+        if damaged:
+            await self._report(
+                f"damaged objects of {request.name} in the cache {self._store.limits.root}: {len(damaged)} "
+                f"of {len(sizes)}, the first is {damaged[0]}; deleted, to be fetched again"
+            )
+        return bool(damaged)
 
     async def _share(self, request: ModelRequest, manifest: Manifest | None, checkpoint: Checkpoint) -> None:
         try:
@@ -189,8 +205,15 @@ class ModelOpener:
         return manifest
 
     async def _fetch(
-        self, request: ModelRequest, sizes: Mapping[str, int], what: str, *, quiet: bool = False
+        self,
+        request: ModelRequest,
+        sizes: Mapping[str, int],
+        what: str,
+        verification: Verification,
+        *,
+        quiet: bool = False,
     ) -> None:
+        await self._delete_damaged(request, verification, sizes)
         missing = await finish_in_thread(lambda: self._store.missing(sizes))
         if not missing:
             return
@@ -208,12 +231,22 @@ class ModelOpener:
 
         fetcher = Fetcher(self._device, self._local, sizes, request.sources, self._settings, on_progress)
         fetched = await fetcher.run()
+        verification.note_received(missing)
         count = sum(fetched.received.values())
         fields = about(event="weights_fetched", model=request.manifest, bytes=count, seconds=fetched.seconds)
         _log.info("%s: %s", what, _summary(fetched), extra=fields)
         if not quiet:
             await self._report(_summary(fetched))
         await asyncio.to_thread(self._store.touch, sizes)
+
+
+def _after_damage(error: DeviceLostError, damaged: int) -> DeviceLostError:
+    """Return the error of objects that no device sends, with what to do where damaged ones were deleted."""
+    return DeviceLostError(
+        error.device,
+        f"{error.reason}; {damaged} objects in its cache were damaged and are deleted: `flowedge models "
+        "pull` with the model's directory or hub id puts them there again",
+    )
 
 
 def _summary(fetched: Fetched) -> str:

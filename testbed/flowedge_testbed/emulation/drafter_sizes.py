@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import RECALL
-from flowedge.drafting.loading import DrafterKind, drafter_kinds
+from flowedge.drafting.drafter_kind import DrafterKind
+from flowedge.drafting.loading import drafter_kinds
 from flowedge.profiling.documents.model import DrafterSize, Eagle3Size, ModelProfile, SmallModelSize
 from flowedge_testbed.emulation.drafting_sizes import DraftingSize, NGramSize, RecallSize
 

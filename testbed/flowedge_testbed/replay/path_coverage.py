@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from flowedge.core.arrays import FloatArray
+from flowedge.core.arrays import NO_TOKEN, FloatArray
 from flowedge.core.request import Noise, draft_noise
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import NO_TOKEN, ROOT, Drafter, DraftLayer
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.bounds.tree_coverage import TreeCoverage
 from flowedge_testbed.model_set import ModelSet

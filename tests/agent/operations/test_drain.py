@@ -136,6 +136,7 @@ def test_running_requests_end_whole() -> None:
             # No stage was lost on the way, so that the reports of both came back.
             assert len(generation.statistics["stages"]) == 2
             assert v2.wait(WAIT_S) == 0
+            expect_refusal(d0.address, "v2")  # it is gone, and its link lost
 
             become_pipeline([d0, v1], pipeline="second")
             generation, chunks = begun(client)
@@ -171,6 +172,7 @@ def test_what_does_not_end_in_time_is_handed_back_with_an_error() -> None:
             v1.signal(signal.SIGTERM)  # the second ends at once
             expect_hand_back(chunks, "v1")
             assert v1.wait(WAIT_S) == 0
+            expect_refusal(d0.address, "v1")
 
             become_pipeline([d0, v2], pipeline="second")
             _, chunks = begun(client, 1500)

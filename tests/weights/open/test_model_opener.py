@@ -68,6 +68,51 @@ def assert_same_block(opened: OpenedModel, directory: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+def rot(path: Path) -> None:
+    """Change a byte of a file as a failing disk does: size, inode and times stay the same."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size - 1)
+        last = file.read(1)
+        file.seek(before.st_size - 1)
+        file.write(bytes([last[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_rot_of_a_cached_config_is_found_before_it_is_read(tmp_path: Path, directory: Path) -> None:
+    giver, taker = local_weights_at(tmp_path / "giver"), local_weights_at(tmp_path / "taker")
+    described = describe(Checkpoint(directory), giver.store.limits.root)
+    giver.share("model", described.manifest, described.ranges)
+
+    async def run() -> None:
+        async with serving(giver) as (address, _):
+            sources = sources_of(described.manifest.id, address)
+            (await open_block(taker, sources, "/nowhere", directory))[0].release()
+            before, config = taker.traffic.received, described.manifest.files_by_name["config.json"]
+            rot(taker.store.path(config.sha256))
+            opened, said = await open_block(taker, sources, "/nowhere", directory)
+            assert config.sha256 in said[0] and taker.traffic.received == before + config.bytes
+            assert_same_block(opened, directory)
+            opened.release()
+
+    asyncio.run(run())
+
+
+def test_damage_without_a_source_ends_in_an_error_that_says_what_to_do(
+    tmp_path: Path, directory: Path
+) -> None:
+    taker = local_weights_at(tmp_path / "taker")
+    model = import_model(taker, str(directory), hub=False, on_transfer=lambda *_: None)
+    manifest = taker.known_models.manifest(model)
+    assert manifest is not None
+    wanted = block_tensors(Checkpoint(directory), START, STOP)[0]
+    rot(taker.store.path(manifest.tensors_by_name[wanted].sha256))
+    with pytest.raises(
+        DeviceLostError, match=r"1 of \d+ objects are missing.*1 objects .* `flowedge models pull`"
+    ):
+        asyncio.run(open_block(taker, sources_of(model, "127.0.0.1:1"), "/nowhere", directory))
+
+
 def sources_of(model: str, address: str, quantised: str = "") -> pb.WeightSources:
     return pb.WeightSources(manifest=model, name="model", draft_node=address, quantised=quantised)
 
@@ -92,9 +137,9 @@ def test_devices_then_the_cache_which_is_mended(tmp_path: Path, directory: Path)
 
             before = taker.traffic.received
             damaged = taker.store.path(next(iter(sizes)))
-            damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+            rot(damaged)
             opened, said = await open_block(taker, sources, "/nowhere", directory)
-            assert "1 objects of the cache were damaged" in said[0]
+            assert said[0].startswith("damaged objects of model in the cache") and damaged.name in said[0]
             assert taker.traffic.received == before + sizes[damaged.name]
             assert_same_block(opened, directory)
             opened.release()

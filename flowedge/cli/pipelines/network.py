@@ -1,0 +1,151 @@
+"""The choice of agents of the network for a pipeline: one that is ready, or idle agents for a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from flowedge.agent.config.loading import load_config
+from flowedge.cli.pipelines.answering import ask_all, split_idle
+from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
+from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
+from flowedge.client import Device
+from flowedge.client.aio import AsyncClient
+from flowedge.client.assembly import OnProgress, PipelineSpec
+from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.discovery import discover
+from flowedge.discovery.settings import DiscoverySettings
+from flowedge.security.credentials.certificate_role import CertificateRole
+from flowedge.security.process import current
+from flowedge.version import PROTOCOL_VERSION
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlannedPipeline:
+    """The pipeline that is to serve a command.
+
+    Attributes:
+        draft_node: address.
+        missing: what has to be set up; None if the pipeline is ready.
+        found: the draft node as the network shows it; None if it was named or started here.
+    """
+
+    draft_node: str
+    missing: PipelineSpec | None
+    found: Device | None = None
+
+
+def last_draft_nodes() -> LastDraftNodes:
+    """Return the memory of the network that this process searches."""
+    return LastDraftNodes(current().cluster, load_config().config.discovery.group)
+
+
+def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipeline:
+    """Plan a pipeline on agents of the network; the draft node that answered last is asked during the search.
+
+    Raises:
+        AccessError: when no idle agent may be a draft node, or all agents belong to other clusters.
+        BadRequestError: when there are fewer idle agents than the split has stages.
+        FlowEdgeError: when there are too few idle agents, or no agent answers.
+    """
+    settings, known = load_config().config.discovery, last_draft_nodes().recall()
+    seen = asyncio.run(_search(request, settings, known))
+    if isinstance(seen, Device):
+        assert known is not None, "it is the device that was asked for"
+        return _ready(known.address, seen, report)
+    devices = ask_all(seen, settings.peers, request.discover_s, least=2 + len(request.middles))
+    for address, device in devices.items():
+        if request.is_served_by(address, device):
+            return _ready(address, device, report)
+    return _of_idle(request, devices, report)
+
+
+def _ready(address: str, device: Device, report: OnProgress) -> PlannedPipeline:
+    report(device.name, "has the pipeline ready")
+    return PlannedPipeline(address, None, device)
+
+
+async def _search(
+    request: PipelineRequest, settings: DiscoverySettings, known: KnownDraftNode | None
+) -> Device | list[AdvertisedDevice]:
+    """Return the known draft node if it has the pipeline ready, or else the agents that are announced."""
+    searching = asyncio.ensure_future(discover(request.discover_s, settings=settings))
+    asking = asyncio.ensure_future(_ask_known(request, known))
+    try:
+        await asyncio.wait({searching, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if searching.done() and searching.exception() is not None:
+            await asyncio.wait({asking})  # which may do without the search
+        if asking.done() and (ready := asking.result()) is not None:
+            return ready
+        return await searching
+    finally:
+        for task in (searching, asking):
+            task.cancel()
+        await asyncio.gather(searching, asking, return_exceptions=True)
+
+
+async def _ask_known(request: PipelineRequest, known: KnownDraftNode | None) -> Device | None:
+    """Return a known draft node if it is still that device and has the pipeline ready."""
+    if known is None:
+        return None
+    try:
+        async with AsyncClient(known.address, name=known.name) as client:
+            device = await client.describe()
+            if (device.name, device.id) != (known.name, known.id):
+                raise DeviceError(known.name, f"{device.name} (id {device.id}) answers at {known.address}")
+            fits = device.protocol_version == PROTOCOL_VERSION and request.is_served_by(known.address, device)
+            return device if fits else None
+    except Exception as error:  # noqa: BLE001 (whatever answers there now, the network is searched as well)
+        _log.debug("the last draft node is not used: %s", error)
+        return None
+
+
+def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnProgress) -> PlannedPipeline:
+    """Plan a new pipeline on the idle ones of these devices."""
+    needed = 2 + len(request.middles)
+    idle, busy = split_idle(devices)
+    if len(idle) < needed:
+        besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
+        raise FlowEdgeError(
+            f"a pipeline needs {needed} idle agents or more, for a draft node, a stage and "
+            f"{len(request.middles)} middle models; {len(idle)} found{besides}"
+        )
+    draft_node, *others = _leader_first(idle, devices)
+    last = len(others) - len(request.middles)
+    stages, middles = others[:last], others[last:]
+    wanted = len(stage_counts(request.split)) or len(stages)
+    if wanted > len(stages):
+        raise BadRequestError(
+            f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
+        )
+    stages = stages[:wanted]
+    report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
+    wanted_pipeline = request.spec(draft_node, (*stages, *middles))
+    return PlannedPipeline(draft_node, wanted_pipeline, devices[draft_node])
+
+
+def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
+    """Put first an agent that may be a draft node, an admin's last; outside of a cluster every agent may.
+
+    Raises:
+        AccessError: when no agent may be a draft node.
+    """
+    if not current().cluster:
+        return idle
+    roles = {address: devices[address].certified_role.split(",") for address in idle}
+    leaders = [
+        address
+        for leading in (CertificateRole.DRAFT_NODE, CertificateRole.ADMIN)
+        for address in idle
+        if leading.value in roles[address]
+    ]
+    if not leaders:
+        raise AccessError(
+            "no idle agent may be a draft node; have a device join with a token of "
+            "`flowedge cluster token --role draft-node`"
+        )
+    return [leaders[0], *(address for address in idle if address != leaders[0])]

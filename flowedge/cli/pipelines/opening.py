@@ -1,0 +1,57 @@
+"""Setting up the pipeline that serves a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from flowedge.agent.local_cluster import LocalCluster
+from flowedge.cli.pipelines.answering import describe
+from flowedge.cli.pipelines.last_draft_node import KnownDraftNode
+from flowedge.cli.pipelines.network import PlannedPipeline, last_draft_nodes, plan_on_network
+from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.client.assembly import OnProgress, assemble
+from flowedge.core.errors import BadRequestError
+from flowedge.weights.fetch.progress import OnTransfer
+
+
+@contextmanager
+def open_pipeline(
+    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
+) -> Iterator[str]:
+    """Yield the address of a draft node whose pipeline is ready; agents started here end with the context.
+
+    Args:
+        report: called with what each device is doing.
+        on_transfer: called while a device fetches weights.
+    """
+    with ExitStack() as started:
+        if request.stages is not None:
+            cluster = LocalCluster(request.stages, middles=len(request.middles))
+            beside = f", and {len(request.middles)} for middle models" if request.middles else ""
+            report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
+            started.enter_context(cluster)
+            address, *others = [agent.address for agent in cluster.agents]
+            planned = PlannedPipeline(address, request.spec(address, tuple(others)))
+        elif request.peers is not None:
+            planned = _on_peers(request, request.peers)
+        else:
+            planned = plan_on_network(request, report)
+        if planned.missing is not None:
+            assemble(planned.missing, report, on_transfer=on_transfer)
+        if planned.found is not None:
+            known = KnownDraftNode(planned.found.name, planned.found.id, planned.draft_node)
+            last_draft_nodes().remember(known)
+        yield planned.draft_node
+
+
+def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeline:
+    device = describe(peers[0])
+    if len(peers) == 1:
+        if not device.stage_addresses:
+            raise BadRequestError(
+                f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
+            )
+        return PlannedPipeline(peers[0], None)
+    wanted = request.spec(peers[0], peers[1:])
+    return PlannedPipeline(peers[0], None if wanted.is_served_by(device) else wanted)

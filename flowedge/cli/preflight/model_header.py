@@ -1,0 +1,132 @@
+"""The numbers of a model that its config.json or the header of its GGUF file tells. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.config_numbers import check_values
+from flowedge.models.checkpoint.families import family_of
+from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """What is known of a model before it is opened; None for what only the opened model tells.
+
+    Attributes:
+        place: the path to name in errors.
+        positions: at least as many tokens as the longest sequence that the model takes.
+        hidden_size, vocab_size: of the target; of the target that a draft head was made for.
+    """
+
+    place: str
+    layers: int | None
+    positions: int | None
+    hidden_size: int | None
+    vocab_size: int | None
+
+
+def read_header(found: FoundModel, place: str) -> ModelHeader:
+    """Read the header of a model.
+
+    Args:
+        place: the name of the model in errors.
+
+    Raises:
+        CheckpointError: when the header cannot be read, or the model's type is not supported.
+    """
+    if found.gguf:
+        return _header_of_gguf(found.gguf[0], place)
+    raw = _read_config(found.directory)
+    try:
+        family_of(str(raw.get("model_type")))
+    except CheckpointError as error:
+        raise CheckpointError(f"{place}: {error}") from error
+    return header_of_config(raw, place)
+
+
+def read_head_header(directory: Path, place: str) -> ModelHeader:
+    """Read the config of a draft head; the sizes are those of its target.
+
+    Raises:
+        CheckpointError: when the config cannot be read.
+    """
+    raw = _read_config(directory)
+    header = header_of_config(raw, place)
+    width = _whole(raw.get("target_hidden_size")) or header.hidden_size
+    return ModelHeader(place, header.layers, None, width, header.vocab_size)
+
+
+def header_of_config(raw: Mapping[str, Any], place: str) -> ModelHeader:
+    """Return what the content of a config.json tells."""
+    text = raw.get("text_config")
+    config = text if isinstance(text, dict) else raw
+    return ModelHeader(
+        place,
+        _whole(config.get("num_hidden_layers")),
+        _positions(config),
+        _whole(config.get("hidden_size")),
+        _whole(config.get("vocab_size")),
+    )
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    longest = _whole(config.get("max_position_embeddings"))
+    if longest is None:
+        return None
+    limits = [longest]
+    for rope in _ropes(config):
+        kind = rope.get("rope_type", rope.get("type"))
+        original = rope.get(
+            "original_max_position_embeddings", config.get("original_max_position_embeddings")
+        )
+        if kind == "longrope" and (limit := _whole(original)) is not None:
+            limits.append(limit)
+    return min(limits)
+
+
+def _ropes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rotary parameters, which a config has once or for each type of layer."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = config.get(name)
+        if isinstance(rope, dict):
+            yield rope
+            yield from (inner for inner in rope.values() if isinstance(inner, dict))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    raw = read_json_object(directory / CONFIG)
+    check_values(raw, directory / CONFIG)
+    return raw
+
+
+def _header_of_gguf(path: Path, place: str) -> ModelHeader:
+    # The package of GGUF is needed for its files only.
+    from flowedge.models.checkpoint.gguf.header import read_header as read_gguf_header  # noqa: PLC0415
+    from flowedge.models.checkpoint.gguf.metadata import Metadata  # noqa: PLC0415
+    from flowedge.models.checkpoint.gguf.refusals import check_holds_model  # noqa: PLC0415
+
+    header = read_gguf_header(path)
+    try:
+        check_holds_model(header.metadata)
+        metadata = Metadata(header.metadata, str(header.metadata.get("general.architecture")))
+        layers, positions = metadata.count(".block_count"), metadata.count(".context_length")
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    embedding = next((tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
+    return ModelHeader(
+        place,
+        layers,
+        positions,
+        _whole(header.metadata.get(f"{metadata.architecture}.embedding_length")),
+        None if embedding is None else embedding[0],
+    )

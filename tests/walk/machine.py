@@ -1,0 +1,102 @@
+"""A machine of a new user: a home of its own, a shell, and perhaps a network namespace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEADLINE_S = 120.0
+_SCRIPTS = str(Path(sys.executable).parent)
+
+Entering = Callable[[Sequence[str]], list[str]]
+"""Returns the command that runs a command in the network namespace of the machine."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class UserMachine:
+    """Runs lines of a shell as its user types them.
+
+    Attributes:
+        home: the user's directory, in which commands run and which holds the state and caches.
+        environment: further variables.
+    """
+
+    home: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    enter: Entering = list
+
+    def run(self, line: str, typed: str = "", *, deadline_s: float = DEADLINE_S) -> Finished:
+        """Run a line to its end; `typed` is its standard input."""
+        done = subprocess.run(
+            self._command(line),
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+            cwd=self.home,
+            env=self._variables(),
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def works(self, line: str, typed: str = "") -> Finished:
+        """Run a line that has to succeed."""
+        done = self.run(line, typed)
+        assert done.code == 0, f"{line}: {done}"
+        return done
+
+    @contextmanager
+    def running(self, line: str, until: str) -> Iterator[None]:
+        """Run a line in the background while the context lasts, which begins when its output has a text."""
+        log = self.home / f"background-{time.monotonic_ns()}.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                self._command(line),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.home,
+                env=self._variables(),
+                start_new_session=True,
+            )
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while until not in log.read_text(errors="replace"):
+                assert process.poll() is None, f"{line} ended: {log.read_text(errors='replace')}"
+                assert time.monotonic() < deadline, f"{line} has not said {until!r}: {log.read_text()}"
+                time.sleep(0.05)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _command(self, line: str) -> list[str]:
+        return self.enter(["bash", "-c", line])
+
+    def _variables(self) -> dict[str, str]:
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("FLOWEDGE_", "XDG_"))
+        }
+        path = f"{_SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+        own = {"HOME": str(self.home), "PATH": path, "OMP_NUM_THREADS": "1"}
+        return {**kept, **own, **self.environment}
