@@ -104,6 +104,8 @@ def bench(
         middles=words(middle),
         data=data,
         processes=processes,
+        cluster_dir=cluster_dir,
+        insecure=insecure,
     )
     with bench_progress() as progress:
         report = run_bench(options, progress)
