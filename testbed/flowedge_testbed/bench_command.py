@@ -72,7 +72,6 @@ def bench(
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
     from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
-    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 
     file = find_scenario(scenario)  # before the libraries, whose import takes seconds
@@ -81,6 +80,7 @@ def bench(
         choose_credentials(cluster_dir, insecure)
     import_libraries()
     from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
+    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:
         return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
@@ -104,6 +104,8 @@ def bench(
         middles=words(middle),
         data=data,
         processes=processes,
+        cluster_dir=cluster_dir,
+        insecure=insecure,
     )
     with bench_progress() as progress:
         report = run_bench(options, progress)
