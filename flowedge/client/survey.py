@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-import random
 import socket
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from flowedge.client.announced import (
+    AT_ONCE,
+    LIMIT_S,
+    AnnouncedReply,
+    ask_announced,
+    reading_answer,
+)
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
 
 ANSWER_S = 3.0  # seconds that an agent may take for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts
-_AT_ONCE = 32
-_ADDRESSES = 4  # of one device that are tried
-LIMIT_S = 20.0  # after which no further agent is asked
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,7 @@ def survey(
 ) -> list[SurveyedAgent]:
     """Ask all agents, many at a time; return each agent once, sorted by name.
 
-    Anybody on the network can announce any number of agents that do not answer. So named agents are asked
-    first, then agents that are known to answer, then the others in an order that nobody can foresee; and the
-    time is limited.
+    Named agents are asked beside the others; see `ask_announced` for the order of these.
 
     Args:
         peers: addresses of agents that need not be advertised.
@@ -114,19 +111,17 @@ def survey(
         known: ids of devices that answered before.
         limit_s: seconds after which no further agent is asked.
     """
-    old, deadline = frozenset(stale), time.monotonic() + limit_s
-    in_order = survey_order(advertised, known)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    old = frozenset(stale)
+    reasons = {device: _not_asked(device) for device in advertised}
+    asked = [device for device, reason in reasons.items() if reason is None]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
-        found = pool.map(lambda device: _ask_advertised(device, device in old, ask, deadline), in_order)
-        agents = [*found, *named]
+        replies = ask_announced(asked, ask, lambda reply: reply.device, known=known, limit_s=limit_s)
+        agents = [
+            *(_announced(device, reasons[device] or replies[device], device in old) for device in advertised),
+            *named,
+        ]
     return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
-
-
-def survey_order(advertised: Sequence[AdvertisedDevice], known: Collection[str]) -> list[AdvertisedDevice]:
-    """Return devices in the order in which they are asked: known ids first, the others by chance."""
-    shuffled = random.sample(advertised, len(advertised))
-    return sorted(shuffled, key=lambda device: device.id not in known)
 
 
 def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
@@ -156,57 +151,25 @@ def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
     ]
 
 
-def _ask_advertised(
-    device: AdvertisedDevice, stale: bool, ask: Ask, deadline: float = float("inf")
-) -> SurveyedAgent:
+def _not_asked(device: AdvertisedDevice) -> str | None:
+    """Return why an announced device is not asked; None if it is."""
     if device.mismatch:
-        return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)
+        return device.mismatch
     try:
         foreign = current().foreign(device.name, device.cluster)
     except FlowEdgeError as error:
         foreign = str(error)
-    if foreign is not None and device.address not in own_agents():
-        return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale)
-    problems: list[FlowEdgeError] = []
-    for address in device.addresses[:_ADDRESSES]:
-        if time.monotonic() > deadline:
-            problems.append(DeviceError(device.name, "it was not asked: too many others did not answer"))
-            break
-        try:
-            with reading_answer(address):
-                answer = ask(address, device.name)
-        except FlowEdgeError as error:
-            problems.append(error)
-            continue
-        if answer.device.id == device.id:
-            others = tuple(other for other in device.addresses if other != address)
-            return SurveyedAgent((address, *others), device, answer, stale=stale)
-        problems.append(other_device(address, device, answer.device))
-    return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale)
+    return foreign if device.address not in own_agents() else None
 
 
-@contextmanager
-def reading_answer(address: str) -> Iterator[None]:
-    """Turn any error about the answer of the agent at an address into a FlowEdgeError, so others are asked.
-
-    Raises:
-        FlowEdgeError: when the agent does not answer as an agent does.
-    """
-    try:
-        yield
-    except FlowEdgeError:
-        raise
-    except Exception as error:
-        _log.debug("the answer of %s cannot be read", address, exc_info=error)
-        raise DeviceError(address, f"its answer cannot be read: {type(error).__name__}") from error
-
-
-def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> DeviceError:
-    """Return the error for an advertised address at which another device answers."""
-    return DeviceError(
-        advertised.name,
-        f"advertises {address}, where {found.name} (id {found.id}) answers, not {advertised.id}",
-    )
+def _announced(
+    device: AdvertisedDevice, outcome: AnnouncedReply[AgentReply] | FlowEdgeError | str, stale: bool
+) -> SurveyedAgent:
+    """Return an announced agent; outcome: its reply, or why there is none."""
+    if not isinstance(outcome, AnnouncedReply):
+        return SurveyedAgent(device.addresses, device, problem=str(outcome), stale=stale)
+    others = tuple(other for other in device.addresses if other != outcome.address)
+    return SurveyedAgent((outcome.address, *others), device, outcome.reply, stale=stale)
 
 
 def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
