@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:
-    """Return the agents found on the network, by address; see `ask_all` for the rest."""
+    """Search the network; return the agents that answer, by address, as `ask_all` does."""
     settings = load_config().config.discovery
     advertised = asyncio.run(discover(discover_s, settings=settings))
     return ask_all(advertised, settings.peers, discover_s, least)
