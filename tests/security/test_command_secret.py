@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.security import process
 from flowedge.security.command_secret import VARIABLE, SecretCheck, own_secret
 from flowedge.security.process import Security, forget_own_agents, security_for, speak_plaintext_to
 from flowedge.security.settings import SecuritySettings
 from flowedge.security.tls.serving import check_of, guard_of
+from tests.support.seams import set_own_security
 
 AGENT = "127.0.0.1:4242"
 
@@ -28,8 +28,8 @@ def test_an_agent_of_its_own_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert check_of(security, None) is None
 
 
-def test_the_secret_goes_to_own_agents_only_while_they_run() -> None:
-    process.use(Security(None))
+def test_the_secret_goes_to_own_agents_only_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_own_security(monkeypatch, None)
     assert security_for(AGENT, None).secret == ""
     speak_plaintext_to([AGENT])
     try:
