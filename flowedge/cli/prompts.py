@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from flowedge.cli.output import warn
 from flowedge.core.errors import BadRequestError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.system.json_lines import read_json_lines
 
 STANDARD_INPUT = "-"
@@ -55,27 +56,6 @@ class PromptSources:
         if self.prompt_file is not None:
             return [_usable(_read_file(self.prompt_file), str(self.prompt_file))]
         return [_usable(self.prompt, "--prompt")]
-
-
-def check_text(text: str, where: str) -> str:
-    """Return a text that is UTF-8.
-
-    Python holds bytes of the command line that are no UTF-8 as surrogates.
-
-    Raises:
-        BadRequestError: when a character of the text cannot be written as UTF-8.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        wrong = text[error.start]
-        shown = (
-            f"byte 0x{ord(wrong) - 0xDC00:02x}" if 0xDC80 <= ord(wrong) <= 0xDCFF else f"U+{ord(wrong):04X}"
-        )
-        raise BadRequestError(
-            f"{where}: character {error.start + 1} is {shown}, which is no UTF-8; convert the text to UTF-8"
-        ) from error
-    return text
 
 
 def _read_file(path: Path) -> str:
@@ -128,4 +108,4 @@ def _usable(prompt: Any, where: str) -> str:
         raise BadRequestError(f"{where}: the prompt is not text")
     if not prompt.strip():
         raise BadRequestError(f"{where}: the prompt is empty")
-    return check_text(prompt, where)
+    return checked_utf8(prompt, f"{where}: the prompt")

@@ -90,7 +90,8 @@ def _ask_first(
     problems: list[FlowEdgeError] = []
     for address in advertised.addresses[:_ADDRESSES]:
         if time.monotonic() > deadline:
-            problems.append(DeviceError(advertised.name, "it was not asked: too many others did not answer"))
+            reason = "it was not asked, because too many others did not answer"
+            problems.append(DeviceError(advertised.name, reason))
             break
         try:
             with reading_answer(address):

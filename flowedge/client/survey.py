@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from flowedge.client.announced import (
     AT_ONCE,
@@ -17,7 +18,7 @@ from flowedge.client.announced import (
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.core.errors import DeviceLostError, FlowEdgeError
+from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, PeerRefusedError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
@@ -40,6 +41,21 @@ class AgentReply:
     wall: ClockOffset | None
 
 
+class Refusal(Enum):
+    """Why no call between this device and an agent is possible."""
+
+    BY_AGENT = "the agent does not accept the certificate of this device"
+    BY_CALLER = "this device does not accept the certificate of the agent"
+    FOREIGN = "the agent announces another cluster or none, so it is not asked"
+
+    @classmethod
+    def of(cls, error: FlowEdgeError) -> Refusal | None:
+        """Return the refusal behind the error of a call; None for other errors."""
+        if isinstance(error, PeerRefusedError):
+            return cls.BY_CALLER
+        return cls.BY_AGENT if isinstance(error, AccessError) else None
+
+
 @dataclass(frozen=True)
 class SurveyedAgent:
     """One agent, whether it answered or not.
@@ -49,6 +65,7 @@ class SurveyedAgent:
         advertised: what it advertises; None for an agent that is only named.
         answer: None when `problem` says why there is no answer.
         problem: with an answer, that the agent runs another protocol version.
+        refusal: None if `problem` is another one.
         stale: it was advertised, but was silent for longer than its announcement is valid.
     """
 
@@ -57,6 +74,7 @@ class SurveyedAgent:
     answer: AgentReply | None = None
     problem: str | None = None
     stale: bool = False
+    refusal: Refusal | None = None
 
     @property
     def address(self) -> str:
@@ -112,15 +130,15 @@ def survey(
         limit_s: seconds after which no further agent is asked.
     """
     old = frozenset(stale)
-    reasons = {device: _not_asked(device) for device in advertised}
-    asked = [device for device, reason in reasons.items() if reason is None]
+    not_asked = {device: _not_asked(device, device in old) for device in advertised}
+    asked = [device for device, agent in not_asked.items() if agent is None]
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
         replies = ask_announced(asked, ask, lambda reply: reply.device, known=known, limit_s=limit_s)
-        agents = [
-            *(_announced(device, reasons[device] or replies[device], device in old) for device in advertised),
-            *named,
+        found = [
+            not_asked[device] or _announced(device, replies[device], device in old) for device in advertised
         ]
+        agents = [*found, *named]
     return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
 
 
@@ -151,23 +169,26 @@ def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
     ]
 
 
-def _not_asked(device: AdvertisedDevice) -> str | None:
-    """Return why an announced device is not asked; None if it is."""
+def _not_asked(device: AdvertisedDevice, stale: bool) -> SurveyedAgent | None:
+    """Return an announced agent that is not asked, with the reason; None if it is to be asked."""
     if device.mismatch:
-        return device.mismatch
+        return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)
     try:
         foreign = current().foreign(device.name, device.cluster)
     except FlowEdgeError as error:
         foreign = str(error)
-    return foreign if device.address not in own_agents() else None
+    if foreign is None or device.address in own_agents():
+        return None
+    return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale, refusal=Refusal.FOREIGN)
 
 
 def _announced(
-    device: AdvertisedDevice, outcome: AnnouncedReply[AgentReply] | FlowEdgeError | str, stale: bool
+    device: AdvertisedDevice, outcome: AnnouncedReply[AgentReply] | FlowEdgeError, stale: bool
 ) -> SurveyedAgent:
-    """Return an announced agent; outcome: its reply, or why there is none."""
-    if not isinstance(outcome, AnnouncedReply):
-        return SurveyedAgent(device.addresses, device, problem=str(outcome), stale=stale)
+    """Return an announced agent that was asked."""
+    if isinstance(outcome, FlowEdgeError):
+        refusal = Refusal.of(outcome)
+        return SurveyedAgent(device.addresses, device, problem=str(outcome), stale=stale, refusal=refusal)
     others = tuple(other for other in device.addresses if other != outcome.address)
     return SurveyedAgent((outcome.address, *others), device, outcome.reply, stale=stale)
 
@@ -177,7 +198,7 @@ def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
         with reading_answer(peer):
             resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
-        return SurveyedAgent((peer,), problem=str(error))
+        return SurveyedAgent((peer,), problem=str(error), refusal=Refusal.of(error))
     device = answer.device
     problem = mismatch(device.name, peer, device.protocol_version, device.version)
     return SurveyedAgent((resolved,), answer=answer, problem=problem)

@@ -103,7 +103,7 @@ class Security:
         if asked not in (None, name):
             raise BadRequestError(
                 f"this device joined its cluster as {name}, so it cannot be named {asked}; leave out the "
-                f"name, or revoke {name} and join as {asked}"
+                f"name, or join again: flowedge join --replace --name {asked}"
             )
         return name
 

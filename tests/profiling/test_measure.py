@@ -209,4 +209,4 @@ def test_probes_and_silence_have_bounds() -> None:
     large = asyncio.run(ask([pb.Probe(data=bytes(2000))], LinkLimits()))
     assert "at most 1024 bytes" in large
     silent = asyncio.run(ask([], LinkLimits(step_s=0.2)))
-    assert "no probe came within 0.2 s" in silent
+    assert "no probe arrived within 0.2 s" in silent

@@ -83,7 +83,9 @@ class ComputeSide:
             CapacityError: when the content does not fit.
         """
         if fingerprint and checkpoint.fingerprint != fingerprint:
-            raise BadRequestError(f"{content.model} is another model here than on the draft node")
+            raise BadRequestError(
+                f"the model {content.model} on this device is not the same as on the draft node"
+            )
         compute = self._compute.choose(content.held_quant(checkpoint))
         memory = read_memory_of(compute.device, self._config.memory)
         graphs = self._config.agent.records_on(compute.device)

@@ -14,10 +14,10 @@ from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import check_text
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.settings import DiscoverySettings
 
@@ -29,11 +29,11 @@ def demo(
     stages: Annotated[int, typer.Option(min=1, help="Number of stage agents.")] = 4,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 200,
 ) -> None:
-    """Show a pipeline on this machine: agents that find each other, an answer, and the check of it."""
+    """Show a pipeline on this machine: agents that find each other, an answer, and its check."""
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)
-    Preflight(asked, options, [check_text(prompt, "--prompt")], check=True).run()
+    Preflight(asked, options, [checked_utf8(prompt, "--prompt")], check=True).run()
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     group = secrets.token_hex(3)  # so that other commands do not find these agents
     with LocalCluster(stages, name="demo", group=group) as cluster:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Set
 from typing import Annotated
 
 import typer
@@ -16,7 +18,10 @@ from flowedge.cli.words import wrap_words
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding, exit_code
+from flowedge.doctor.membership import OwnCertificate
 from flowedge.net.address import WILDCARDS, join_address
+from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.security.credentials.identities import Identities
 from flowedge.security.process import current
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -24,14 +29,19 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 def doctor(
     peers: Annotated[
-        str | None, typer.Option("--peer", help="Agents (host:port,...) to examine beside those found.")
+        str | None,
+        typer.Option("--peer", metavar="HOST:PORT,...", help="Also examine these agents."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
-    slow: Annotated[float, typer.Option(min=0, help="Mbit/s below which a link is slow.")] = 50.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for devices.")] = 2.0,
+    slow: Annotated[
+        float, typer.Option(min=0, metavar="MBITS", help="Report links below this rate in Mbit/s.")
+    ] = 50.0,
     rate: Annotated[
-        bool, typer.Option(help="Measure links between this device's idle agent and other idle agents.")
+        bool, typer.Option(help="Measure the links between this device and other idle agents.")
     ] = True,
-    libraries: Annotated[bool, typer.Option(help="Try PyTorch and bitsandbytes, for seconds.")] = True,
+    libraries: Annotated[
+        bool, typer.Option(help="Test PyTorch and bitsandbytes, which takes some seconds.")
+    ] = True,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
@@ -40,7 +50,7 @@ def doctor(
 
     Exits with 1 if there is an error, with 4 if there are warnings, otherwise with 0.
     """
-    choose_credentials(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure, datetime.timedelta())
     examination = _examination(peers, timeout, slow, rate, libraries)
     with error_console().status("examining") as status:
         found = examination.run(lambda text: status.update(line(f"examining {text}")))
@@ -55,8 +65,6 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
-    store = current().store
-    holder = None if store is None else store.credentials.holder
     return Examination(
         config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
@@ -67,8 +75,23 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         libraries=libraries,
         cache_dir=config.cache.dir,
         cache_gib=config.cache.gib,
-        validity=None if holder is None else Validity(holder.not_before, holder.not_after),
+        certificates=_certificates(current().store),
     )
+
+
+def _certificates(used: CredentialStore | None) -> tuple[OwnCertificate, ...]:
+    """The certificates of all identities beside the one that this command uses."""
+    if used is None:
+        return ()
+    # Root writes no list to the directory of a service's user, so that only the used identity has the latest.
+    revoked = used.revoked.serials
+    return tuple(_certificate(store, revoked) for store in Identities.open(used.folder.parent).stores)
+
+
+def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
+    holder = store.credentials.holder
+    validity = Validity(holder.not_before, holder.not_after, str(holder.member))
+    return OwnCertificate(str(holder.member), validity, holder.serial in revoked)
 
 
 def _print(found: list[Finding]) -> None:
@@ -80,4 +103,4 @@ def _print(found: list[Finding]) -> None:
         for text in wrap_words(finding.kind.remedy, console.width, "    "):
             console.print(line(text))
     if not found:
-        console.print("Nothing was found that keeps devices from working together.")
+        console.print("No problems found.")

@@ -25,12 +25,13 @@ from flowedge.cli.options import (
 from flowedge.cli.output import errors_only
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import PromptSources, check_text
+from flowedge.cli.prompts import PromptSources
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
+from flowedge.core.utf8 import checked_utf8
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
@@ -105,7 +106,7 @@ def generate(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Answer prompts; the text streams as it is accepted.
+    """Answer prompts; the text streams as it is generated.
 
     Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
     2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
@@ -121,8 +122,8 @@ def generate(
         top_k=top_k,
         seed=seed,
         noise=noise,
-        stop=tuple(check_text(text, "--stop") for text in stop or ()),
-        system=None if system is None else check_text(system, "--system"),
+        stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
+        system=None if system is None else checked_utf8(system, "--system"),
     )
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     request = PipelineRequest(

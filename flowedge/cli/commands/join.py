@@ -53,9 +53,9 @@ def join(
         bool, typer.Option("--replace", help="Replace the identity of the same kind, device or person.")
     ] = False,
 ) -> None:
-    """Make this device, or its user, a member of a cluster; the key is made here and stays here.
+    """Make this device, or its user, a member of a cluster. The key is created here and never leaves it.
 
-    Which of the two is in the token. Restart the device's agent afterwards.
+    The token says which of the two. Restart the device's agent afterwards.
     """
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or joining_state()

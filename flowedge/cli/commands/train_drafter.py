@@ -64,7 +64,7 @@ def train_drafter(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Train an EAGLE head for a target; repeat the command to go on after an interruption.
+    """Train an EAGLE head for a target; the same command continues after an interruption.
 
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """

@@ -81,7 +81,7 @@ def help_page(command: Any, context: Any, width: int) -> str:
         if record is None:
             continue
         if parameter.param_type_name == "argument":
-            arguments.append(Entry(_argument(parameter), _readable(record[1])))
+            arguments.append(Entry(_argument(parameter), _readable(record[1]).removesuffix(" [required]")))
         else:
             options.append(_option(*record))
     pieces = [context.command_path, "[OPTIONS]", *(argument.term for argument in arguments)]
@@ -170,7 +170,6 @@ def _readable(description: str) -> str:
         (r"x>=([-\d.]+)", r"\1 or more"),
         (r"x<=([-\d.]+)", r"at most \1"),
         (r"default: (\d+)\.0\b", r"default: \1"),
-        (r"; required|required; |\[required\]", ""),
     ):
         notes = re.sub(pattern, words, notes)
     return f"{text} {notes}".strip()
