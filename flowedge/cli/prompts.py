@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from flowedge.cli.output import warn
 from flowedge.core.errors import BadRequestError
 from flowedge.core.utf8 import checked_utf8
 from flowedge.system.json_lines import read_json_lines
@@ -15,6 +16,12 @@ from flowedge.system.json_lines import read_json_lines
 STANDARD_INPUT = "-"
 _MOST_BYTES = 16 << 20  # of a text that is one prompt
 _SOURCES = "--prompt TEXT, --prompt - (standard input), --prompt-file FILE or --prompts FILE.jsonl"
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin.isatty():
+        warn("reading the prompt from the terminal; Ctrl-D on a line of its own ends it")
+    return sys.stdin.buffer
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class PromptSources:
     prompts: Path | None = None
     limit: int | None = None
 
-    def read(self, standard_input: Callable[[], BinaryIO] = lambda: sys.stdin.buffer) -> list[str]:
+    def read(self, standard_input: Callable[[], BinaryIO] = _standard_input) -> list[str]:
         """Return the prompts.
 
         Raises:

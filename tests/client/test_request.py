@@ -50,7 +50,7 @@ from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
         ({"request_id": 3}, "request_id is 3 (int); it must be text"),
         ({"options": {"seed": 3}}, "options is {'seed': 3} (dict); it must be GenerateOptions"),
         ({"prompt": 3}, "prompt is 3 (int); it must be text; give token ids as prompt_ids"),
-        ({"prompt": "ab\udcff"}, "the prompt is not valid UTF-8: its character 3 is U+DCFF"),
+        ({"prompt": "ab\udcff"}, "the prompt is not valid UTF-8: its character 3 is byte 0xff"),
         ({"prompt": None, "prompt_ids": "ab"}, "prompt_ids is 'ab' (str); it must be one or more token ids"),
         ({"prompt": None, "prompt_ids": 3}, "prompt_ids is 3 (int); it must be one or more token ids"),
         ({"prompt": None, "prompt_ids": [1, 1.5]}, "prompt_ids[1] is 1.5 (float); it must be an integer"),
@@ -140,3 +140,12 @@ def test_nobody_at_the_address_is_told_in_few_words() -> None:
     with Client(address) as client, pytest.raises(FlowEdgeError) as caught:
         client.describe()
     assert str(caught.value).startswith(f"device {address}: the connection failed: Connection refused")
+
+
+def test_a_system_message_makes_a_conversation() -> None:
+    assert GenerateOptions().to_request("Hi", None).WhichOneof("input") == "prompt"
+    request = GenerateOptions(system="Be brief.").to_request("Hi", None)
+    assert request.WhichOneof("input") == "conversation"
+    assert [message.content for message in request.conversation.messages] == ["Be brief.", "Hi"]
+    with pytest.raises(BadRequestError, match="goes with a prompt"):
+        GenerateOptions(system="Be brief.").to_request(None, [1, 2])

@@ -101,7 +101,7 @@ def generate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write the answer and errors only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write the answer and errors only.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,

@@ -109,10 +109,11 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
     needed = 2 + len(request.middles)
     idle, busy = split_idle(devices)
     if len(idle) < needed:
-        besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
+        besides = f", besides {busy}; free those with flowedge release HOST:PORT,..." if busy else ""
+        beside = f", and one for each of {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
-            f"a pipeline needs {needed} idle agents or more, for a draft node, a stage and "
-            f"{len(request.middles)} middle models; {len(idle)} found{besides}"
+            f"a pipeline needs {needed} idle agents or more, for a draft node and a stage{beside}; "
+            f"{len(idle)} found{besides}"
         )
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)

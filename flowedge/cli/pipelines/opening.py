@@ -9,7 +9,7 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.answering import describe
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode
 from flowedge.cli.pipelines.network import PlannedPipeline, last_draft_nodes, plan_on_network
-from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.errors import BadRequestError
 from flowedge.weights.fetch.progress import OnTransfer
@@ -51,6 +51,13 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeli
         if not device.stage_addresses:
             raise BadRequestError(
                 f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
+            )
+        counts = stage_counts(request.split)
+        if counts and tuple(counts) != device.stage_layers:
+            layers = ",".join(map(str, device.stage_layers))
+            raise BadRequestError(
+                f"--split {request.split}: the pipeline of {peers[0]} has the split {layers}; name its "
+                "stages after it in --peers for another pipeline"
             )
         return PlannedPipeline(peers[0], None)
     wanted = request.spec(peers[0], peers[1:])
