@@ -55,12 +55,14 @@ class OwnCertificate:
 
     Attributes:
         member: its name and roles.
+        serves: whether it is for a device that serves, not only for a client or admin.
         revoked: whether it is on the revocation list that this device has.
     """
 
     member: str
     validity: Validity
     revoked: bool
+    serves: bool = True
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,11 @@ def test_agents_of_this_device() -> None:
     assert kinds(agents.judge_agents(["127.0.0.1:7"], HERE, joined=False)) == [membership.NOT_JOINED]
     assert agents.judge_agents(["127.0.0.1:7", "0.0.0.0:7"], HERE) == []
     assert agents.judge_agents([], HERE, refused=True) == []
+    assert kinds(agents.judge_agents([], HERE, serves=False)) == [agents.NONE_HERE]
+    idle = "LoadState=loaded\nActiveState=inactive\nUnitFileState="
+    assert agents.judge_unit(agents.unit_facts(f"{idle}disabled\n"), HERE, serves=False) == []
+    stopped = agents.judge_unit(agents.unit_facts(f"{idle}enabled\n"), HERE, serves=False)
+    assert kinds(stopped) == [agents.UNIT_STOPPED]
 
 
 def test_membership() -> None:
