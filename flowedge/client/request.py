@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TypedDict
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.request import DEFAULT_STRATEGY, Noise, parse_noise
+from flowedge.core.request import DEFAULT_STRATEGY, Noise, check_stop, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.core.sampling import SamplingParams
 from flowedge.v1 import generation_pb2 as pb
@@ -29,6 +29,7 @@ class GenerateArguments(TypedDict, total=False):
     strategy_options: Mapping[str, float]
     noise: Noise
     ignore_eos: bool
+    system: str | None
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class GenerateOptions:
     strategy_options: Mapping[str, float] = field(default_factory=dict)
     noise: Noise = "shared"  # what drafts are ranked by above temperature 0; see docs/drafters.md
     ignore_eos: bool = False
+    system: str | None = None  # a system message before the prompt, for models whose chat template takes one
 
     def __post_init__(self) -> None:
         SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
@@ -59,12 +61,14 @@ class GenerateOptions:
             raise BadRequestError(f"top_k is {self.top_k}; it must be below {_TOKEN_LIMIT}")
         if isinstance(self.stop, str):
             raise BadRequestError("stop is a string; give a list of strings")
-        if not all(self.stop):
-            raise BadRequestError("a stop string is empty")
+        check_stop(self.stop)
+        if self.system is not None and not self.system.strip():
+            raise BadRequestError("the system message is empty")
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """Return the conversation that a prompt begins."""
-        return [{"role": "user", "content": prompt}]
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": prompt}]
 
     def to_request(
         self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None
@@ -77,17 +81,26 @@ class GenerateOptions:
         Raises:
             BadRequestError: when prompt and prompt_ids are both given or both missing, or one is empty.
         """
+        options = asdict(self)
+        del options["system"]
         request = pb.GenerateRequest(
             request_id=new_request_id() if request_id is None else check_request_id(request_id),
-            **asdict(self),
+            **options,
         )
         if (prompt is None) == (prompt_ids is None):
             raise BadRequestError("give either prompt or prompt_ids")
         if prompt is not None:
             if not prompt.strip():
                 raise BadRequestError("the prompt is empty")
-            request.prompt = prompt
+            if self.system is None:
+                request.prompt = prompt
+            else:
+                request.conversation.messages.extend(pb.ChatMessage(**each) for each in self.messages(prompt))
         if prompt_ids is not None:
+            if self.system is not None:
+                raise BadRequestError(
+                    "a system message goes with a prompt, and prompt_ids are used unchanged"
+                )
             if not prompt_ids or not all(0 <= token < _TOKEN_LIMIT for token in prompt_ids):
                 raise BadRequestError("prompt_ids must be one token id or more, each 0 or more")
             request.prompt_ids.ids.extend(prompt_ids)

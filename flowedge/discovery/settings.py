@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.net.address import checked_address
 
+SERVICE_TYPE = "_flowedge._tcp.local."
+
 
 def _checked_pattern(pattern: str) -> str:
     if not pattern or any(character.isspace() for character in pattern):
         raise BadRequestError(f"{pattern!r} is neither the name of an interface nor a subnet")
     return pattern
+
+
+def _checked_group(group: str) -> str:
+    if not re.fullmatch("[a-z0-9]{0,6}", group):
+        raise BadRequestError(f"the group {group!r} is not made of at most 6 small letters and digits")
+    return group
 
 
 Peers = tuple[Annotated[str, checked_by(checked_address)], ...]
@@ -32,6 +41,16 @@ class DiscoverySettings(SettingsGroup):
     )
     deny: Patterns = setting((), "Interfaces never to use, even if allowed.")
     ttl_s: int = setting(30, "Seconds of silence after which others call this device stale.", ge=1, le=3600)
+    group: Annotated[str, checked_by(_checked_group)] = setting(
+        "",
+        "Agents and commands find agents of their own group only. At most 6 small letters and digits; empty: "
+        "the group of all that name none.",
+    )
     poll_s: Seconds = setting(
         5.0, "Seconds between two checks for interfaces that have come, gone or changed."
     )
+
+    @property
+    def service_type(self) -> str:
+        """The DNS-SD type of the agents that are announced and searched for."""
+        return f"_flowedge-{self.group}._tcp.local." if self.group else SERVICE_TYPE
