@@ -198,7 +198,9 @@ def test_membership() -> None:
     assert membership.judge_membership([], [], HERE) == []
     foreign = membership.RefusalFacts("garage", Refusal.FOREIGN, "garage has joined no cluster")
     own = membership.OwnCertificate("shed (agent)", valid, revoked=False)
-    assert kinds(membership.judge_membership([own], [foreign], HERE)) == [membership.OTHER_CLUSTER]
+    (found,) = membership.judge_membership([own], [foreign] * 7, HERE)
+    assert found.kind is membership.OTHER_CLUSTER
+    assert found.detail == "garage, garage, garage, garage, garage and 2 more on this network"
 
 
 @pytest.mark.parametrize(
