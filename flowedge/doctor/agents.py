@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.doctor.finding import ERROR, WARNING, Finding
+from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.doctor.membership import NOT_JOINED
 from flowedge.net.address import is_loopback
 
@@ -16,7 +16,7 @@ MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"
 UNITS = (UNIT, "flowedge-draft-node.service")  # one of the two runs: a draft node is an agent too
 _SYSTEMD = Path("/run/systemd/system")
-_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts"
+_FIELDS = "Id,LoadState,ActiveState,Result,NRestarts,UnitFileState"
 _ANSWER_S = 10.0
 
 NOT_RUNNING = ERROR(
@@ -24,6 +24,12 @@ NOT_RUNNING = ERROR(
     "no agent was found on this device",
     "Start it: `flowedge agent`; where it is a service, `systemctl start flowedge-agent` (on the draft node, "
     "flowedge-draft-node).",
+)
+NONE_HERE = INFO(
+    "no-agent-here",
+    "no agent runs on this machine, which has joined as a client or admin only",
+    "Nothing, if it only asks. To have it serve as well: `flowedge cluster token` where the cluster was "
+    "made, then `flowedge join` and `flowedge agent` here.",
 )
 LOOPBACK_ONLY = WARNING(
     "agent-on-loopback",
@@ -46,7 +52,7 @@ UNIT_RESTARTS = WARNING(
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",
     "Read why it ends: `journalctl -u flowedge-agent -u flowedge-draft-node -p warning`.",
 )
-KINDS = (NOT_RUNNING, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
+KINDS = (NOT_RUNNING, NONE_HERE, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class UnitFacts:
         installed: False where there is no systemd or no unit.
         active: ActiveState: active, activating, inactive or failed.
         result: why the unit has failed.
+        enabled: whether it starts with the device.
     """
 
     installed: bool
@@ -64,18 +71,26 @@ class UnitFacts:
     result: str = ""
     restarts: int = 0
     name: str = UNIT
+    enabled: bool = False
 
 
 def judge_agents(
-    addresses: Sequence[str], device: str, *, joined: bool = True, refused: bool = False
+    addresses: Sequence[str],
+    device: str,
+    *,
+    joined: bool = True,
+    refused: bool = False,
+    serves: bool = True,
 ) -> list[Finding]:
     """Judge where the agents of this device listen.
 
     joined: whether the device is a cluster's member. refused: whether an agent of it runs, but refuses or is
-    refused, which is a finding of its own.
+    refused, which is a finding of its own. serves: False for a machine of a client or admin.
     """
     if not addresses and refused:
         return []
+    if not addresses and not serves:
+        return [Finding(NONE_HERE, device, "no agent of this machine answers")]
     if not addresses:
         return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
     if all(is_loopback(address) for address in addresses):
@@ -84,13 +99,14 @@ def judge_agents(
     return []
 
 
-def judge_unit(unit: UnitFacts, device: str) -> list[Finding]:
+def judge_unit(unit: UnitFacts, device: str, *, serves: bool = True) -> list[Finding]:
+    """Judge the unit. A machine that does not serve may have a unit that is not enabled."""
     findings = []
     if unit.installed and unit.active == "failed":
         findings.append(
             Finding(UNIT_FAILED, device, f"{unit.name} has failed: {unit.result or 'no reason given'}")
         )
-    elif unit.installed and unit.active == "inactive":
+    elif unit.installed and unit.active == "inactive" and (serves or unit.enabled):
         findings.append(Finding(UNIT_STOPPED, device, f"{unit.name} is inactive"))
     if unit.installed and unit.restarts >= MANY_RESTARTS:
         findings.append(Finding(UNIT_RESTARTS, device, f"{unit.name} was restarted {unit.restarts} times"))
@@ -130,4 +146,5 @@ def _facts(shown: str) -> UnitFacts:
         result=fields.get("Result", ""),
         restarts=int(restarts) if restarts.isdigit() else 0,
         name=fields.get("Id", UNIT),
+        enabled=fields.get("UnitFileState") == "enabled",
     )

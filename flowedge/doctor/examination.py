@@ -89,6 +89,11 @@ class Examination:
         findings += self._judge_device(known)
         return in_order(findings)
 
+    @property
+    def _serves(self) -> bool:
+        """Whether an agent is expected on this device: not if its user alone has joined."""
+        return not self.certificates or any(own.serves for own in self.certificates)
+
     def _find(self, choice: InterfaceChoice) -> tuple[KnownAgents, list[Finding]]:
         problems: list[Finding] = []
         try:
@@ -106,7 +111,7 @@ class Examination:
         said = [agent.answer.device.address for agent in known.own if agent.answer is not None]
         own = [address for address in said if is_address(address)]
         joined, refused = bool(self.certificates), any(agent.refusal is not None for agent in known.own)
-        findings = agents.judge_agents(own, self.device, joined=joined, refused=refused)
+        findings = agents.judge_agents(own, self.device, joined=joined, refused=refused, serves=self._serves)
         findings += membership.judge_membership(self.certificates, known.refusals(), self.device)
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))
@@ -122,7 +127,7 @@ class Examination:
         findings = memory.judge_memory([memory.memory_facts(self.device), *known.memories()])
         cache = CacheLimits.configured(self.cache_dir, self.cache_gib)
         findings += memory.judge_disk(memory.disk_facts(cache.root, cache.max_bytes), self.device)
-        findings += agents.judge_unit(agents.read_unit(), self.device)
+        findings += agents.judge_unit(agents.read_unit(), self.device, serves=self._serves)
         if self.libraries:
             findings += compute.judge_compute(compute.try_compute(), self.device)
         return findings

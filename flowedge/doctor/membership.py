@@ -37,16 +37,13 @@ PEER_NOT_ACCEPTED = ERROR(
 )
 OTHER_CLUSTER = INFO(
     "other-cluster",
-    "an agent on the network belongs to another cluster or to none, and is left alone",
-    "Nothing, if it is not yours. To have it in this cluster: `flowedge cluster token` where the cluster was "
-    "made, then `flowedge join` there.",
+    "agents on the network belong to another cluster or to none, and are left alone",
+    "Nothing, if they are not yours. To have one in this cluster: `flowedge cluster token` where the cluster "
+    "was made, then `flowedge join` there.",
 )
 KINDS = (NOT_JOINED, REVOKED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OTHER_CLUSTER)
-_KIND = {
-    Refusal.BY_AGENT: NOT_ACCEPTED,
-    Refusal.BY_CALLER: PEER_NOT_ACCEPTED,
-    Refusal.FOREIGN: OTHER_CLUSTER,
-}
+_KIND = {Refusal.BY_AGENT: NOT_ACCEPTED, Refusal.BY_CALLER: PEER_NOT_ACCEPTED}
+_MOST_NAMED = 5  # agents of other clusters
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,14 @@ class OwnCertificate:
 
     Attributes:
         member: its name and roles.
+        serves: whether it is for a device that serves, not only for a client or admin.
         revoked: whether it is on the revocation list that this device has.
     """
 
     member: str
     validity: Validity
     revoked: bool
+    serves: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,13 @@ def judge_membership(
     refused = [
         Finding(_KIND[facts.refusal], facts.agent, facts.reason)
         for facts in refusals
-        if not (revoked and (facts.own or facts.refusal is Refusal.BY_AGENT))
+        if facts.refusal is not Refusal.FOREIGN
+        and not (revoked and (facts.own or facts.refusal is Refusal.BY_AGENT))
     ]
-    return revoked + refused
+    foreign = sorted(facts.agent for facts in refusals if facts.refusal is Refusal.FOREIGN)
+    return revoked + refused + ([Finding(OTHER_CLUSTER, device, _listed(foreign))] if foreign else [])
+
+
+def _listed(agents: Sequence[str]) -> str:
+    more = f" and {len(agents) - _MOST_NAMED} more" if len(agents) > _MOST_NAMED else ""
+    return f"{', '.join(agents[:_MOST_NAMED])}{more} on this network"

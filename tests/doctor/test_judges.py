@@ -174,6 +174,11 @@ def test_agents_of_this_device() -> None:
     assert kinds(agents.judge_agents(["127.0.0.1:7"], HERE, joined=False)) == [membership.NOT_JOINED]
     assert agents.judge_agents(["127.0.0.1:7", "0.0.0.0:7"], HERE) == []
     assert agents.judge_agents([], HERE, refused=True) == []
+    assert kinds(agents.judge_agents([], HERE, serves=False)) == [agents.NONE_HERE]
+    idle = "LoadState=loaded\nActiveState=inactive\nUnitFileState="
+    assert agents.judge_unit(agents.unit_facts(f"{idle}disabled\n"), HERE, serves=False) == []
+    stopped = agents.judge_unit(agents.unit_facts(f"{idle}enabled\n"), HERE, serves=False)
+    assert kinds(stopped) == [agents.UNIT_STOPPED]
 
 
 def test_membership() -> None:
@@ -193,7 +198,9 @@ def test_membership() -> None:
     assert membership.judge_membership([], [], HERE) == []
     foreign = membership.RefusalFacts("garage", Refusal.FOREIGN, "garage has joined no cluster")
     own = membership.OwnCertificate("shed (agent)", valid, revoked=False)
-    assert kinds(membership.judge_membership([own], [foreign], HERE)) == [membership.OTHER_CLUSTER]
+    (found,) = membership.judge_membership([own], [foreign] * 7, HERE)
+    assert found.kind is membership.OTHER_CLUSTER
+    assert found.detail == "garage, garage, garage, garage, garage and 2 more on this network"
 
 
 @pytest.mark.parametrize(

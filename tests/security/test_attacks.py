@@ -192,7 +192,10 @@ def test_an_agent_may_not_lead(
 ) -> None:
     """Its certificate would not let it give roles to others."""
     set_own_security(monkeypatch, cluster.security("boss", CertificateRole.ADMIN))
-    with pytest.raises(AccessError, match="role agent, so it cannot be a draft node"):
+    with pytest.raises(
+        AccessError,
+        match=r"for kitchen \(agent\), so it cannot be a draft node; run .*--role agent,draft-node",
+    ):
         assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
 
 

@@ -21,7 +21,7 @@ from flowedge.doctor.finding import Finding, exit_code
 from flowedge.doctor.membership import OwnCertificate
 from flowedge.net.address import WILDCARDS, join_address
 from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.credentials.identities import Identities
+from flowedge.security.credentials.identities import Identities, IdentityKind, kind_of
 from flowedge.security.process import current
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -91,7 +91,8 @@ def _certificates(used: CredentialStore | None) -> tuple[OwnCertificate, ...]:
 def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
     holder = store.credentials.holder
     validity = Validity(holder.not_before, holder.not_after, str(holder.member))
-    return OwnCertificate(str(holder.member), validity, holder.serial in revoked)
+    serves = kind_of(holder.member.roles) is IdentityKind.DEVICE
+    return OwnCertificate(str(holder.member), validity, holder.serial in revoked, serves)
 
 
 def _print(found: list[Finding]) -> None:

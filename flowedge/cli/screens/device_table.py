@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("version", Form.WHOLE, drop=5),
     Column("round trip", Form.WHOLE, drop=2),
 )
+_CERTIFICATE = Column("certificate", Form.WHOLE, drop=6)
 _LINK = Column("link", Form.PROSE)
 _REMARKS = Column("", Form.PROSE)
 
@@ -40,12 +41,18 @@ def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] |
 
 
 def device_table(rows: Sequence[Row]) -> PlainTable:
-    """Return a table with a line for each agent; it has a column of links if links were measured."""
-    with_links = any("link" in row for row in rows)
-    table = plain_table(*_COLUMNS, *([_LINK] if with_links else []), _REMARKS)
+    """Return a table with a line for each agent.
+
+    It has a column of the roles in certificates if there are certificates, and of links if links were
+    measured.
+    """
+    with_links, certified = any("link" in row for row in rows), any(row.get("certified_role") for row in rows)
+    more = [column for column, shown in ((_CERTIFICATE, certified), (_LINK, with_links)) if shown]
+    table = plain_table(*_COLUMNS, *more, _REMARKS)
     for row in rows:
         cells = [row.get("name", "?"), row.get("kind", "?"), _address(row), _compute(row), _memory(row)]
         cells += [row.get("role", "?"), _block(row), row.get("version", "?"), _round_trip(row)]
+        cells += [row.get("certified_role", "")] if certified else []
         cells += [_link(row["link"]) if "link" in row else ""] if with_links else []
         table.add_row(*map(str, [*cells, _remarks(row)]), style=_style(row))
     return table

@@ -212,4 +212,7 @@ def _first(addresses: Sequence[str], ask: Callable[[str], T]) -> T:
             return ask(address)
         except DeviceLostError as error:
             failures.append(str(error))
-    raise DeviceLostError("the cluster's CA", "; ".join(failures) or "none of its addresses is known")
+    reason = "; ".join(failures) or "none of its addresses is known"
+    raise DeviceLostError(
+        "the cluster's CA", f"{reason}. See that `flowedge cluster serve` runs there and its ports are open"
+    )

@@ -136,3 +136,10 @@ def test_a_pipe_gets_a_line_for_each_device_in_full(capsys: pytest.CaptureFixtur
     assert len(lines) == 4
     assert all("n" * 300 in line and "0.1.0" in line for line in lines[1:3])
     assert "install the same version" in lines[1]
+
+
+def test_the_roles_in_certificates_are_a_column_where_there_are_certificates() -> None:
+    assert "certificate" not in _printed(ROWS, 200)
+    rows = [ROWS[0] | {"certified_role": "agent,client"}, *ROWS[1:]]
+    assert "certificate" in _printed(rows, 250).splitlines()[0]
+    assert "agent,client" in _printed(rows, 250).splitlines()[1]
