@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
-from flowedge.security.process import speak_plaintext_to
+from flowedge.security.command_secret import VARIABLE, own_secret
+from flowedge.security.process import forget_own_agents, speak_plaintext_to
 
 MAX_LOCAL_STAGES = 64
 _LISTENING = re.compile(r"listening on (\S+:\d+)")
@@ -78,8 +79,9 @@ class LocalAgent:
 class LocalCluster:
     """Agents on loopback: a draft node, stages, and agents for middle models. No process is left behind.
 
-    Each agent is a process with one thread in torch. It stops when its standard input closes, so that it ends
-    with this process, however this process ends.
+    Other programs of this machine neither find the agents nor may call them (see command_secret). Each agent
+    is a process with one thread in torch. It stops when its standard input closes, so that it ends with this
+    process, however this process ends.
 
     Attributes:
         agents: all of them, once started: the draft node, the stages, the agents for middle models.
@@ -93,6 +95,7 @@ class LocalCluster:
         name: str = "local",
         draft_node: bool = True,
         start_timeout_s: float = _START_TIMEOUT_S,
+        group: str = "",
         command: AgentCommand = agent_command,
     ) -> None:
         """Prepare agents, which `start` starts.
@@ -101,6 +104,7 @@ class LocalCluster:
             stages, middles: numbers of agents.
             name: the agents are `name`-d0, `name`-v1 and so on, with a random part that makes names unique.
             draft_node: whether there is an agent for the draft node; without it this process has to be it.
+            group: under which the agents are announced (see DiscoverySettings); "" for no announcement.
             command: its agent must say where it listens, as `flowedge agent` does, and stop when its standard
                 input closes.
         """
@@ -115,6 +119,7 @@ class LocalCluster:
         self._first_stage, self._num_stages = int(draft_node), stages
         self._start_timeout_s = start_timeout_s
         self._command = command
+        self._group = group
         self._logs: tempfile.TemporaryDirectory[str] | None = None
         self.agents: list[LocalAgent] = []
 
@@ -140,7 +145,9 @@ class LocalCluster:
         self._logs = tempfile.TemporaryDirectory(prefix="flowedge-")
         try:
             for place, name in enumerate(self._names):
-                self.agents.append(_launch(name, self._command(place, name), Path(self._logs.name)))
+                self.agents.append(
+                    _launch(name, self._command(place, name), Path(self._logs.name), self._group)
+                )
             deadline = time.monotonic() + self._start_timeout_s
             for agent in self.agents:
                 agent.address = _await_address(agent, deadline, self._start_timeout_s)
@@ -156,6 +163,7 @@ class LocalCluster:
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         for agent in self.agents:
             _reap(agent.process, deadline)
+        forget_own_agents(agent.address for agent in self.agents)
         self.agents = []
         if self._logs is not None:
             self._logs.cleanup()
@@ -169,7 +177,7 @@ class LocalCluster:
         self.stop()
 
 
-def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
+def _launch(name: str, command: list[str], logs: Path, group: str) -> LocalAgent:
     log = logs / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -182,8 +190,13 @@ def _launch(name: str, command: list[str], logs: Path) -> LocalAgent:
                 "OMP_NUM_THREADS": "1",
                 "FLOWEDGE_AGENT__THREADS": "1",  # the agents share the cores
                 "PYTHONUNBUFFERED": "1",
-                # Its own, so that the agents belong to no cluster and speak to this process alone.
+                # Its own, so that the agents belong to no cluster.
                 "FLOWEDGE_STATE_DIR": str(logs / "state"),
+                # Nobody else is to find them or to use them.
+                VARIABLE: own_secret(),
+                "FLOWEDGE_METRICS__ENABLED": "false",
+                "FLOWEDGE_AGENT__ADVERTISE": str(bool(group)).lower(),
+                "FLOWEDGE_DISCOVERY__GROUP": group,
             },
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the agents
         )

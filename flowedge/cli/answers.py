@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from flowedge.cli.output import write_answer
+from flowedge.cli.options import AUTOREGRESSIVE
+from flowedge.cli.output import warn, write_answer
 from flowedge.cli.pipelines.opening import open_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.client import Client
+from flowedge.client import Client, Device
 from flowedge.client.request import GenerateOptions
 from flowedge.client.statistics import typed_statistics
+from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.choice import NO_DRAFTER
 from flowedge.models.libraries import import_libraries
 
 if TYPE_CHECKING:
@@ -48,10 +53,16 @@ def answer_all(
         open_pipeline(request, screen.progress, transfers) as address,
         Client(address, timeout_s=timeout_s) as client,
     ):
-        report.draft_node = client.describe()
-        checker = _load_checker(request, report.draft_node.dtype, screen) if check else None
+        report.draft_node = device = client.describe()
+        if request.is_made_already:
+            report.options = options = _fitting(options, device)
+            if check:
+                _check_is_served(request, device)
+        checker = _load_checker(request, device.dtype, screen) if check else None
         try:
             for number, prompt in enumerate(prompts, 1):
+                if number > 1:
+                    write_answer("\n")  # sets the answers apart
                 screen.announce(number, len(prompts), prompt)
                 answer = ask(client, prompt, options, checker)
                 report.answers.append(answer)
@@ -64,14 +75,24 @@ def answer_all(
 
 
 def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:
-    """Stream the answer to standard output; compare it with the plain model's if there is a checker."""
+    """Stream the answer to standard output; compare it with the plain model's if there is a checker.
+
+    The output ends with a line break whatever ends the answer, so that an error stands on a line of its own.
+    """
     started = time.monotonic()
     first_token = started
     with client.generate(prompt, options=options) as generation:
-        for chunk in generation:
-            if first_token == started:
-                first_token = time.monotonic()
-            write_answer(chunk.text)
+        try:
+            for chunk in generation:
+                if first_token == started:
+                    first_token = time.monotonic()
+                write_answer(chunk.text)
+        except (KeyboardInterrupt, FlowEdgeError) as error:
+            if generation.text:
+                write_answer("\n")
+            if isinstance(error, KeyboardInterrupt):
+                warn("cancelled")
+            raise
     write_answer("\n")
     seed, reason = generation.seed or 0, generation.finish_reason or ""
     verdict = None
@@ -90,6 +111,31 @@ def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker 
         client_ttft_s=first_token - started,
         verdict=verdict,
     )
+
+
+def _fitting(options: GenerateOptions, device: Device) -> GenerateOptions:
+    """Return the options for a pipeline that was made already, which may have no drafter."""
+    plain = device.drafter == NO_DRAFTER and options.strategy == DEFAULT_STRATEGY
+    return replace(options, strategy=AUTOREGRESSIVE) if plain else options
+
+
+def _check_is_served(request: PipelineRequest, device: Device) -> None:
+    """Check that the plain model of `--check` is the model of a pipeline that was made already.
+
+    Raises:
+        BadRequestError: when the pipeline has another model, quantisation or tokenizer.
+    """
+    for option, asked, found in (
+        ("--model", request.model, device.model),
+        ("--quant", request.quant, device.quant),
+        ("--tokenizer", request.tokenizer, device.tokenizer),
+    ):
+        if asked != found:
+            raise BadRequestError(
+                f"--check would compare with {option} {asked or '(the default)'}, but the pipeline of "
+                f"{device.name} has {found or 'the default'}; "
+                + (f"give {option} {found}" if found else f"leave out {option}")
+            )
 
 
 def _load_checker(request: PipelineRequest, dtype: str, screen: AnswerScreen) -> Checker:

@@ -6,6 +6,8 @@ import json
 import logging
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flowedge.cli.words import wrap_words
@@ -46,6 +48,17 @@ class VisibleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return visible_field(super().format(record))
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Keep log records below the level of errors back while the context lasts."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def log_to_stderr(level: int = logging.WARNING, pattern: str = "%(message)s") -> None:

@@ -28,6 +28,7 @@ class JsonReport:
     """The answers so far, written as a JSON file if a file was asked for.
 
     Attributes:
+        options: how the prompts are answered.
         draft_node: what the draft node reports about itself and its stages; None before it was asked.
     """
 
@@ -36,7 +37,7 @@ class JsonReport:
         self.request = request
         self.answers: list[PromptAnswer] = []
         self.draft_node: Device | None = None
-        self._options = options
+        self.options = options
         self._file = file
 
     @property
@@ -63,7 +64,7 @@ class JsonReport:
             "settings": {
                 **asdict(self.request),
                 "drafter": drafter_label(self.request.drafter),
-                **asdict(self._options),
+                **asdict(self.options),
                 "dtype": self.request.dtype if device is None else device.dtype,
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),

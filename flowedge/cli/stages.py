@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines.network import find_devices, split_idle
+from flowedge.cli.pipelines.answering import find_devices, split_idle
 from flowedge.cli.pipelines.request import stage_counts
 from flowedge.client.assembly import OnProgress
 from flowedge.core.errors import BadRequestError, FlowEdgeError

@@ -13,6 +13,7 @@ from flowedge.cli.screens.train_screen import train_screen
 from flowedge.cli.stages import StagesRequest, open_stages
 from flowedge.client.assembly import OnProgress
 from flowedge.models.layers.taps import Taps
+from flowedge.training.interruption import Interruption
 from flowedge.training.run import train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.targets.cluster_target import open_cluster_target
@@ -37,9 +38,19 @@ def train_and_report(
         device: "cpu" or "cuda", of the head and of layers in this process.
         restart: whether to begin anew instead of going on after an interruption.
     """
-    with train_screen(out) as screen:
+    interruption = Interruption()
+    with interruption.handled(), train_screen(out) as screen:
         opener = _open_target(agents, device, lambda name, doing: screen.say(f"{name}: {doing}"))
-        acceptance = train_drafter(model, data, out, settings, screen, open_target=opener, restart=restart)
+        acceptance = train_drafter(
+            model,
+            data,
+            out,
+            settings,
+            screen,
+            open_target=opener,
+            restart=restart,
+            deferred=interruption.deferred,
+        )
     say(f"the head is in {out}: give it as --drafter {out}")
     if acceptance.cycles:
         say(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flowedge.security import process
-from flowedge.security.credentials.enrolment import refresh_credentials
+from flowedge.security.credentials.enrolment import LIST_AGE, refresh_credentials
 from flowedge.security.settings import SecuritySettings
 
 INSECURE_HELP = (
@@ -24,8 +24,12 @@ ClusterDir = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]
 
 
-def choose_credentials(cluster_dir: Path | None, insecure: bool) -> None:
+def choose_credentials(
+    cluster_dir: Path | None, insecure: bool, list_age: datetime.timedelta = LIST_AGE
+) -> None:
     """Have this process show the credentials of a directory from now on, renewed if that is due.
+
+    list_age: a revocation list that is older is fetched again.
 
     Raises:
         BadRequestError: when the directory is given and has no credentials.
@@ -35,4 +39,4 @@ def choose_credentials(cluster_dir: Path | None, insecure: bool) -> None:
     settings = SecuritySettings(cluster_dir=directory, insecure=insecure)
     security = process.use(process.Security.load(settings))
     if security.store is not None:
-        refresh_credentials(security.store, datetime.datetime.now(datetime.timezone.utc))
+        refresh_credentials(security.store, datetime.datetime.now(datetime.timezone.utc), list_age)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.request import DEFAULT_STRATEGY, Noise, parse_noise
+from flowedge.core.request import DEFAULT_STRATEGY, Noise, check_stop, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.utf8 import checked_utf8
@@ -32,6 +32,7 @@ class GenerateArguments(TypedDict, total=False):
     strategy_options: Mapping[str, float]
     noise: Noise
     ignore_eos: bool
+    system: str | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class GenerateOptions:
     strategy_options: Mapping[str, float] = field(default_factory=dict)
     noise: Noise = "shared"  # what drafts are ranked by above temperature 0; see docs/drafters.md
     ignore_eos: bool = False
+    system: str | None = None  # a system message before the prompt, for models whose chat template takes one
 
     def __post_init__(self) -> None:
         for name, (is_right, expected) in _TYPES.items():
@@ -67,14 +69,18 @@ class GenerateOptions:
             )
         if self.top_k >= _TOKEN_LIMIT:
             raise BadRequestError(f"top_k is {self.top_k}; it must be below {_TOKEN_LIMIT}")
+        check_stop(self.stop)
         for number, text in enumerate(self.stop, 1):
-            if not text:
-                raise BadRequestError(f"stop string {number} is empty")
             checked_utf8(text, f"stop string {number}")
+        if self.system is not None:
+            if not self.system.strip():
+                raise BadRequestError("the system message is empty")
+            checked_utf8(self.system, "the system message")
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """Return the conversation that a prompt begins."""
-        return [{"role": "user", "content": prompt}]
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": prompt}]
 
     def to_request(
         self, prompt: str | None, prompt_ids: Sequence[int] | None, request_id: str | None = None
@@ -90,15 +96,25 @@ class GenerateOptions:
         """
         if request_id is not None and not isinstance(request_id, str):
             raise _wrong_type("request_id", request_id, "text")
+        options = asdict(self)
+        del options["system"]
         request = pb.GenerateRequest(
             request_id=new_request_id() if request_id is None else check_request_id(request_id),
-            **asdict(self),
+            **options,
         )
         if (prompt is None) == (prompt_ids is None):
             raise BadRequestError("give either prompt or prompt_ids")
         if prompt is not None:
-            request.prompt = _checked_prompt(prompt)
+            text = _checked_prompt(prompt)
+            if self.system is None:
+                request.prompt = text
+            else:
+                request.conversation.messages.extend(pb.ChatMessage(**each) for each in self.messages(text))
         if prompt_ids is not None:
+            if self.system is not None:
+                raise BadRequestError(
+                    "a system message goes with a prompt, and prompt_ids are used unchanged"
+                )
             request.prompt_ids.ids.extend(_checked_token_ids(prompt_ids))
         return request
 
@@ -195,5 +211,6 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "strategy_options": (_are_numbers_by_name, "a dict of numbers by their names"),
     "noise": (_is_text, "text"),
     "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
+    "system": (lambda value: value is None or _is_text(value), "text or None"),
 }
 """For each option, whether a value has its type, and the type in words."""

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, PeerRefusedError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
@@ -41,6 +42,21 @@ class AgentReply:
     wall: ClockOffset | None
 
 
+class Refusal(Enum):
+    """Why no call between this device and an agent is possible."""
+
+    BY_AGENT = "the agent does not accept the certificate of this device"
+    BY_CALLER = "this device does not accept the certificate of the agent"
+    FOREIGN = "the agent announces another cluster or none, so it is not asked"
+
+    @classmethod
+    def of(cls, error: FlowEdgeError) -> Refusal | None:
+        """Return the refusal behind the error of a call; None for other errors."""
+        if isinstance(error, PeerRefusedError):
+            return cls.BY_CALLER
+        return cls.BY_AGENT if isinstance(error, AccessError) else None
+
+
 @dataclass(frozen=True)
 class SurveyedAgent:
     """One agent, whether it answered or not.
@@ -50,6 +66,7 @@ class SurveyedAgent:
         advertised: what it advertises; None for an agent that is only named.
         answer: None when `problem` says why there is no answer.
         problem: with an answer, that the agent runs another protocol version.
+        refusal: None if `problem` is another one.
         stale: it was advertised, but was silent for longer than its announcement is valid.
     """
 
@@ -58,6 +75,7 @@ class SurveyedAgent:
     answer: AgentReply | None = None
     problem: str | None = None
     stale: bool = False
+    refusal: Refusal | None = None
 
     @property
     def address(self) -> str:
@@ -166,7 +184,7 @@ def _ask_advertised(
     except FlowEdgeError as error:
         foreign = str(error)
     if foreign is not None and device.address not in own_agents():
-        return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale)
+        return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale, refusal=Refusal.FOREIGN)
     problems: list[FlowEdgeError] = []
     for address in device.addresses[:_ADDRESSES]:
         if time.monotonic() > deadline:
@@ -184,7 +202,8 @@ def _ask_advertised(
             others = tuple(other for other in device.addresses if other != address)
             return SurveyedAgent((address, *others), device, answer, stale=stale)
         problems.append(other_device(address, device, answer.device))
-    return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale)
+    refusal = Refusal.of(problems[0])
+    return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale, refusal=refusal)
 
 
 @contextmanager
@@ -216,7 +235,7 @@ def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
         with reading_answer(peer):
             resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
-        return SurveyedAgent((peer,), problem=str(error))
+        return SurveyedAgent((peer,), problem=str(error), refusal=Refusal.of(error))
     device = answer.device
     problem = mismatch(device.name, peer, device.protocol_version, device.version)
     return SurveyedAgent((resolved,), answer=answer, problem=problem)

@@ -18,7 +18,6 @@ from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, local_interfaces
-from flowedge.discovery.reading import SERVICE_TYPE
 from flowedge.discovery.record_listeners import CacheLimit
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.address import WILDCARDS, host_ip, split_address
@@ -153,8 +152,8 @@ class Advertiser:
         fields = about(event="announced", address=addresses)
         _log.info("announced as %s at %s", self.device.name, addresses, extra=fields)
         self._info = AsyncServiceInfo(
-            SERVICE_TYPE,
-            f"{self.device.id[:48]}-{self._instance}.{SERVICE_TYPE}",
+            self._settings.service_type,
+            f"{self.device.id[:48]}-{self._instance}.{self._settings.service_type}",
             parsed_addresses=list(announcement.addresses),
             port=port,
             properties=self.device.to_txt(),

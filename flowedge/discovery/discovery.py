@@ -20,7 +20,7 @@ from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, choose, local_interfaces
 from flowedge.discovery.presence import Presence, PresenceEvent, Sighting
-from flowedge.discovery.reading import SERVICE_TYPE, IgnoredAnnouncement, RawAnnouncement, read_announcement
+from flowedge.discovery.reading import IgnoredAnnouncement, RawAnnouncement, read_announcement
 from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
@@ -82,10 +82,12 @@ class AgentWatcher:
         return self
 
     async def _listen(self, zeroconf: Zeroconf) -> None:
-        self._resolver = InstanceResolver(zeroconf, self._settings.ttl_s, self._resolved, self._ignored)
+        self._resolver = InstanceResolver(zeroconf, self._settings, self._resolved, self._ignored)
         self._cleanup.push_async_callback(self._resolver.close)
         zeroconf.async_add_listener(CacheLimit(), None)
-        zeroconf.async_add_listener(AnnouncementListener(self, self._ignored), None)
+        zeroconf.async_add_listener(
+            AnnouncementListener(self, self._settings.service_type, self._ignored), None
+        )
         running = supervise("the search for agents", lambda: self._keep_time(zeroconf), most_s=5.0)
         self._cleanup.push_async_callback(_end, asyncio.ensure_future(running))
 
@@ -110,7 +112,7 @@ class AgentWatcher:
         self._tell(self._presence.goodbye(name))
 
     def _resolved(self, raw: RawAnnouncement, ttl_s: float) -> None:
-        device = read_announcement(raw, self._interfaces)
+        device = read_announcement(raw, self._interfaces, self._settings.service_type)
         if isinstance(device, IgnoredAnnouncement):
             self._ignored.add(str(device))
         elif self._presence.has_room_for(raw.name, device):
@@ -145,7 +147,7 @@ class AgentWatcher:
             if is_due or (questions and now - began >= questions[0]):
                 del questions[:1]
                 asked = now
-                zeroconf.async_send(question_for(SERVICE_TYPE))
+                zeroconf.async_send(question_for(self._settings.service_type))
             await asyncio.sleep(_TICK_S if not questions else _FIRST_QUESTIONS_S[0])
 
 

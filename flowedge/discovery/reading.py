@@ -10,9 +10,9 @@ from flowedge.core.errors import ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, by_reachability
 from flowedge.discovery.local_networks import LocalNetworks
+from flowedge.discovery.settings import SERVICE_TYPE
 from flowedge.net.address import join_address
 
-SERVICE_TYPE = "_flowedge._tcp.local."
 MAX_ADDRESSES = 16  # of one device
 MAX_TXT_BYTES = 1300  # RFC 6763, section 6.2
 _READ_HOSTS = 64  # addresses of one announcement that are looked at
@@ -51,18 +51,18 @@ class IgnoredAnnouncement:
         return f"the announcement {self.name} is ignored: {self.reason}"
 
 
-def name_fault(name: str) -> str | None:
+def name_fault(name: str, service_type: str = SERVICE_TYPE) -> str | None:
     """Return why no agent announces itself by this name of an instance; None if an agent may."""
-    instance, dot, service_type = name.partition(f".{SERVICE_TYPE}")
-    if not dot or service_type:
-        return f"its name does not end with .{SERVICE_TYPE}"
+    instance, dot, rest = name.partition(f".{service_type}")
+    if not dot or rest:
+        return f"its name does not end with .{service_type}"
     if not _INSTANCE.fullmatch(instance):
         return "its name is not made of 1 to 63 letters, digits, dots, hyphens and underscores"
     return None
 
 
 def read_announcement(
-    raw: RawAnnouncement, interfaces: Sequence[Interface]
+    raw: RawAnnouncement, interfaces: Sequence[Interface], service_type: str = SERVICE_TYPE
 ) -> AdvertisedDevice | IgnoredAnnouncement:
     """Return the device that an announcement describes, or why the announcement is ignored.
 
@@ -72,7 +72,7 @@ def read_announcement(
     Args:
         interfaces: that are searched, each with the addresses that are used.
     """
-    fault = name_fault(raw.name)
+    fault = name_fault(raw.name, service_type)
     if fault is not None:
         return _ignored(raw, fault)
     if raw.port is None or not 0 < raw.port < 65536:

@@ -8,7 +8,6 @@ from typing import Protocol
 from zeroconf import RecordUpdate, RecordUpdateListener, Zeroconf
 from zeroconf._dns import DNSAddress, DNSNsec, DNSPointer, DNSRecord, DNSService, DNSText
 
-from flowedge.discovery.reading import SERVICE_TYPE
 from flowedge.net.limited_log import LimitedLog
 
 MAX_CACHED_BYTES = 4 << 20
@@ -30,8 +29,8 @@ class AnnouncementSink(Protocol):
 class AnnouncementListener(RecordUpdateListener):
     """Tells a sink of the instances that records are about, also of records that repeat what is known."""
 
-    def __init__(self, sink: AnnouncementSink, ignored: LimitedLog) -> None:
-        self._sink, self._ignored = sink, ignored
+    def __init__(self, sink: AnnouncementSink, service_type: str, ignored: LimitedLog) -> None:
+        self._sink, self._service_type, self._ignored = sink, service_type, ignored
         self._came: dict[str, None] = {}  # an ordered set of names, until the cache has their records
 
     def async_update_records(self, zc: Zeroconf, now: float, records: list[RecordUpdate]) -> None:
@@ -51,9 +50,9 @@ class AnnouncementListener(RecordUpdateListener):
 
     def _take(self, zc: Zeroconf, now: float, update: RecordUpdate) -> None:
         record, is_new = update.new, update.old is None
-        if isinstance(record, DNSPointer) and record.name.lower() == SERVICE_TYPE:
+        if isinstance(record, DNSPointer) and record.name.lower() == self._service_type:
             self._heard(record.alias, now, record, is_new=False)
-        elif isinstance(record, DNSService) and record.name.endswith(f".{SERVICE_TYPE}"):
+        elif isinstance(record, DNSService) and record.name.endswith(f".{self._service_type}"):
             self._heard(record.name, now, record, is_new=is_new)
             if not record.is_expired(now):
                 self._sink.refreshed(record.name, float(record.ttl))

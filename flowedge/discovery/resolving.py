@@ -9,7 +9,8 @@ from zeroconf import DNSQuestionType, IPVersion, Zeroconf
 from zeroconf.asyncio import AsyncServiceInfo
 from zeroconf.const import _CLASS_IN, _TYPE_SRV
 
-from flowedge.discovery.reading import SERVICE_TYPE, RawAnnouncement, name_fault, shown_name
+from flowedge.discovery.reading import RawAnnouncement, name_fault, shown_name
+from flowedge.discovery.settings import DiscoverySettings
 from flowedge.net.limited_log import LimitedLog
 
 MAX_AT_ONCE = 16  # names that are asked for on the network
@@ -28,22 +29,23 @@ class InstanceResolver:
     """
 
     def __init__(
-        self, zeroconf: Zeroconf, ttl_s: float, on_resolved: OnResolved, ignored: LimitedLog
+        self, zeroconf: Zeroconf, settings: DiscoverySettings, on_resolved: OnResolved, ignored: LimitedLog
     ) -> None:
-        """ttl_s: how long an announcement is valid that does not tell."""
-        self._zeroconf, self._ttl_s = zeroconf, ttl_s
+        """settings: its `ttl_s` is how long an announcement is valid that does not tell."""
+        self._zeroconf, self._ttl_s = zeroconf, settings.ttl_s
+        self._service_type = settings.service_type
         self._on_resolved, self._ignored = on_resolved, ignored
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by name
         self._waiting: dict[str, None] = {}  # an ordered set of names
 
     def resolve(self, name: str) -> None:
         """Resolve a name soon; never raises."""
-        fault = name_fault(name)
+        fault = name_fault(name, self._service_type)
         if fault is not None:
             self._ignored.add(f"the announcement {shown_name(name)} is ignored: {fault}")
             return
         try:
-            info = AsyncServiceInfo(SERVICE_TYPE, name)
+            info = AsyncServiceInfo(self._service_type, name)
             if info.load_from_cache(self._zeroconf):
                 self._report(info)
                 return
@@ -74,7 +76,7 @@ class InstanceResolver:
 
     async def _ask(self, name: str) -> None:
         try:
-            info = AsyncServiceInfo(SERVICE_TYPE, name)
+            info = AsyncServiceInfo(self._service_type, name)
             if await info.async_request(self._zeroconf, _RESOLVE_MS, question_type=DNSQuestionType.QM):
                 self._report(info)
         except Exception as error:  # noqa: BLE001 (records of strangers, read by another library)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.doctor.finding import ERROR, WARNING, Finding
+from flowedge.doctor.membership import NOT_JOINED
 from flowedge.net.address import is_loopback
 
 MANY_RESTARTS = 3
@@ -21,27 +22,29 @@ _ANSWER_S = 10.0
 NOT_RUNNING = ERROR(
     "agent-not-running",
     "no agent was found on this device",
-    f"Start it: systemctl start {UNIT}, or flowedge agent.",
+    "Start it: `flowedge agent`; where it is a service, `systemctl start flowedge-agent` (on the draft node, "
+    "flowedge-draft-node).",
 )
 LOOPBACK_ONLY = WARNING(
     "agent-on-loopback",
-    "the agent of this device listens on loopback, where no other device reaches it",
-    "Start it with --host 0.0.0.0, or set agent.host in its configuration.",
+    "the agent of this member of a cluster listens on loopback, where no other device reaches it",
+    "Leave out --host, and agent.host in its configuration: then it listens on all networks.",
 )
 UNIT_FAILED = ERROR(
     "unit-failed",
     "systemd has given up on the agent",
-    f"Read why: journalctl -u {UNIT} -n 50; then systemctl reset-failed {UNIT} and start it.",
+    "Read why: `journalctl -u flowedge-agent -u flowedge-draft-node -n 50`. When that is mended, `systemctl "
+    "restart` the unit.",
 )
 UNIT_STOPPED = WARNING(
     "unit-stopped",
     "the agent's unit is installed, but not running",
-    f"systemctl enable --now {UNIT}",
+    "`systemctl enable --now` the unit.",
 )
 UNIT_RESTARTS = WARNING(
     "unit-restarts",
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",
-    f"Read why it ends: journalctl -u {UNIT} -p warning.",
+    "Read why it ends: `journalctl -u flowedge-agent -u flowedge-draft-node -p warning`.",
 )
 KINDS = (NOT_RUNNING, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
 
@@ -63,11 +66,21 @@ class UnitFacts:
     name: str = UNIT
 
 
-def judge_agents(addresses: Sequence[str], device: str) -> list[Finding]:
+def judge_agents(
+    addresses: Sequence[str], device: str, *, joined: bool = True, refused: bool = False
+) -> list[Finding]:
+    """Judge where the agents of this device listen.
+
+    joined: whether the device is a cluster's member. refused: whether an agent of it runs, but refuses or is
+    refused, which is a finding of its own.
+    """
+    if not addresses and refused:
+        return []
     if not addresses:
         return [Finding(NOT_RUNNING, device, "no agent of this device answers")]
     if all(is_loopback(address) for address in addresses):
-        return [Finding(LOOPBACK_ONLY, device, f"it listens on {', '.join(addresses)}")]
+        kind = LOOPBACK_ONLY if joined else NOT_JOINED
+        return [Finding(kind, device, f"it listens on {', '.join(addresses)}")]
     return []
 
 

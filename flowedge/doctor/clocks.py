@@ -24,12 +24,14 @@ CERTIFICATE_NOT_YET = ERROR(
 CERTIFICATE_EXPIRED = ERROR(
     "certificate-expired",
     "by the clock of a device, this device's certificate is not valid any more",
-    "Set the clock of the device if it is wrong; otherwise join the cluster again: flowedge join.",
+    "Set the clock of the device if it is wrong; otherwise join again with a new token: `flowedge join "
+    "--replace`.",
 )
 CERTIFICATE_ENDS = WARNING(
     "certificate-ends",
     "this device's certificate is about to expire, and was not renewed",
-    "See that the cluster's authority runs and can be reached; the agent's log says why renewal failed.",
+    "See that the cluster's CA runs (`flowedge cluster serve`) and can be reached; the agent's log says why "
+    "the renewal failed.",
 )
 KINDS = (CLOCK_SKEW, CERTIFICATE_NOT_YET, CERTIFICATE_EXPIRED, CERTIFICATE_ENDS)
 
@@ -45,10 +47,11 @@ class ClockFacts:
 
 @dataclass(frozen=True)
 class Validity:
-    """The period in which our certificate is valid, both ends included; times have a time zone."""
+    """The period in which a certificate of ours is valid, both ends included; times have a time zone."""
 
     not_before: datetime
     not_after: datetime
+    member: str = ""  # name and roles
 
 
 def judge_clocks(clocks: Sequence[ClockFacts]) -> list[Finding]:
@@ -68,16 +71,17 @@ def judge_certificate(
 ) -> list[Finding]:
     """Judge our certificate by our clock and by the clocks of the devices that check it."""
     findings = []
+    which = f"the certificate of {validity.member}" if validity.member else "the certificate"
     for name, offset in [(device, 0.0), *((clock.device, clock.offset) for clock in clocks)]:
         shown = now + timedelta(seconds=offset)
         if shown < validity.not_before:
-            detail = f"its clock says {_text(shown)}, the certificate begins at {_text(validity.not_before)}"
+            detail = f"its clock says {_text(shown)}, {which} begins at {_text(validity.not_before)}"
             findings.append(Finding(CERTIFICATE_NOT_YET, name, detail))
         elif shown > validity.not_after:
-            detail = f"its clock says {_text(shown)}, the certificate ended at {_text(validity.not_after)}"
+            detail = f"its clock says {_text(shown)}, {which} ended at {_text(validity.not_after)}"
             findings.append(Finding(CERTIFICATE_EXPIRED, name, detail))
     if not findings and validity.not_after - now < min(SOON, (validity.not_after - validity.not_before) / 10):
-        findings.append(Finding(CERTIFICATE_ENDS, device, f"it ends at {_text(validity.not_after)}"))
+        findings.append(Finding(CERTIFICATE_ENDS, device, f"{which} ends at {_text(validity.not_after)}"))
     return findings
 
 

@@ -14,7 +14,18 @@ from flowedge.core.errors import DeviceError
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.interfaces import InterfaceChoice, choose, local_interfaces
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
+from flowedge.doctor import (
+    agents,
+    clocks,
+    compute,
+    links,
+    membership,
+    memory,
+    mtu,
+    multicast,
+    ports,
+    versions,
+)
 from flowedge.doctor.finding import Finding, in_order
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.net.address import is_address
@@ -22,7 +33,7 @@ from flowedge.storage.limits import CacheLimits
 
 KINDS = tuple(
     kind
-    for subject in (agents, multicast, ports, mtu, clocks, versions, links, memory, compute)
+    for subject in (agents, membership, multicast, ports, mtu, clocks, versions, links, memory, compute)
     for kind in subject.KINDS
 )
 _CONNECT_S = 3.0
@@ -40,7 +51,7 @@ class Examination:
         libraries: whether PyTorch and bitsandbytes are tried.
         rates: whether links are measured, which keeps two agents from other work for a second or two.
         cache_dir, cache_gib: the weight cache, as in the agent's configuration.
-        validity: of this device's certificate; None without a certificate.
+        certificates: of this device and its user; none if no cluster was joined.
     """
 
     settings: DiscoverySettings
@@ -53,7 +64,7 @@ class Examination:
     rates: bool = True
     cache_dir: str | None = None
     cache_gib: float | None = None
-    validity: clocks.Validity | None = None
+    certificates: tuple[membership.OwnCertificate, ...] = ()
     device: str = field(default_factory=lambda: platform.node() or "this device")
 
     def run(self, report: OnStep) -> list[Finding]:
@@ -94,14 +105,16 @@ class Examination:
         identified = [agent for agent in (*known.own, *known.others) if agent.id]
         said = [agent.answer.device.address for agent in known.own if agent.answer is not None]
         own = [address for address in said if is_address(address)]
-        findings = agents.judge_agents(own, self.device)
+        joined, refused = bool(self.certificates), any(agent.refusal is not None for agent in known.own)
+        findings = agents.judge_agents(own, self.device, joined=joined, refused=refused)
+        findings += membership.judge_membership(self.certificates, known.refusals(), self.device)
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())
         findings += compute.judge_choices(known.unused_gpus())
-        if self.validity is not None:
-            now = datetime.now(timezone.utc)
-            findings += clocks.judge_certificate(self.validity, now, self.device, known.clocks())
+        for own_certificate in self.certificates:
+            now, validity = datetime.now(timezone.utc), own_certificate.validity
+            findings += clocks.judge_certificate(validity, now, self.device, known.clocks())
         networked = [(agent.name, agent.address) for agent in known.answering]
         return findings + multicast.judge_arrival(networked, known.announced())
 
@@ -121,8 +134,9 @@ def _judge_routes(
     tried, sizes = [], []
     for agent in known.others:
         attempt, advertised = attempts[agent.address], agent.advertised
-        # An agent of another version is not asked, and has a finding of its own.
-        answered = agent.answer is not None or (advertised is not None and advertised.mismatch is not None)
+        # Agents of other versions, and agents that refuse or are refused, have a finding of their own.
+        other = advertised is not None and advertised.mismatch is not None
+        answered = agent.answer is not None or agent.refusal is not None or other
         problem = agent.problem or ""
         tried.append(ports.PortFacts(agent.name, agent.address, attempt.result, answered, problem))
         own = next((i.mtu for i in choice.networked if attempt.local in i.ips), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flowedge.client.survey import SurveyedAgent
 from flowedge.discovery.interfaces import Interface
 from flowedge.doctor.clocks import ClockFacts
+from flowedge.doctor.membership import RefusalFacts
 from flowedge.doctor.memory import MemoryFacts
 from flowedge.doctor.versions import VersionFacts
 from flowedge.net.address import is_loopback, split_address
@@ -75,6 +76,14 @@ class KnownAgents:
             (agent.name, agent.answer.device.compute.reason)
             for agent in self.answering
             if agent.answer is not None
+        ]
+
+    def refusals(self) -> list[RefusalFacts]:
+        """Return the agents with which no call is possible, because one side does not accept the other."""
+        return [
+            RefusalFacts(agent.name, agent.refusal, agent.problem or "", agent in self.own)
+            for agent in (*self.own, *self.others)
+            if agent.refusal is not None
         ]
 
     def announced(self) -> frozenset[str]:

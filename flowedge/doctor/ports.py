@@ -15,7 +15,8 @@ from flowedge.net.address import split_address
 PORT_CLOSED = ERROR(
     "port-closed",
     "nothing listens at an agent's address",
-    "Start the agent there with --host 0.0.0.0, or correct the port: flowedge agent says where it listens.",
+    "Start the agent there, or correct the port: `flowedge agent` says where it listens. Before its device "
+    "has joined a cluster (`flowedge join` there) it listens on loopback only.",
 )
 PORT_FILTERED = ERROR(
     "port-filtered",
@@ -30,13 +31,14 @@ NO_ROUTE = ERROR(
 NOT_REACHED_BACK = ERROR(
     "not-reached-back",
     "another device cannot reach the agent of this one",
-    "Open the agent's TCP port in this device's firewall, and have the agent listen on the network (--host "
-    "0.0.0.0).",
+    "Open the agent's TCP port in this device's firewall. Leave out --host and agent.host here, so that the "
+    "agent listens on all networks.",
 )
 NO_ANSWER = ERROR(
     "no-answer",
     "the port is open, but no FlowEdge agent answers as it should",
-    "See the agent's log there; another program may hold the port.",
+    "See the agent's log there. If it is in a cluster and this device is not, join it: `flowedge join`. "
+    "Otherwise another program may hold the port.",
 )
 KINDS = (PORT_CLOSED, PORT_FILTERED, NO_ROUTE, NOT_REACHED_BACK, NO_ANSWER)
 _TIMESTAMPS = 1  # bit of tcpi_options

@@ -28,7 +28,8 @@ SAME_ID = ERROR(
 SAME_NAME = WARNING(
     "same-name",
     "two devices have the same name",
-    "Name one of them: flowedge agent --name, or agent.name in its configuration.",
+    "Name one of them: `flowedge agent --name`, or agent.name in its configuration. A member of a cluster "
+    "joins again under another name: `flowedge join --replace --name NAME`.",
 )
 KINDS = (PROTOCOL, VERSION_DIFFERS, SAME_ID, SAME_NAME)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +16,17 @@ from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
+from flowedge.models.chat_template.system_message import SYSTEM, check_takes_system
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
+from flowedge.models.checkpoint.tokenizer import (
+    StreamDecoder,
+    chat_template,
+    encode_chat,
+    encode_messages,
+    eos_token_ids,
+    load_tokenizer,
+)
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
@@ -108,6 +116,16 @@ class DraftModels:
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the token ids of a user's message, with the chat template around it."""
         return tuple(encode_chat(self.tokenizer, prompt))
+
+    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the token ids of a conversation, with the chat template around it.
+
+        Raises:
+            BadRequestError: when the chat template refuses the messages, or takes no system message.
+        """
+        if any(message["role"] == SYSTEM for message in messages):
+            check_takes_system(chat_template(self.tokenizer), self.tokenizer.name_or_path)
+        return tuple(encode_messages(self.tokenizer, messages))
 
     def drafter_bytes(self, rows: int) -> int:
         drafter = self.executor.drafter

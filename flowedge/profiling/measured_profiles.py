@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from flowedge.profiling.documents.device import DeviceProfile, MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile
@@ -25,7 +26,16 @@ from flowedge.profiling.measurement import (
     short,
 )
 
+HIDDEN: Final = "hidden"  # the time of unpacking, behind its memory traffic
 UNPACKED: Quantisation = "nf4"  # more than one row is multiplied with a matrix that is unpacked before
+CONSTANTS = {
+    "memory_bandwidth_gb_s": "GB/s",
+    "tflops": "TFLOPS",
+    "layer_overhead_ms": "overhead ms",
+    "dequantise_gweights_s": "4-bit Gweights/s",
+    "measured.draft": "draft layer",
+}  # names of a profile's keys in tables
+BOUNDS = ("memory_bandwidth_gb_s", "tflops")  # keys whose value is a lower bound where it is no measurement
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
 
 
@@ -36,6 +46,19 @@ class FittedDevice:
     profile: DeviceProfile
     roofline: Roofline
 
+    def constant(self, key: str) -> str:
+        """Return a constant of the profile for people; `reasons` says why it may be no number."""
+        value = getattr(self.profile, key)
+        if key not in (self.profile.not_measured or {}):
+            return f"{value:.3g}"
+        return f"at least {value:.3g}" if key in BOUNDS else "not measured"
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why values of the profile are no measurements or are missing, each as a line."""
+        found = self.profile.not_measured or {}
+        return [f"{CONSTANTS.get(key, key)}: {reason}" for key, reason in found.items()]
+
 
 def device_profile(found: DeviceMeasurement) -> FittedDevice:
     """Return the profile of a measured device.
@@ -45,7 +68,10 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
     """
     roofline = fit_roofline(_samples(found, found.layers))
     four_bit = _samples(found, [time for time in found.quantised.get(UNPACKED, ()) if time.rows > 1])
-    unpacked = fit_unpacking(four_bit, _samples(found, found.layers), roofline) if four_bit else None
+    unpacked: float | Literal["hidden"] | None = None
+    if four_bit:
+        rate = fit_unpacking(four_bit, _samples(found, found.layers), roofline)
+        unpacked = HIDDEN if rate is None else short(rate / 1e9)
     profile = DeviceProfile(
         title=f"{found.name} ({found.kind})",
         source=_source(found, roofline),
@@ -54,11 +80,34 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
         memory_efficiency=1,
         tflops=short(roofline.flops / 1e12),
         layer_overhead_ms=short(roofline.overhead_s * 1e3),
-        dequantise_gweights_s=None if unpacked is None else short(unpacked / 1e9),
+        dequantise_gweights_s=unpacked,
         measured=found.model.times,
         quantised=_quantised(found),
+        not_measured=_not_measured(found, roofline, unpacked) or None,
     )
     return FittedDevice(profile, roofline)
+
+
+def _not_measured(
+    found: DeviceMeasurement, roofline: Roofline, unpacked: float | Literal["hidden"] | None
+) -> dict[str, str]:
+    """Return why a value of the profile is no measurement, or is missing, by its key."""
+    reasons = {f"quantised.{quant}": problem for quant, problem in found.quant_problems.items()}
+    unlimited = "not measured beyond a lower bound, since ten times as much fits the times of layers too"
+    if roofline.bytes_per_s_is_bound:
+        reasons["memory_bandwidth_gb_s"] = unlimited
+    if roofline.flops_is_bound:
+        reasons["tflops"] = unlimited
+    if roofline.overhead_s == 0:
+        reasons["layer_overhead_ms"] = "not measured, since the times of layers show no overhead"
+    if unpacked == HIDDEN:
+        reasons["dequantise_gweights_s"] = "not measured, since it is hidden behind memory traffic"
+    elif unpacked is None:
+        problem = found.quant_problems.get(UNPACKED, "none was timed")
+        reasons["dequantise_gweights_s"] = f"not measured, for want of layers in {UNPACKED} ({problem})"
+    if found.model.times.draft is None:
+        reasons["measured.draft"] = "not measured, since no drafter with weights was given"
+    return reasons
 
 
 def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProfile:
@@ -66,8 +115,9 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
         title=f"{sender} to {receiver}",
         source=(
             f"Measured by `flowedge profile` between agents: the rate by {found.bytes / 1e6:.3g} MB over one "
-            f"gRPC stream, at the receiver, after a warm-up; the latency is half of the median of "
-            f"{len(found.round_trips)} round trips of small messages on an open stream."
+            "gRPC stream, at the receiver, after a warm-up; the latency is half of the median of "
+            f"{len(found.round_trips)} round trips of small messages on an open stream. "
+            "Jitter was not measured."
         ),
         mbps=short(found.bits_per_s / 1e6),
         latency_ms=short(statistics.median(found.round_trips) / 2 * 1e3),
@@ -94,8 +144,6 @@ def model_profile(found: ModelTimes) -> ModelProfile:
 
 def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
     model = found.model
-    problems = "; ".join(f"{quant}: {problem}" for quant, problem in found.quant_problems.items())
-    quantised = f" Not measured: {problems}." if problems else ""
     graphs = " with CUDA graphs" if model.times.layer_by_layer_ms else ""
     return (
         f"Measured by `flowedge profile` (FlowEdge {found.version}, torch {found.torch_version}) on "
@@ -103,7 +151,8 @@ def _source(found: DeviceMeasurement, roofline: Roofline) -> str:
         f"medians of {found.repeats}: the constants reproduce the times of generic layers within "
         f"{roofline.error:.0%} (rms); `measured` holds for {model.model}, timed on a block of "
         f"{_count(model.timed_layers, 'layer')} after {model.times.cached_rows} cached rows; "
-        f"memory is the memory that was available.{quantised}"
+        "memory is the memory that was available; the bandwidth is what reading weights reached, so that "
+        "memory_efficiency is 1."
     )
 
 

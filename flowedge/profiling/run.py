@@ -94,7 +94,7 @@ def run_profile(options: ProfileOptions, report: OnProgress) -> Profiled:
     model = model_profile(found[0].model)
     profiles = [*(device.profile for device in devices), *links, model]
     documents: dict[str, dict[str, Any]] = {
-        name: document.model_dump(exclude_none=True)
+        name: document.model_dump(exclude_none=True, exclude_unset=True)
         for name, document in zip(files.profiles, profiles, strict=True)
     }
     documents[SCENARIO] = _scenario(options, files, model, found[0].model.times.quant)
@@ -159,13 +159,15 @@ def _scenario(
     if not drafters:  # the model is emulated on the tokens of the bundled models
         name, drafters = BUNDLED, (BUNDLED,)
     devices, links = files.devices, files.links
+    measured = "the devices and links measured by flowedge profile"
     if not links:
+        measured = f"copies of a device measured by flowedge profile; the links are assumed ({ASSUMED_LINK})"
         stages = min(LOCAL_STAGES, model.layers)
         devices, links = (devices[0],) * (1 + stages), (ASSUMED_LINK,) * (1 + stages)
     hops = [f"v{index}" if index else "d0" for index in range(len(devices))]  # the device a link leaves
     content: dict[str, Any] = {
         "name": "measured",
-        "title": f"{name} on the devices and links measured by flowedge profile",
+        "title": f"{name} on {measured}",
         "clock": "virtual",
         "pair": {"model": name, "drafter": drafter_value(drafters)},
         "devices": {"draft_node": devices[0], "stages": list(devices[1:])},

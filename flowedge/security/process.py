@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.net.address import is_loopback, join_address
+from flowedge.security.command_secret import given_secret, own_secret
 from flowedge.security.credentials.certificate_role import LEADERS, CertificateRole, Roles, text_of
 from flowedge.security.credentials.certificates import check_time
 from flowedge.security.credentials.credentials import CredentialStore
@@ -26,11 +27,14 @@ class Security:
     Attributes:
         store: None if this device has joined no cluster.
         insecure: whether plaintext may be used on every network; otherwise it is used on loopback only.
+        secret: of the command that has started this agent for itself (see command_secret), which calls in
+            plaintext carry; "" for other agents.
     """
 
-    def __init__(self, store: CredentialStore | None, *, insecure: bool = False) -> None:
+    def __init__(self, store: CredentialStore | None, *, insecure: bool = False, secret: str = "") -> None:
         self.store = store
         self.insecure = insecure
+        self.secret = secret
 
     @classmethod
     def load(cls, settings: SecuritySettings) -> Security:
@@ -50,6 +54,9 @@ class Security:
 
     @classmethod
     def _load(cls, settings: SecuritySettings, read: Callable[[], CredentialStore | None]) -> Security:
+        secret = given_secret()
+        if secret:  # the agents of a command belong to no cluster, and the command says what it makes public
+            return cls(None, insecure=settings.insecure, secret=secret)
         if settings.insecure:
             _log.warning(
                 "--insecure: all connections are in plaintext; anyone on the network can read them and use "
@@ -96,7 +103,7 @@ class Security:
         if asked not in (None, name):
             raise BadRequestError(
                 f"this device joined its cluster as {name}, so it cannot be named {asked}; leave out the "
-                f"name, or revoke {name} and join as {asked}"
+                f"name, or join again: flowedge join --replace --name {asked}"
             )
         return name
 
@@ -144,7 +151,6 @@ def _for_commands(state: Path) -> CredentialStore | None:
 _lock = threading.Lock()
 _current: Security | None = None
 _own_agents: set[str] = set()
-_OF_OWN_AGENTS = Security(None, insecure=True)
 
 
 def use(security: Security) -> Security:
@@ -165,8 +171,13 @@ def current() -> Security:
 
 
 def speak_plaintext_to(addresses: Iterable[str]) -> None:
-    """Allow plaintext towards agents that this process has started itself, without credentials."""
+    """Speak plaintext, with the secret of this process, to agents that the process has started itself."""
     _own_agents.update(addresses)
+
+
+def forget_own_agents(addresses: Iterable[str]) -> None:
+    """Keep the secret from whoever listens at the addresses of agents that have ended."""
+    _own_agents.difference_update(addresses)
 
 
 def own_agents() -> frozenset[str]:
@@ -175,7 +186,7 @@ def own_agents() -> frozenset[str]:
 
 
 def security_for(address: str, chosen: Security | None) -> Security:
-    """Return the security towards an address: none to own agents, or else `chosen` or the current."""
+    """Return the security towards an address: the secret to own agents, or else `chosen` or the current."""
     if chosen is None and address in _own_agents:
-        return _OF_OWN_AGENTS
+        return Security(None, insecure=True, secret=own_secret())
     return chosen or current()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter_kind import TOKENIZER_FILES
+from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
@@ -31,6 +33,7 @@ from flowedge.training.trainer import Trainer, default_learning_rate
 
 STATE_FOLDER = ".training"
 REPORT_NAME = "training.json"
+HEAD_FILES = (CONFIG_NAME, SAFETENSORS_NAME)
 SAVE_EVERY_S = 120.0
 NEW_TOKENS = 64  # the most tokens of each evaluated answer
 STRATEGY = "naive_pp"  # of the evaluation
@@ -74,11 +77,17 @@ def train_drafter(
     *,
     open_target: OpenTarget = open_local_target,
     restart: bool = False,
+    deferred: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> AcceptanceLength:
     """Train a head, or continue an interrupted training, and evaluate it.
 
     The folder `out` gets config.json and model.safetensors in the published layout, training.json with
-    settings and results, and checkpoints in .training. `restart` replaces the training in `out`.
+    settings and results, and checkpoints in .training. Of a training that is finished and evaluated, the
+    result is read from there. After a KeyboardInterrupt the checkpoint of the last whole update is saved.
+
+    Args:
+        restart: whether to replace the training in `out`.
+        deferred: makes a context that no KeyboardInterrupt may leave halfway.
 
     Raises:
         BadRequestError: when data or settings cannot be used, or differ from those of the training in `out`.
@@ -100,10 +109,15 @@ def train_drafter(
     if restart and (out / STATE_FOLDER).exists():
         shutil.rmtree(out / STATE_FOLDER)
     states = StateFolder(out / STATE_FOLDER, identity)
+    known = _known_result(out, states, settings)
+    if known is not None:
+        observer.say(_finished_text(out, states.progress(), settings))
+        return known
+    observer.say(f"loading {model}")
     with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
         documents = _documents(target, training, settings, states.folder, observer)
         head = head_training(target, documents, settings)
-        trainer = Trainer(target, head, documents, settings)
+        trainer = Trainer(target, head, documents, settings, deferred)
         _train(trainer, states, observer)
         head.save(out)
         prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
@@ -197,8 +211,8 @@ def _train(trainer: Trainer, states: StateFolder, observer: TrainingObserver) ->
             if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
                 save()
                 last = time.monotonic()
-    except (DeviceError, DeadlineError):
-        save()  # the features fail, so this is the state after the last complete step
+    except (KeyboardInterrupt, DeviceError, DeadlineError):
+        save()  # the state after the last whole update
         raise
 
 
@@ -214,6 +228,38 @@ def _evaluate(
         tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
         observer.advance("evaluating", done, len(fitting))
     return AcceptanceLength(len(fitting), tokens, cycles)
+
+
+def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) -> AcceptanceLength | None:
+    """Return the evaluation of a training that is finished; None if it goes on or was not evaluated."""
+    progress = states.progress()
+    if progress is None or settings.finished_share(progress.step, progress.spent_s) < 1:
+        return None
+    if not all((out / name).is_file() for name in HEAD_FILES):
+        return None
+    try:
+        report = json.loads((out / REPORT_NAME).read_text(encoding="utf-8"))
+        if report["training"] != asdict(progress):  # of an earlier, shorter training
+            return None
+        return AcceptanceLength(
+            *(int(report["evaluation"][name]) for name in ("prompts", "tokens", "cycles"))
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _finished_text(out: Path, progress: TrainingProgress | None, settings: TrainingSettings) -> str:
+    assert progress is not None
+    longer = (
+        f"More --minutes than {settings.minutes:g} continue it"
+        if settings.minutes is not None
+        else f"Its --steps cannot be raised; --init {out} with another --out goes on from its head"
+    )
+    return (
+        f"the training in {out} was finished and evaluated before: {progress.step} steps in "
+        f"{progress.spent_s / 60:.1f} minutes, CE {progress.token_loss:.2f}, "
+        f"agreed {progress.agreement:.2f}. {longer}; --restart begins anew"
+    )
 
 
 def _write_report(

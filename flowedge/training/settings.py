@@ -18,6 +18,8 @@ HeadKind = Literal["eagle", "eagle3"]
 class TrainingSettings:
     """The settings of a training, which can be continued only with the settings that it began with.
 
+    `minutes` may be raised.
+
     Either minutes or steps is set.
 
     Raises:
@@ -40,6 +42,17 @@ class TrainingSettings:
     quant: str = "none"  # quantisation of the target's layers
     dtype: str = "float32"  # dtype of the target's other weights; the head is trained in float32
     seed: int = 0
+
+    def finished_share(self, step: int, spent_s: float) -> float:
+        """Return the finished share of the training, 0 to 1.
+
+        Args:
+            step: the updates so far; spent_s: the seconds that they took.
+        """
+        if self.steps is not None:
+            return min(1.0, step / self.steps)
+        assert self.minutes is not None
+        return min(1.0, spent_s / (60 * self.minutes))
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):

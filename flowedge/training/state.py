@@ -51,15 +51,28 @@ class StateFolder:
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         """Open or create the folder of the training with this identity: its target, data and settings.
 
+        The folder takes over a larger number of minutes.
+
         Raises:
             BadRequestError: when the folder belongs to another training.
         """
         self.folder = folder
         path = folder / IDENTITY_NAME
-        if path.exists():
-            self._check(_read(path), identity)
-        else:
+        found = _read(path) if path.exists() else None
+        if found is not None:
+            self._check(found, identity)
+        if found != identity:
             _write(path, identity)
+
+    def progress(self) -> TrainingProgress | None:
+        """The progress of the last checkpoint; None before the first."""
+        path = self.folder / STATE_NAME
+        if not path.exists():
+            return None
+        try:
+            return TrainingProgress(**_read(path)["progress"])
+        except (KeyError, TypeError) as error:
+            raise _unreadable(path, error) from error
 
     def load(self) -> TrainingState | None:
         """The last checkpoint; None before the first."""
@@ -93,11 +106,23 @@ class StateFolder:
     def _check(self, found: dict[str, Any], identity: dict[str, Any]) -> None:
         for name in sorted(found.keys() | identity.keys()):
             was, now = found.get(name), identity.get(name)
-            if was != now:
+            if was == now or (name == "minutes" and was is not None and now is not None and now > was):
+                continue
+            place, restart = self.folder.parent, "or --restart to begin anew"
+            if name != "minutes":
                 raise BadRequestError(
-                    f"{self.folder.parent} holds a training with another {name.replace('_', ' ')} "
-                    f"({was}, now {now}): give the same command to continue it, or --restart to begin anew"
+                    f"{place} holds a training with another {name.replace('_', ' ')} ({was}, now {now}): "
+                    f"give the same command to continue it, {restart}"
                 )
+            if was is None:
+                raise BadRequestError(
+                    f"{place} holds a training of {found.get('steps')} steps, which --minutes cannot "
+                    f"continue: give --steps {found.get('steps')}, {restart}"
+                )
+            raise BadRequestError(
+                f"{place} holds a training of {was:g} minutes: give --minutes {was:g} or more to continue "
+                f"it, {restart}"
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:

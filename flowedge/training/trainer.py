@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import tee
 
@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.training.data.batch import Batch, like_lengths
-from flowedge.training.data.documents import TrainingText, updates_from
+from flowedge.training.data.documents import TrainingText, Update, updates_from
 from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress, TrainingState
@@ -43,8 +43,13 @@ class Trainer:
         training: HeadTraining,
         documents: Sequence[TrainingText],
         settings: TrainingSettings,
+        deferred: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Train on `documents`, which are useful texts (see TrainingText) within the target's context."""
+        """Train on `documents`, which are useful texts (see TrainingText) within the target's context.
+
+        deferred: makes the context of an update's last part, in which no signal may interrupt the training.
+        """
+        self._deferred = deferred
         self._target = target
         self._documents = documents
         self._settings = settings
@@ -57,13 +62,13 @@ class Trainer:
     @property
     def share(self) -> float:
         """The finished share of the training, 0 to 1."""
-        if self._settings.steps is not None:
-            return min(1.0, self.progress.step / self._settings.steps)
-        assert self._settings.minutes is not None
-        return min(1.0, self.progress.spent_s / (60 * self._settings.minutes))
+        return self._settings.finished_share(self.progress.step, self.progress.spent_s)
 
     def steps(self) -> Iterator[None]:
-        """Train to the end, and yield after each update; the state may be saved then."""
+        """Train to the end, and yield after each update.
+
+        The state may be saved then, and after an exception: it is the state after the last whole update.
+        """
         settings, place = self._settings, (self.progress.epoch, self.progress.batch)
         lengths = [len(document) for document in self._documents]
         updates, ahead = tee(updates_from(lengths, settings.batch_tokens, settings.seed, *place))
@@ -71,9 +76,7 @@ class Trainer:
         with closing(self._target.features(texts)) as features:
             while self.share < 1:
                 update = next(updates)
-                self._step([self._documents[index] for index in update.documents], features)
-                if update.is_last:
-                    self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
+                self._step(update, features)
                 yield
 
     def state(self) -> TrainingState:
@@ -103,9 +106,10 @@ class Trainer:
             ) from error
         self.progress = state.progress
 
-    def _step(self, batch: Sequence[TrainingText], features: Iterator[Tensor]) -> None:
-        """Update the weights; `features` yields the rows of the batch's texts next."""
+    def _step(self, update: Update, features: Iterator[Tensor]) -> None:
+        """Update the weights; `features` yields the rows of the update's texts next."""
         started = time.monotonic()
+        batch = [self._documents[index] for index in update.documents]
         # Seeded by the step, so that the generator has no state to save.
         noise = torch.Generator(self._target.device).manual_seed(
             (self._settings.seed << 32) + self.progress.step
@@ -128,9 +132,13 @@ class Trainer:
             )
         for group in self._optimizer.param_groups:
             group["lr"] = self._peak * learning_rate_scale(self.share)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        self.progress = _advanced(self.progress, sums, sum(map(len, batch)), time.monotonic() - started)
+        with self._deferred():
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            progress = _advanced(self.progress, sums, sum(map(len, batch)), time.monotonic() - started)
+            self.progress = (
+                replace(progress, epoch=progress.epoch + 1, batch=0) if update.is_last else progress
+            )
 
 
 def learning_rate_scale(progress: float, warmup: float = 0.02) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from flowedge_testbed.provenance import code_digest, git_revision, versions
 from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
+from flowedge_testbed.report.origin import origin_of
+from flowedge_testbed.report.pictures import PictureSource, draw_pictures
+from flowedge_testbed.report.summary import BenchSummary, summarise
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
@@ -61,6 +65,33 @@ class BenchOptions:
         if self.data is not None:
             return self.data
         return Path() if self.scenario.parent == SHIPPED else self.scenario.parent
+
+    @property
+    def command(self) -> str:
+        """The `flowedge bench` command with these options."""
+        shipped = self.scenario.parent == SHIPPED
+        words = [self.scenario.stem if shipped else str(self.scenario), "--out", str(self.out)]
+        if self.quick:
+            words.append("--quick")
+        noise = None if self.noise is None else self.noise[0] if len(self.noise) == 1 else "both"
+        given = {
+            "--clock": self.clock,
+            "--strategies": _joined(self.strategies),
+            "--datasets": _joined(self.datasets),
+            "--temperatures": _joined(self.temperatures),
+            "--noise": noise,
+            "--samples": self.samples,
+            "--model": self.model,
+            "--middle": _joined(self.middles),
+            "--data": self.data,
+        }
+        words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        words += [word for name in self.drafter or () for word in ("--drafter", name)]
+        return f"flowedge bench {shlex.join(words)}"
+
+
+def _joined(values: Sequence[str | float] | None) -> str | None:
+    return None if values is None else ",".join(f"{v:g}" if isinstance(v, float) else v for v in values)
 
 
 class BenchProgress:
@@ -115,7 +146,10 @@ def run_bench(options: BenchOptions, progress: BenchProgress, models: ModelSet |
     benchmark = Benchmark.prepare(options, scenario, all_cases, progress.say, models)
     results = benchmark.run(progress)
     progress.say("writing the report and plots")
-    return write_report(scenario, results, benchmark.plan, benchmark.models, options.out)
+    report, summary = benchmark.report(results)
+    for line in summary.plain:
+        progress.say(line)
+    return report
 
 
 @dataclass(frozen=True)
@@ -171,6 +205,14 @@ class Benchmark:
         if done and "schedule" in done[-1].facts:
             progress.say(ScheduleAccuracy(**done[-1].facts["schedule"]).line())
         return results
+
+    def report(self, results: Mapping[str, Any]) -> tuple[Path, BenchSummary]:
+        """Write the report and its pictures; return the report's path and the summary at its beginning."""
+        scenario, out = self.scenario, self.options.out
+        origin = origin_of(scenario, self.cases, results["datasets"], self.models)
+        summary = summarise(scenario, results, origin, self.options.command)
+        source = PictureSource(scenario, results["runs"], origin, self.plan, self.models, out)
+        return write_report(scenario, results, self.plan, summary, draw_pictures(source), out), summary
 
     def _worker_settings(self) -> WorkerSettings:
         """Return what a worker process needs.

@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+
+REAL = "real"  # the clock of agents on the network
+
 
 class DraftNoise(str, Enum):
     """Which kinds of drafting a benchmark runs."""
@@ -57,6 +61,8 @@ def bench(
         ),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes that carry out runs.")] = 2,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run a scenario; write results.json, run.json, report.md and plots.
 
@@ -71,6 +77,8 @@ def bench(
 
     file = find_scenario(scenario)  # before the libraries, whose import takes seconds
 
+    if clock == REAL or cluster_dir is not None or insecure:
+        choose_credentials(cluster_dir, insecure)
     import_libraries()
     from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A progress bar of a benchmark, on standard error."""
+"""The progress of a benchmark on standard error: a bar with the time left, or lines in a file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,50 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from flowedge.core.visible_text import visible
 from flowedge_testbed.bench import BenchProgress
 
+TOLD = 10  # lines about the runs, where there is no bar
 
-class _Bar(BenchProgress):
-    def __init__(self, bar: RichProgress) -> None:
-        self._bar = bar
-        self._task = bar.add_task("loading", total=None)
+
+class _Lines(BenchProgress):
+    """Lines alone, so that a file has no bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = self._ended = self._told = 0
 
     def say(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False)
+        self._console.print(visible(line), highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, total: int, finished: int) -> None:
+        if finished:
+            self.say(f"{finished} of {total} runs were finished before")
+        self._total = total - finished
+        if self._total:
+            self.say(f"{self._total} runs begin")
+
+    def advance(self, runs: int) -> None:
+        self._ended += runs
+        tenth = TOLD * self._ended // self._total
+        if tenth > self._told:
+            self._told = tenth
+            self.say(f"{self._ended} of {self._total} runs have ended")
+
+
+class _Bar(_Lines):
+    """A bar, above which the lines are."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        super().__init__(bar.console)
+        self._bar = bar
 
     def begin(self, total: int, finished: int) -> None:
         if finished:
             self.say(f"{finished} of {total} runs were finished before")
         # The time left is estimated from the runs of this command alone.
-        self._bar.remove_task(self._task)
-        self._task = self._bar.add_task("runs", total=total - finished)
+        if total > finished:
+            self._task = self._bar.add_task("runs", total=total - finished)
 
     def advance(self, runs: int) -> None:
         self._bar.advance(self._task, runs)
@@ -33,7 +60,11 @@ class _Bar(BenchProgress):
 
 @contextmanager
 def bench_progress() -> Iterator[BenchProgress]:
-    """Show a progress bar with the time left."""
+    """Show the progress of a benchmark."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -42,5 +73,6 @@ def bench_progress() -> Iterator[BenchProgress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with RichProgress(*columns, console=Console(stderr=True)) as bar:
+    with RichProgress(*columns, console=console) as bar:
+        bar.console.print("loading the models and the prompts")
         yield _Bar(bar)

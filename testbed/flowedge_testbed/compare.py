@@ -48,6 +48,8 @@ def compared(
 ) -> list[Compared]:
     """Match the entries of two results: same method, model, point of the sweep and prompts.
 
+    Entries without tokens/s, whose answers have one token, are left out.
+
     Args:
         schedule: how well the paced clock's schedule was kept, by method.
     """
@@ -63,7 +65,7 @@ def compared(
             overrun_share=schedule.get(entry["method"], {}).get("overrun_share"),
         )
         for entry in model
-        if _key(entry) in found
+        if _key(entry) in found and None not in (entry["tokens_per_s"], found[_key(entry)]["tokens_per_s"])
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ class ModelSet:
     """A target, its drafter and its middle models, in fp32.
 
     Attributes:
-        model, drafter_names: the names that the target and the drafter were loaded by.
+        model, drafter_names, middle_names: the names that the models were loaded by.
         middles: the middle models of a PipeSpec hierarchy, the smallest first.
     """
 
@@ -39,6 +40,7 @@ class ModelSet:
     model: str
     drafter_names: tuple[str, ...]
     middles: tuple[LanguageModel, ...] = ()
+    middle_names: tuple[str, ...] = ()
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +61,7 @@ class ModelSet:
                 f"--drafter is {drafter_label(drafter)}, but a benchmark needs a drafter: name one"
             )
         between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
-        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between)
+        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between, tuple(middles))
 
     def fingerprints(self) -> dict[str, Any]:
         """Return digests of the models' weights, by the role of the model."""
@@ -73,6 +75,14 @@ class ModelSet:
     @property
     def drafter_fingerprint(self) -> str:
         return self.drafter.fingerprint
+
+    @property
+    def parameters(self) -> int | None:
+        """The number of the target's parameters; None where they are stored quantised."""
+        stored = self.checkpoint
+        if stored.quant != "none" or stored.integer_format is not None:
+            return None
+        return sum(math.prod(stored.shape(name)) for name in stored.names)
 
     @property
     def max_positions(self) -> int:

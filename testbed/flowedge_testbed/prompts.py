@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flowedge
-from flowedge.cli.prompts import read_prompts
+from flowedge.cli.prompts import read_prompt_lines
 from flowedge.core.errors import BadRequestError
 
 OWN = "bundled"  # the name of the project's own prompt set
@@ -49,7 +49,7 @@ def read_dataset(
     """
     prompts: list[tuple[int, ...]] = []
     left_out = 0
-    for text in read_prompts(None, file, None):
+    for text in read_prompt_lines(file):
         if len(prompts) == samples:
             break
         ids = encode(text)

@@ -105,8 +105,8 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "flushes": max(len(per_round) - len(runs), 0) if drafts else 0,
         "ttft_ms": fmean(run.ttft_s for run in runs) * 1e3,
         "latency_ms": fmean(run.latency_s for run in runs) * 1e3,
-        "itl_p50_ms": quantile(gaps, 0.5) * 1e3,
-        "itl_p99_ms": quantile(gaps, 0.99) * 1e3,
+        "itl_p50_ms": _milliseconds(gaps, 0.5),
+        "itl_p99_ms": _milliseconds(gaps, 0.99),
         "segments": sum(run.segments for run in runs),
         "empty_segments": sum(run.empty_segments for run in runs),
         "prunes": sum(run.prunes for run in runs),
@@ -133,10 +133,15 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     return {name: rounded(value) for name, value in entry.items()}
 
 
-def _speed(runs: Sequence[RunRecord]) -> float:
-    """Return the tokens after the first of each run over the time that they took."""
+def _speed(runs: Sequence[RunRecord]) -> float | None:
+    """Return the tokens after the first of each run over the time that they took; None if there are none."""
     decode_s = sum(run.decode_s for run in runs)
-    return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else 0.0
+    return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else None
+
+
+def _milliseconds(gaps: Sequence[float], share: float) -> float | None:
+    """Return a quantile of ascending seconds between tokens; None if no answer has a second token."""
+    return quantile(gaps, share) * 1e3 if gaps else None
 
 
 def _over_time(runs: Sequence[RunRecord], means: Sequence[float]) -> float:
@@ -156,9 +161,9 @@ def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str,
     return {
         "crossing_ms": fmean(bound.trip_s for bound in bounds) * 1e3 if known else None,
         "bound_tokens_per_s": alive,
-        "share_of_bound": None if alive is None else speed / alive,
+        "share_of_bound": None if alive is None or speed is None else speed / alive,
         "bound_sent_tokens_per_s": sent,
-        "share_of_bound_sent": None if sent is None else speed / sent,
+        "share_of_bound_sent": None if sent is None or speed is None else speed / sent,
     }
 
 
@@ -176,8 +181,8 @@ def _energy(devices: Iterable[Sequence[DeviceUsage]], tokens: int) -> float | No
     return sum(known) / tokens if len(known) == len(joules) and tokens else None
 
 
-def _mean(values: Sequence[int]) -> float:
-    return fmean(values) if values else 0.0
+def _mean(values: Sequence[int]) -> float | None:
+    return fmean(values) if values else None
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:

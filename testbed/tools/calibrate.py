@@ -163,14 +163,15 @@ def main() -> None:
         check_bandwidth(runs, device)
     print(f"testbed/flowedge_testbed/profiles/devices/{DEVICE}.yaml:")
     print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
-    print(f"    dequantise_gweights_s: {device.dequantise_gweights_s:.3g}")
+    rate = device.dequantise_gweights_s
+    assert isinstance(rate, float)
+    print(f"    dequantise_gweights_s: {rate:.3g}")
     for name in ("orin-nx-16gb", "agx-orin-64gb"):
         other = library.device(name)
         scale = other.tflops / device.tflops
-        assert device.dequantise_gweights_s is not None
         print(f"profiles/devices/{name}.yaml, the same efficiency, dequantisation by TFLOPS:")
         print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
-        print(f"    dequantise_gweights_s: {device.dequantise_gweights_s * scale:.3g}")
+        print(f"    dequantise_gweights_s: {rate * scale:.3g}")
 
 
 if __name__ == "__main__":

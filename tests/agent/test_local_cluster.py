@@ -8,12 +8,19 @@ import sys
 import time
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2_grpc as health_rpc
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.security.command_secret import METADATA_KEY
+from flowedge.v1 import agent_pb2
+from flowedge.v1 import agent_pb2_grpc as agent_rpc
+from tests.support.processes import CLI
 
 PARENT = """
 import sys, time
@@ -35,6 +42,28 @@ def test_agents_are_real_processes_and_end_with_the_context() -> None:
             with Client(agent.address, silence_s=20) as client:
                 assert client.describe().name == agent.name
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_other_programs_neither_find_the_agents_nor_may_call_them() -> None:
+    with LocalCluster(1, name="hidden") as cluster:
+        address = cluster.draft_node.address
+        for options in (["--timeout", "2"], ["--peers", address]):
+            command = [*CLI, "devices", "--json", *options]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert "hidden-" not in done.stdout
+        assert "was started by a command for itself" in done.stdout
+        for metadata in ((), ((METADATA_KEY, "guessed"),)):
+            with grpc.insecure_channel(address) as channel:
+                for call, request in (
+                    (agent_rpc.AgentStub(channel).Describe, agent_pb2.DescribeRequest()),
+                    (agent_rpc.AgentStub(channel).Release, agent_pb2.ReleaseRequest()),
+                    (health_rpc.HealthStub(channel).Check, health_pb2.HealthCheckRequest()),
+                ):
+                    with pytest.raises(grpc.RpcError) as refused:
+                        call(request, timeout=10, metadata=metadata)
+                    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with Client(address) as client:
+            assert client.describe().name == cluster.draft_node.name
 
 
 def test_an_agent_that_is_only_stopped_ends_too() -> None:

@@ -41,9 +41,10 @@ def test_check_and_json(cluster4: str, capsys: pytest.CaptureFixture[str], tmp_p
     options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "24", "--limit", "2"]
     files = ["--prompts", str(prompts), "--json", str(out), "--check"]
     assert run(["generate", "--peers", cluster4, *options, *files]) == 0
-    printed = capsys.readouterr().out
-    assert "check: the output is identical to the plain model's" in printed
-    assert "tolerance" in printed
+    captured = capsys.readouterr()
+    assert "check: the output is identical to the plain model's" in captured.err
+    assert "tolerance" in captured.err
+    assert "check:" not in captured.out
     content = json.loads(out.read_text())
     assert content["settings"]["seed"] == 5
     assert content["settings"]["strategy"] == "auto"
@@ -83,7 +84,7 @@ def test_a_difference_that_is_no_tie_exits_3(
     monkeypatch.setattr(check.Checker, "judge", judge_another)
     options = ["--prompt", PROMPT, "--max-new-tokens", "8", "--check"]
     assert run(["generate", "--peers", cluster4, *options]) == 3
-    assert "DIFFERS from the plain model's: 1 of 1 outputs" in capsys.readouterr().out
+    assert "DIFFERS from the plain model's: 1 of 1 outputs" in capsys.readouterr().err
 
 
 def test_more_than_the_model_can_hold_is_refused_up_front(
@@ -148,7 +149,7 @@ def test_lookup_drafts_without_weights(
     prompt = "Repeat after me: one two three four, one two three four, one two three four."
     peers = ",".join(agent.address for agent in idle_agents[:3])
     assert run(["generate", "--peers", peers, "--prompt", prompt, *options]) == 0
-    assert "identical to the plain model's" in capsys.readouterr().out
+    assert "identical to the plain model's" in capsys.readouterr().err
     entry = json.loads(out.read_text())["prompts"][0]
     assert len(entry["token_ids"]) > len(entry["accepted_per_segment"]), "some of it was foreseen"
 
@@ -167,10 +168,14 @@ def test_a_model_alone_is_answered_with_lookup_and_without_any_drafter_by_plain_
         peers = ",".join(agent.address for agent in idle_agents[:2])
         assert run([*ask, "--peers", peers, *options, "--json", str(out)]) == 0
         captured = capsys.readouterr()
-        assert "identical to the plain model's" in captured.out + captured.err
+        assert "identical to the plain model's" in captured.err
         assert captured.err.count("drafting by lookup in the text (ngram)") == (drafter == "ngram")
         settings = json.loads(out.read_text())["settings"]
         assert (settings["drafter"], settings["strategy"]) == (drafter, strategy)
+        made_already = ["generate", "--peers", peers.partition(",")[0], "--prompt", PROMPT]
+        assert run([*made_already, "--max-new-tokens", "4"]) == 0, "without a drafter it decodes plainly"
+        assert run([*made_already, "--check"]) == 2, "the plain model would be the bundled one"
+        assert f"give --model {model}" in capsys.readouterr().err
         assert run(["release", peers]) == 0
 
 
@@ -183,7 +188,7 @@ def test_joined_drafters_reach_the_draft_node(
     options = ["--drafter", "bundled", "--drafter", "recall", "--drafter", "ngram", "--max-new-tokens", "16"]
     ask = ["generate", "--peers", peers, "--prompt", PROMPT, *options, "--check", "--json", str(out)]
     assert run(ask) == 0
-    assert "identical to the plain model's" in capsys.readouterr().out
+    assert "identical to the plain model's" in capsys.readouterr().err
     with Client(idle_agents[0].address) as client:
         assert client.describe().drafter == "bundled+recall+ngram"
     assert json.loads(out.read_text())["settings"]["drafter"] == "bundled+recall+ngram"

@@ -39,7 +39,7 @@ def test_generate_with_the_check(
 ) -> None:
     options = ["--quant", quant, "--temperature", "0.8", "--seed", "3", "--check"]
     assert generate(idle_agents[:3], path, *options) == 0
-    assert PASSED in capsys.readouterr().out
+    assert PASSED in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_drafter_and_middle_model(
     peers = ",".join(agent.address for agent in idle_agents[:3])
     models = ["--model", str(path), "--drafter", str(small), "--middle", str(small), "--strategy", "pipespec"]
     assert run(["generate", "--peers", peers, "--check", *models, *PROMPT]) == 0
-    assert PASSED in capsys.readouterr().out
+    assert PASSED in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -134,6 +134,6 @@ def test_stages_without_the_file(path: Path, tmp_path: Path, capsys: pytest.Capt
     with agents(["d0"]) as draft_nodes, agents(["v1", "v2"], settings=settings) as stages:
         assert generate([*draft_nodes, *stages], path, "--quant", "int4", "--check") == 0
         captured = capsys.readouterr()
-        assert PASSED in captured.out
+        assert PASSED in captured.err
         for stage in stages:
             assert f"{stage.name}: fetched " in captured.err

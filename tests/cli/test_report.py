@@ -133,6 +133,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "strategy_options": {},
         "noise": "shared",
         "ignore_eos": False,
+        "system": None,
         "draft_node": None,
         "stage_addresses": [],
     }

@@ -17,7 +17,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.discovery import discover
-from flowedge.discovery.reading import SERVICE_TYPE
+from flowedge.discovery.settings import SERVICE_TYPE
 from flowedge.version import PROTOCOL_VERSION
 
 

@@ -11,13 +11,13 @@ from flowedge.discovery.interfaces import Interface
 from flowedge.discovery.local_networks import LocalNetworks
 from flowedge.discovery.reading import (
     MAX_TXT_BYTES,
-    SERVICE_TYPE,
     IgnoredAnnouncement,
     RawAnnouncement,
     name_fault,
     read_announcement,
     txt_fields,
 )
+from flowedge.discovery.settings import SERVICE_TYPE
 from tests.discovery.test_advertised_device import RECORD
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), multicast=False, loopback=True)

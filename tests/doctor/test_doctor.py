@@ -67,7 +67,7 @@ def test_a_slow_link_a_closed_port_and_a_smaller_mtu_are_found(pair: Pair) -> No
     assert set(found) >= {"link-slow", "port-closed", "mtu-differs", "mtu-path"}
     assert "from kitchen to attic" in found["link-slow"]["detail"]
     assert closed in found["port-closed"]["detail"]
-    assert "--host 0.0.0.0" in found["port-closed"]["remedy"]
+    assert "Start the agent there" in found["port-closed"]["remedy"]
     assert "1280 bytes pass" in found["mtu-path"]["detail"]
 
 

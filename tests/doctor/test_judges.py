@@ -10,11 +10,22 @@ from pathlib import Path
 import pytest
 
 from flowedge.client.duplicates import Duplicate
-from flowedge.client.survey import AgentReply, SurveyedAgent
+from flowedge.client.survey import AgentReply, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.doctor import agents, clocks, compute, links, memory, mtu, multicast, ports, versions
+from flowedge.doctor import (
+    agents,
+    clocks,
+    compute,
+    links,
+    membership,
+    memory,
+    mtu,
+    multicast,
+    ports,
+    versions,
+)
 from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.known_agents import KnownAgents
@@ -160,7 +171,29 @@ def test_links() -> None:
 def test_agents_of_this_device() -> None:
     assert kinds(agents.judge_agents([], HERE)) == [agents.NOT_RUNNING]
     assert kinds(agents.judge_agents(["127.0.0.1:7"], HERE)) == [agents.LOOPBACK_ONLY]
+    assert kinds(agents.judge_agents(["127.0.0.1:7"], HERE, joined=False)) == [membership.NOT_JOINED]
     assert agents.judge_agents(["127.0.0.1:7", "0.0.0.0:7"], HERE) == []
+    assert agents.judge_agents([], HERE, refused=True) == []
+
+
+def test_membership() -> None:
+    valid = clocks.Validity(NOW - timedelta(days=1), NOW + timedelta(days=29), "shed (agent)")
+    refused = membership.RefusalFacts("attic", Refusal.BY_AGENT, "shed has been revoked")
+    refusing = membership.RefusalFacts("cellar", Refusal.BY_CALLER, "cellar has been revoked")
+
+    def judge(*own: bool) -> list[tuple[FindingKind, str]]:
+        certificates = [membership.OwnCertificate("shed (agent)", valid, revoked) for revoked in own]
+        found = membership.judge_membership(certificates, [refused, refusing], HERE)
+        return [(finding.kind, finding.device) for finding in found]
+
+    both = [(membership.NOT_ACCEPTED, "attic"), (membership.PEER_NOT_ACCEPTED, "cellar")]
+    assert judge(False) == both
+    assert judge(True) == [(membership.REVOKED, HERE), both[1]]
+    assert judge() == [(membership.NOT_JOINED, HERE)]
+    assert membership.judge_membership([], [], HERE) == []
+    foreign = membership.RefusalFacts("garage", Refusal.FOREIGN, "garage has joined no cluster")
+    own = membership.OwnCertificate("shed (agent)", valid, revoked=False)
+    assert kinds(membership.judge_membership([own], [foreign], HERE)) == [membership.OTHER_CLUSTER]
 
 
 @pytest.mark.parametrize(

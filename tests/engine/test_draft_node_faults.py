@@ -15,6 +15,7 @@ from flowedge.core.errors import (
     DeadlineError,
     DeviceError,
     DeviceLostError,
+    NonFiniteError,
     ProtocolError,
 )
 from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment
@@ -175,6 +176,7 @@ def test_messages_of_sessions_that_are_not_there_are_ignored():
         ("checkpoint", CheckpointError),
         ("protocol", ProtocolError),
         ("deadline", DeadlineError),
+        ("non_finite", NonFiniteError),
         ("device_lost", DeviceLostError),
         ("device", DeviceError),
         ("something new", DeviceError),

@@ -91,4 +91,4 @@ def test_generate_with_the_check(
     peers = ",".join(agent.address for agent in idle_agents[:3])
     text = ["--prompt", "Once upon a time", "--max-new-tokens", "24", "--temperature", "0.8", "--seed", "3"]
     assert run(["generate", "--peers", peers, "--check", *model, *text]) == 0
-    assert "check: the output is" in capsys.readouterr().out
+    assert "check: the output is" in capsys.readouterr().err

@@ -81,6 +81,15 @@ def generate_requests() -> list[Message]:
             noise="plain",
         ),
         generation.GenerateRequest(
+            conversation=generation.Conversation(
+                messages=[
+                    generation.ChatMessage(role="assistant", content="I know rivers."),
+                    generation.ChatMessage(role="user", content="What is a river?"),
+                ]
+            ),
+            max_new_tokens=4,
+        ),
+        generation.GenerateRequest(
             prompt_ids=generation.TokenIds(ids=[5, 6, 7]),
             strategy="naive_pp",
             max_new_tokens=4,

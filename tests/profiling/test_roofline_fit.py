@@ -10,7 +10,6 @@ from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import LayerSize
 from flowedge.profiling.documents.roofline_fit import (
-    FASTEST_UNPACKING,
     LayerSample,
     fit_roofline,
     fit_unpacking,
@@ -50,6 +49,7 @@ def test_the_constants_are_recovered(gb_s: float, tflops: float, overhead_ms: fl
     assert found.flops == pytest.approx(tflops * 1e12, rel=1e-6)
     assert found.overhead_s == pytest.approx(overhead_ms / 1e3, rel=1e-6, abs=1e-9)
     assert found.error < 1e-6
+    assert not (found.bytes_per_s_is_bound or found.flops_is_bound)
 
 
 def test_noise_moves_them_little_and_shows_as_the_error() -> None:
@@ -66,9 +66,11 @@ def test_a_rate_that_never_binds_is_a_lower_bound() -> None:
     assert found.bytes_per_s == pytest.approx(68e9, rel=0.01)
     assert 0 < found.flops <= 60e12
     assert found.error < 0.02
+    assert (found.bytes_per_s_is_bound, found.flops_is_bound) == (False, True)
     slow = fit_roofline(samples(device(1000, 0.05, 0.1), rows=(8, 16, 64)))
     assert slow.flops == pytest.approx(0.05e12, rel=1e-6)
     assert 0 < slow.bytes_per_s <= 1000e9
+    assert (slow.bytes_per_s_is_bound, slow.flops_is_bound) == (True, False)
 
 
 def test_times_that_make_no_sense_are_refused_or_show_as_the_error() -> None:
@@ -100,9 +102,9 @@ def test_the_rate_of_unpacking_is_recovered() -> None:
     assert fit_unpacking(slower, biased, roofline) == pytest.approx(3e9, rel=1e-6)
 
 
-def test_unpacking_that_takes_no_time_is_bounded() -> None:
+def test_unpacking_that_takes_no_time_has_no_rate() -> None:
     made = device(14, 0.08, 0.25)
     plain = samples(made)
-    assert fit_unpacking(plain, plain, fit_roofline(plain)) == FASTEST_UNPACKING
+    assert fit_unpacking(plain, plain, fit_roofline(plain)) is None, "no number stands for no time"
     with pytest.raises(BadRequestError, match="4 bits"):
         fit_unpacking([], plain, fit_roofline(plain))

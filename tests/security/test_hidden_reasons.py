@@ -60,19 +60,29 @@ def test_no_client_learns_which_paths_exist(
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
-    models = ["/no/such/place", str(tmp_path / "empty"), str(tmp_path / "broken"), "/etc", "/root/.ssh"]
+    models = [
+        "/no/such/place",
+        str(tmp_path / "empty"),
+        str(tmp_path / "broken"),
+        "/etc",
+        "/root/.ssh",
+        "o/n",
+    ]
     seen = len(draft_node.lines)
     found = {
         refusal(cluster, draft_node, client, model=model, stages=["127.0.0.1:9"])[:2] for model in models
     }
     [(_, text)] = found
     assert "cannot open a model" in text
+    assert "`flowedge models pull OWNER/NAME --hub`" in text
     draft_node.line(
         "refused flowedge.v1.Agent/BecomeDraftNode from laptop (client)", "/no/such/place", after=seen
     )
     boss = CredentialStore.open(cluster.member("boss", CertificateRole.ADMIN)).credentials
     _, told, _ = refusal(cluster, draft_node, boss, model=models[0], stages=["127.0.0.1:9"])
     assert models[0] in told
+    _, told, _ = refusal(cluster, draft_node, boss, model="o/n", stages=["127.0.0.1:9"])
+    assert "run `flowedge models pull o/n --hub`, or start its agent with --hub" in told
 
 
 def test_no_client_learns_which_ports_are_open(

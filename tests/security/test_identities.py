@@ -154,6 +154,13 @@ class Machine:
         return done.stdout + done.stderr
 
 
+def diagnosed(machine: Machine, peers: str) -> dict[str, dict[str, str]]:
+    """What `flowedge doctor` finds, by code."""
+    quick = ["--no-libraries", "--no-rate", "--timeout", "0.1"]
+    done = machine.run("doctor", "--json", *quick, "--peer", peers)
+    return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
 @pytest.fixture
 def laptop(tmp_path: Path) -> Iterator[Machine]:
     """The machine that made the cluster, whose service runs."""
@@ -199,6 +206,15 @@ def test_the_machine_that_made_the_cluster_is_a_board_and_a_refusal_names_its_re
         assert "4 tokens" in answered
         # The admin's commands use the agent of its own machine, and the board's too.
         assert "4 tokens" in laptop.says("generate", "--peers", peers, *prompt)
+
+        laptop.says("cluster", "revoke", "board")
+        for agent in agents:
+            agent.line("is revoked")
+        found = diagnosed(board, peers)
+        assert found["certificate-revoked"]["detail"] == "the certificate of board (agent,client)"
+        assert "flowedge join --replace" in found["certificate-revoked"]["remedy"]
+        assert not {"agent-not-running", "no-answer", "not-accepted"} & set(found)
+        assert "board (agent,client), serial" in diagnosed(laptop, peers)["peer-not-accepted"]["detail"]
     listed = json.loads(laptop.says("cluster", "list", "--json"))
     assert {row["name"]: row["roles"] for row in listed} == {
         "admin": "admin",

@@ -25,6 +25,7 @@ from flowedge.drafting.heads import eagle3_head
 from flowedge.models import copies
 from flowedge.models.checkpoint.weight_file import WeightSlice
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.quant import backend
 
 CUDA = torch.device("cuda:0")  # without an index, torch asks the driver for the current device
 
@@ -121,7 +122,9 @@ def _replace_copies(patch: pytest.MonkeyPatch, seen: FakeCuda) -> None:
     patch.setattr(Rotary, "_host_angles", on_cpu(host_angles))
     patch.setattr(Rotary, "_make", make_rotary)
     patch.setattr(WeightSlice, "_read", read)
-    patch.setattr(eagle3_head, "_check_maps", lambda *_: None)  # of the content of a file
+    # Checks of the content of files.
+    patch.setattr(eagle3_head, "_check_maps", lambda *_: None)
+    patch.setattr(backend, "check_finite", lambda *_: None)
 
 
 class _Watch(TorchDispatchMode):

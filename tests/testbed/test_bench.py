@@ -284,7 +284,8 @@ def test_models_of_the_same_size_share_their_runs(
 def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = {"tables": ["table1", "table2", "table3"], "plots": ["bars", "gantt"]}
-    said = bench(scenario_file(seeds=[0, 1], temperatures=[0, 1], report=asked), out)
+    scenario = scenario_file(seeds=[0, 1], temperatures=[0, 1], report=asked)
+    said = bench(scenario, out)
     report = (out / "report.md").read_text()
     assert "| llama2-7b-fp16 | flowspec |" in report
     assert "| llama2-7b-fp16 | flowspec, shared noise |" in report
@@ -298,7 +299,16 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
     for name in ("bars.png", "gantt-naive_pp.png", "gantt-flowspec.png"):
         assert f"]({name})" in report
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    assert said.lines[-1] == "writing the report and plots"
+    summary = said.lines[said.lines.index("writing the report and plots") + 1 :]
+    assert [line.split(": ")[0] for line in summary] == ["Run", "On", "Fastest", "Distrust", "Command"]
+    title, *told = (line for line in report.splitlines() if line)
+    assert title == "# A small scenario"
+    assert [line.replace("**", "").replace("`", "") for line in told[:5]] == [f"- {line}" for line in summary]
+    assert told[5].startswith("![tokens/s of each method"), "the pictures stand before the tables"
+    assert "emulated: LLaMA2-Chat 7B fp16 on 5 x Jetson Orin Nano 8 GB" in summary[1]
+    assert "tokens by the bundled 8.92 M model and its EAGLE head" in summary[1]
+    assert "only 1 prompt of a dataset" in summary[3]
+    assert summary[4] == f"Command: flowedge bench {scenario} --out {out}"
 
 
 def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
@@ -318,6 +328,23 @@ def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: P
     bench(scenario_file(sweep=depth, report=report, strategies=["flowspec"], max_new_tokens=6), out)
     assert (out / "depth-flowspec.png").is_file()
     assert "| d0 3 |" in (out / "report.md").read_text()
+
+
+def test_answers_of_one_token_have_no_speed(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    said = bench(
+        scenario_file(max_new_tokens=1, report={"tables": ["table1", "table2", "table3", "parts"]}), out
+    )
+    for run in results(out)["runs"]:
+        assert (run["tokens"], run["tokens_per_s"], run["itl_p50_ms"], run["speedup_vs_naive_pp"]) == (
+            1,
+            *[None] * 3,
+        )
+        assert run["ttft_ms"] > 0
+    assert "no speed was measured" in next(line for line in said.lines if line.startswith("Fastest"))
+    assert "0.00" not in (out / "report.md").read_text().split("## Devices")[0]
 
 
 def test_missing_datasets_are_said(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:

@@ -54,6 +54,31 @@ def test_tasks_are_spread_over_processes(
     assert len(given) == 2
 
 
+def test_the_command_ends_with_five_lines_and_the_path(scenario_file: ScenarioFile, tmp_path: Path) -> None:
+    scenario = scenario_file(strategies=["autoregressive", "naive_pp"], max_new_tokens=6)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
+    done = subprocess.run(
+        [*command, "--processes", "1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "COLUMNS": "60"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(out / "report.md")]
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[0] for line in lines[-5:]] == ["Run", "On", "Fastest", "Distrust", "Command"]
+    assert lines[-5].startswith("Run: A small scenario: 2 methods, 1 prompt of own, temperature 0")
+    assert "2 of 2 runs have ended" in lines
+    assert "━" not in done.stderr, "a file has no bar"
+    report = (out / "report.md").read_text()
+    assert report.index("](bars.png)") < report.index("| Model | Method |"), (
+        "the picture is before the tables"
+    )
+
+
 def gone(group: int, timeout_s: float) -> bool:
     """Whether no process of the group is left, within the time."""
     deadline = time.monotonic() + timeout_s

@@ -18,7 +18,7 @@ from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.live.live_draft_node import RunningRequest
 from flowedge.security.process import security_for
-from flowedge.security.tls.serving import guard_of, new_server
+from flowedge.security.tls.serving import check_of, guard_of, new_server
 from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2 as pb
 
@@ -110,7 +110,9 @@ class EmbeddedDraftNode:
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
         guard, config = guard_of(security), self._config
-        server = new_server(config.server_options, security, guard, config.admission(guard))
+        server = new_server(
+            config.server_options, security, guard, config.admission(check_of(security, guard))
+        )
         compute = await asyncio.to_thread(find_compute, self._config.agent.device)
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)

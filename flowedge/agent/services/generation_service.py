@@ -21,7 +21,7 @@ from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
-from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, parse_noise
+from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, check_stop, parse_noise
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
@@ -35,8 +35,8 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 if TYPE_CHECKING:
     from flowedge.engine.draft_models import DraftModels
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 256
+MAX_MESSAGES = 1024  # of a conversation
+ROLES = ("system", "user", "assistant")
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
 REFUSALS_LOGGED = 10  # requests of one client a minute
@@ -224,10 +224,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         BadRequestError: when it makes no sense.
         CapacityError: when its prompt is longer than the limits.
     """
-    if len(message.stop) > MAX_STOP_STRINGS or any(len(stop) > MAX_STOP_LENGTH for stop in message.stop):
-        raise BadRequestError(
-            f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"
-        )
+    check_stop(message.stop)
     return Request(
         session=session_of(check_request_id(message.request_id)),
         prompt=_prompt_ids(message, models, limits),
@@ -252,6 +249,11 @@ def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         encoded = models.encode(message.prompt)
         limits.check_prompt_tokens(len(encoded))
         return encoded
+    if message.WhichOneof("input") == "conversation":
+        messages = _checked_messages(message.conversation, limits)
+        encoded = models.encode_messages(messages)
+        limits.check_prompt_tokens(len(encoded))
+        return encoded
     limits.check_prompt_tokens(len(message.prompt_ids.ids))
     ids = tuple(message.prompt_ids.ids)
     if ids and max(ids) >= models.vocab_size:
@@ -259,3 +261,24 @@ def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
             f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
         )
     return ids
+
+
+def _checked_messages(conversation: pb.Conversation, limits: AgentLimits) -> list[dict[str, str]]:
+    """Return the messages of a conversation that the user has spoken last in.
+
+    Raises:
+        BadRequestError: when there are too many messages, or a role is unknown or out of place.
+        CapacityError: when the texts are longer than the limits.
+    """
+    messages = [{"role": each.role, "content": each.content} for each in conversation.messages]
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequestError(
+            f"the conversation has {len(messages)} messages; at most {MAX_MESSAGES} are taken"
+        )
+    unknown = next((each["role"] for each in messages if each["role"] not in ROLES), None)
+    if unknown is not None:
+        raise BadRequestError(f"a message has the role {unknown!r}; it must be {', '.join(ROLES)}")
+    if not messages or messages[-1]["role"] != "user":
+        raise BadRequestError("the conversation does not end with a message of the user")
+    limits.check_prompt_text("".join(each["content"] for each in messages))
+    return messages

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,10 +13,13 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
 from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.discovery.discovery import discover
+from flowedge.discovery.settings import DiscoverySettings
 
 DEFAULT_PROMPT = "Write a Python function that counts the vowels in a text."
 
@@ -27,14 +32,17 @@ def demo(
     """Show a pipeline on this machine: agents that find each other, an answer, and its check."""
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
+    asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)
+    Preflight(asked, options, [checked_utf8(prompt, "--prompt")], check=True).run()
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
-    with LocalCluster(stages, name="demo") as cluster:
+    group = secrets.token_hex(3)  # so that other commands do not find these agents
+    with LocalCluster(stages, name="demo", group=group) as cluster:
         names = [agent.name for agent in cluster.agents]
-        found = asyncio.run(discover(10.0, want=names))
+        found = asyncio.run(discover(10.0, want=names, settings=DiscoverySettings(group=group)))
         addresses = {device.name: device.address for device in found}
         missing = [name for name in names if name not in addresses]
         if missing:
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
-        request = PipelineRequest(BUNDLED, (BUNDLED,), peers=tuple(addresses[name] for name in names))
+        request = replace(asked, stages=None, peers=tuple(addresses[name] for name in names))
         answer_all([prompt], request, options, screen, check=True)

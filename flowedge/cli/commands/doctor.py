@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Set
 from typing import Annotated
 
 import typer
@@ -16,7 +18,10 @@ from flowedge.cli.words import wrap_words
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding, exit_code
+from flowedge.doctor.membership import OwnCertificate
 from flowedge.net.address import WILDCARDS, join_address
+from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.security.credentials.identities import Identities
 from flowedge.security.process import current
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -45,7 +50,7 @@ def doctor(
 
     Exits with 1 if there is an error, with 4 if there are warnings, otherwise with 0.
     """
-    choose_credentials(cluster_dir, insecure)
+    choose_credentials(cluster_dir, insecure, datetime.timedelta())
     examination = _examination(peers, timeout, slow, rate, libraries)
     with error_console().status("examining") as status:
         found = examination.run(lambda text: status.update(line(f"examining {text}")))
@@ -60,8 +65,6 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
-    store = current().store
-    holder = None if store is None else store.credentials.holder
     return Examination(
         config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
@@ -72,8 +75,23 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         libraries=libraries,
         cache_dir=config.cache.dir,
         cache_gib=config.cache.gib,
-        validity=None if holder is None else Validity(holder.not_before, holder.not_after),
+        certificates=_certificates(current().store),
     )
+
+
+def _certificates(used: CredentialStore | None) -> tuple[OwnCertificate, ...]:
+    """The certificates of all identities beside the one that this command uses."""
+    if used is None:
+        return ()
+    # Root writes no list to the directory of a service's user, so that only the used identity has the latest.
+    revoked = used.revoked.serials
+    return tuple(_certificate(store, revoked) for store in Identities.open(used.folder.parent).stores)
+
+
+def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
+    holder = store.credentials.holder
+    validity = Validity(holder.not_before, holder.not_after, str(holder.member))
+    return OwnCertificate(str(holder.member), validity, holder.serial in revoked)
 
 
 def _print(found: list[Finding]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -21,14 +22,16 @@ from flowedge.cli.options import (
     local_path,
     split_peers,
 )
+from flowedge.cli.output import errors_only
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import read_prompts
+from flowedge.cli.prompts import PromptSources
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
+from flowedge.core.utf8 import checked_utf8
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
@@ -75,9 +78,21 @@ def generate(
         ),
     ] = "shared",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
-    prompt: Annotated[str | None, typer.Option(help="A user message.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="Text at which an answer ends, without it. Repeat it for several."),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="A user message; - reads it from standard input.")
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="File that is one user message as a whole.")
+    ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help='File of JSON lines with "prompt", or "turns" (the first is used).')
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="System message, for models whose chat template takes one.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
     check: Annotated[
@@ -86,6 +101,7 @@ def generate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write the answer and errors only.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
@@ -106,8 +122,10 @@ def generate(
         top_k=top_k,
         seed=seed,
         noise=noise,
+        stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
+        system=None if system is None else checked_utf8(system, "--system"),
     )
-    questions = read_prompts(prompt, prompts, limit)
+    questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     request = PipelineRequest(
         model=local_path(model),
         drafter=drafting.drafter,
@@ -122,11 +140,12 @@ def generate(
         tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
     Preflight(request, options, questions, check=check, json_file=json_file).run()
-    choose_credentials(cluster_dir, insecure)
-    screen = AnswerScreen()
-    if drafting.notice:
-        screen.note(drafting.notice)
-    answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
+    with errors_only() if quiet else nullcontext():
+        choose_credentials(cluster_dir, insecure)
+        screen = AnswerScreen(quiet=quiet)
+        if drafting.notice and not request.is_made_already:
+            screen.note(drafting.notice)
+        answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
 
 
 def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:

@@ -1,166 +1,112 @@
-"""The agents of the network: which of them answer, and which of them make a pipeline."""
+"""The choice of agents of the network for a pipeline: one that is ready, or idle agents for a new one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from flowedge.agent.config.loading import load_config
+from flowedge.cli.pipelines.answering import ask_all, split_idle
+from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
-from flowedge.client import Client, Device
+from flowedge.client import Device
+from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress, PipelineSpec
-from flowedge.client.device import IDLE
-from flowedge.client.survey import other_device, reading_answer
-from flowedge.core.errors import AccessError, BadRequestError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
-from flowedge.net.address import is_loopback
+from flowedge.discovery.settings import DiscoverySettings
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.process import current
-
-ASK_S = 20.0  # after which no further announced agent is asked
-_AT_ONCE = 32  # agents that are asked at the same time
-_ADDRESSES = 4  # of one device that are tried
-Planned = tuple[str, PipelineSpec | None]  # address of a draft node; its pipeline, None if that is ready
+from flowedge.version import PROTOCOL_VERSION
 
 _log = logging.getLogger(__name__)
 
 
-def find_devices(discover_s: float, least: int) -> dict[str, Device]:
-    """Return the agents found on the network, by address; agents on loopback if fewer than `least` are found.
+@dataclass(frozen=True)
+class PlannedPipeline:
+    """The pipeline that is to serve a command.
+
+    Attributes:
+        draft_node: address.
+        missing: what has to be set up; None if the pipeline is ready.
+        found: the draft node as the network shows it; None if it was named or started here.
+    """
+
+    draft_node: str
+    missing: PipelineSpec | None
+    found: Device | None = None
+
+
+def last_draft_nodes() -> LastDraftNodes:
+    """Return the memory of the network that this process searches."""
+    return LastDraftNodes(current().cluster, load_config().config.discovery.group)
+
+
+def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipeline:
+    """Plan a pipeline on agents of the network; the draft node that answered last is asked during the search.
 
     Raises:
-        DeadlineError: when no agent is announced.
-        FlowEdgeError: when announced agents do not answer; the error of the first.
-        ProtocolError: when all agents run other versions of the protocol.
-        AccessError: when all agents belong to other clusters.
+        AccessError: when no idle agent may be a draft node, or all agents belong to other clusters.
+        BadRequestError: when there are fewer idle agents than the split has stages.
+        FlowEdgeError: when there are too few idle agents, or no agent answers.
     """
-    settings = load_config().config.discovery
-    advertised = asyncio.run(discover(discover_s, settings=settings))
-    if not advertised and not settings.peers:
-        raise DeadlineError(
-            f"no agent answered within {discover_s:g} s: start agents with `flowedge agent`, name "
-            "them with --peers host:port,..., or use --stages N to start them here for this run"
-        )
-    ours = _of_this_protocol(_of_this_cluster(advertised, settings.peers), settings.peers)
-    named = _answering_peers(settings.peers)
-    known = {device.instance for device in named.values() if device.instance}
-    found = [device for device in ours if device.instance not in known]
-    answers, problem = _first_answers(found)
-    if not answers and not named and problem is not None:
-        raise problem
-    return named | _reachable(answers, least - len(named))
-
-
-def _of_this_protocol(devices: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
-    """Return the devices that speak this machine's protocol; the log names the others."""
-    mismatches = [device.mismatch for device in devices if device.mismatch]
-    if mismatches and len(mismatches) == len(devices) and not peers:
-        raise ProtocolError(mismatches[0])
-    for mismatch in mismatches:
-        _log.warning("left out: %s", mismatch)
-    return [device for device in devices if not device.mismatch]
-
-
-def _first_answers(devices: list[AdvertisedDevice]) -> tuple[dict[str, Device], FlowEdgeError | None]:
-    """Return the devices that answer, by address, and the error of the first device that does not.
-
-    Announcements are not proof of anything: a device that does not answer is left out, and named in the log.
-    """
-    answers: dict[str, Device] = {}
-    problems: list[FlowEdgeError] = []
-    deadline = time.monotonic() + ASK_S
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        # In an order that nobody can foresee, so that nobody can keep others from being asked in time.
-        shuffled = random.sample(devices, len(devices))
-        asked = {device: pool.submit(_try, device, deadline) for device in shuffled}
-    for device in devices:
-        answer = asked[device].result()
-        if isinstance(answer, FlowEdgeError):
-            _log.warning("%s is left out: %s", device.name, answer)
-            problems.append(answer)
-        else:
-            answers[answer[0]] = answer[1]
-    return answers, next(iter(problems), None)
-
-
-def _try(advertised: AdvertisedDevice, deadline: float) -> tuple[str, Device] | FlowEdgeError:
-    if time.monotonic() > deadline:
-        return DeadlineError(f"it was not asked within {ASK_S:g} s: too many others did not answer")
-    try:
-        return first_answer(advertised)
-    except FlowEdgeError as error:
-        return error
-
-
-def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
-    """Return the devices of this machine's cluster; the log names the others."""
-    # Not by id: anybody can announce the id of another device.
-    foreign = {device: current().foreign(device.name, device.cluster) for device in advertised}
-    reasons = [reason for reason in foreign.values() if reason is not None]
-    for reason in reasons:
-        _log.warning("ignored: %s", reason)
-    if reasons and len(reasons) == len(advertised) and not peers:
-        raise AccessError(
-            f"all agents that answered belong to other clusters: {'; '.join(reasons)}. Join their cluster "
-            "with a token (flowedge join), or have them join this machine's"
-        )
-    return [device for device in advertised if foreign[device] is None]
-
-
-def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
-    """Return the agents named in the configuration that answer, by address."""
-    devices = {}
-    for peer in peers:
-        try:
-            with reading_answer(peer):
-                devices[peer] = describe(peer)
-        except FlowEdgeError as error:
-            _log.warning("the peer %s of the configuration is left out: %s", peer, error)
-    return devices
-
-
-def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
-    """Return the first address at which a device answers, and its answer.
-
-    Raises:
-        FlowEdgeError: the error at the last address, when the device answers at no address.
-    """
-    *others, last = advertised.addresses[:_ADDRESSES]
-    for address in others:
-        try:
-            return address, _answer_at(address, advertised)
-        except FlowEdgeError as error:
-            _log.info("%s is not reached at %s: %s", advertised.name, address, error)
-    return last, _answer_at(last, advertised)
-
-
-def _answer_at(address: str, advertised: AdvertisedDevice) -> Device:
-    with reading_answer(address):
-        device = describe(address, advertised.name)
-    if device.id != advertised.id:
-        raise other_device(address, advertised, device)
-    return device
-
-
-def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
-    """Return the addresses of idle agents, and "name (role)" of the others for people."""
-    idle = [address for address, device in devices.items() if device.role == IDLE]
-    busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
-    return idle, ", ".join(busy)
-
-
-def plan_on_network(request: PipelineRequest, report: OnProgress) -> Planned:
-    """Plan a pipeline on agents of the network: one that is ready, or one of idle agents."""
-    needed = 2 + len(request.middles)
-    devices = find_devices(request.discover_s, least=needed)
+    settings, known = load_config().config.discovery, last_draft_nodes().recall()
+    seen = asyncio.run(_search(request, settings, known))
+    if isinstance(seen, Device):
+        assert known is not None, "it is the device that was asked for"
+        return _ready(known.address, seen, report)
+    devices = ask_all(seen, settings.peers, request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
-            report(device.name, "has the pipeline ready")
-            return address, None
+            return _ready(address, device, report)
+    return _of_idle(request, devices, report)
+
+
+def _ready(address: str, device: Device, report: OnProgress) -> PlannedPipeline:
+    report(device.name, "has the pipeline ready")
+    return PlannedPipeline(address, None, device)
+
+
+async def _search(
+    request: PipelineRequest, settings: DiscoverySettings, known: KnownDraftNode | None
+) -> Device | list[AdvertisedDevice]:
+    """Return the known draft node if it has the pipeline ready, or else the agents that are announced."""
+    searching = asyncio.ensure_future(discover(request.discover_s, settings=settings))
+    asking = asyncio.ensure_future(_ask_known(request, known))
+    try:
+        await asyncio.wait({searching, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if searching.done() and searching.exception() is not None:
+            await asyncio.wait({asking})  # which may do without the search
+        if asking.done() and (ready := asking.result()) is not None:
+            return ready
+        return await searching
+    finally:
+        for task in (searching, asking):
+            task.cancel()
+        await asyncio.gather(searching, asking, return_exceptions=True)
+
+
+async def _ask_known(request: PipelineRequest, known: KnownDraftNode | None) -> Device | None:
+    """Return a known draft node if it is still that device and has the pipeline ready."""
+    if known is None:
+        return None
+    try:
+        async with AsyncClient(known.address, name=known.name) as client:
+            device = await client.describe()
+            if (device.name, device.id) != (known.name, known.id):
+                raise DeviceError(known.name, f"{device.name} (id {device.id}) answers at {known.address}")
+            fits = device.protocol_version == PROTOCOL_VERSION and request.is_served_by(known.address, device)
+            return device if fits else None
+    except Exception as error:  # noqa: BLE001 (whatever answers there now, the network is searched as well)
+        _log.debug("the last draft node is not used: %s", error)
+        return None
+
+
+def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnProgress) -> PlannedPipeline:
+    """Plan a new pipeline on the idle ones of these devices."""
+    needed = 2 + len(request.middles)
     idle, busy = split_idle(devices)
     if len(idle) < needed:
         besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
@@ -178,7 +124,8 @@ def plan_on_network(request: PipelineRequest, report: OnProgress) -> Planned:
         )
     stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
-    return draft_node, request.spec(draft_node, (*stages, *middles))
+    wanted_pipeline = request.spec(draft_node, (*stages, *middles))
+    return PlannedPipeline(draft_node, wanted_pipeline, devices[draft_node])
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
@@ -202,17 +149,3 @@ def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:
             "`flowedge cluster token --role draft-node`"
         )
     return [leaders[0], *(address for address in idle if address != leaders[0])]
-
-
-def _reachable(answers: dict[str, Device], least: int) -> dict[str, Device]:
-    """Return devices that can reach each other: on the network or, if there are too few, on loopback."""
-    networked = {address: device for address, device in answers.items() if not is_loopback(address)}
-    if len(networked) >= least:
-        return networked
-    return {address: device for address, device in answers.items() if is_loopback(address)}
-
-
-def describe(address: str, name: str | None = None) -> Device:
-    """Ask the agent at an address what it is; if `name` is given, its certificate must have that name."""
-    with Client(address, name=name) as client:
-        return client.describe()

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines.network import Planned, describe, plan_on_network
+from flowedge.cli.pipelines.answering import describe
+from flowedge.cli.pipelines.last_draft_node import KnownDraftNode
+from flowedge.cli.pipelines.network import PlannedPipeline, last_draft_nodes, plan_on_network
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.errors import BadRequestError
@@ -30,24 +32,26 @@ def open_pipeline(
             report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
             started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
-            planned: Planned = address, request.spec(address, tuple(others))
+            planned = PlannedPipeline(address, request.spec(address, tuple(others)))
         elif request.peers is not None:
             planned = _on_peers(request, request.peers)
         else:
             planned = plan_on_network(request, report)
-        draft_node, missing = planned
-        if missing is not None:
-            assemble(missing, report, on_transfer=on_transfer)
-        yield draft_node
+        if planned.missing is not None:
+            assemble(planned.missing, report, on_transfer=on_transfer)
+        if planned.found is not None:
+            known = KnownDraftNode(planned.found.name, planned.found.id, planned.draft_node)
+            last_draft_nodes().remember(known)
+        yield planned.draft_node
 
 
-def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> Planned:
+def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeline:
     device = describe(peers[0])
     if len(peers) == 1:
         if not device.stage_addresses:
             raise BadRequestError(
                 f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
             )
-        return peers[0], None
+        return PlannedPipeline(peers[0], None)
     wanted = request.spec(peers[0], peers[1:])
-    return peers[0], None if wanted.is_served_by(device) else wanted
+    return PlannedPipeline(peers[0], None if wanted.is_served_by(device) else wanted)

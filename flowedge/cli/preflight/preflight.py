@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowedge.agent.config.loading import load_config
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.cli.preflight.demands import check_head, check_layers, check_recall, check_room
 from flowedge.cli.preflight.model_header import ModelHeader, read_head_header, read_header
@@ -57,9 +58,19 @@ class Preflight:
             find_here("--middle", middle, needed=agents_here)
         self._check_drafters(header, needed=agents_here)
         tokenizer = self._tokenizer(target, needed=agents_here or self.check)
+        counter = None if tokenizer is None else PromptCounter(tokenizer)
         if header is not None:
             check_layers(stage_counts(request.split), request.stage_count, header.layers)
-            self._check_prompts(header, tokenizer)
+            check_room(header, 1, self.options.max_new_tokens)
+        if counter is not None and counter.is_possible:
+            if self.options.system is not None:
+                counter.check_takes_system()
+            if header is not None and header.positions is not None:
+                self._check_prompts(header, header.positions, counter)
+        if agents_here:
+            limits = load_config(path=Path(os.devnull)).config.limits  # of agents that are started here
+            for prompt in self.prompts:
+                limits.check_prompt_text("".join(each["content"] for each in self.options.messages(prompt)))
 
     def _check_drafters(self, target: ModelHeader | None, *, needed: bool) -> None:
         names = self.request.drafter
@@ -88,15 +99,11 @@ class Preflight:
             return check_tokenizer(self.request.tokenizer, needed=needed)
         return None if target is None or target.gguf else target.directory
 
-    def _check_prompts(self, header: ModelHeader, tokenizer: Path | None) -> None:
+    def _check_prompts(self, header: ModelHeader, positions: int, counter: PromptCounter) -> None:
         new = self.options.max_new_tokens
-        check_room(header, 1, new)
-        counter = None if tokenizer is None else PromptCounter(tokenizer)
-        if header.positions is None or counter is None or not counter.is_possible:
-            return
         for number, prompt in enumerate(self.prompts, 1):
             messages = self.options.messages(prompt)
-            if counter.fits(messages, header.positions - new) or not counter.is_countable(messages):
+            if counter.fits(messages, positions - new) or not counter.is_countable(messages):
                 continue
             check_room(header, counter.count(messages).least, new, self._name(number))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.chat_template.renderer import RENDERER
+from flowedge.models.chat_template.system_message import check_takes_system
 from flowedge.models.checkpoint.json_object import read_json_object, reading
 
 TOKENIZER = "tokenizer.json"
@@ -56,6 +57,10 @@ class PromptCounter:
         """
         content = sum(len(message["content"].encode()) for message in messages)
         return content + len(messages) * 2 * len(self._template.encode()) <= room
+
+    def check_takes_system(self) -> None:
+        """Raise BadRequestError if the chat template takes no system message."""
+        check_takes_system(self._template, str(self._directory))
 
     def is_countable(self, messages: Sequence[Mapping[str, str]]) -> bool:
         return sum(len(message["content"].encode()) for message in messages) <= _MOST_BYTES

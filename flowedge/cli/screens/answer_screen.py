@@ -1,4 +1,4 @@
-"""Progress and summaries of answers on standard error, verdicts on standard output beside the text."""
+"""Progress, summaries and verdicts on standard error; only the text of answers is on standard output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 
-from flowedge.cli.output import say
+from flowedge.cli.output import warn
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
 from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
@@ -22,8 +22,11 @@ _WORK = (("use", 0), ("rows computed", 2), ("trimmed", 4), ("wasted", 3), ("MB s
 class AnswerScreen:
     """Writes for people; the text of answers goes to standard output elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        """quiet: show nothing but a verdict that is not good."""
+        self._quiet = quiet
         self._console = error_console()
+        self._console.quiet = quiet
 
     def progress(self, device: str, message: str) -> None:
         self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
@@ -52,7 +55,7 @@ class AnswerScreen:
             self._console.print(_devices_table([answer]))
 
     def show_summary(self, answers: Sequence[PromptAnswer]) -> None:
-        """Show several answers together, and print the line of the check."""
+        """Show several answers together, and the line of the check."""
         if len(answers) > 1:
             tokens = sum(len(answer.token_ids) for answer in answers)
             seconds = sum(answer.statistics.total_s for answer in answers)
@@ -63,7 +66,9 @@ class AnswerScreen:
             self._console.print(_devices_table(answers))
         verdicts = [answer.verdict for answer in answers if answer.verdict is not None]
         if verdicts:
-            say(sum_up(verdicts).line())
+            whole = sum_up(verdicts)
+            if not (self._quiet and whole.passed):
+                warn(whole.line())
 
 
 def _line(answer: PromptAnswer) -> str:

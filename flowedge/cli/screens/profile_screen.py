@@ -41,6 +41,9 @@ def show_profiles(profiled: Profiled) -> None:
     console = output_console()
     console.print(_devices_table(profiled.devices))
     for device in profiled.devices:
+        for reason in device.reasons:
+            console.print(line(f"{device.profile.title}: {reason}"), soft_wrap=True)
+    for device in profiled.devices:
         if device.profile.quantised is not None:
             measured = device.profile.quantised
             by = f"by the number of rows in {measured.dtype}"
@@ -66,19 +69,18 @@ def _devices_table(devices: tuple[FittedDevice, ...]) -> PlainTable:
     table = plain_table("device", right=columns)
     for device in devices:
         profile, measured = device.profile, device.profile.measured
-        four_bit = profile.dequantise_gweights_s
         cells = [
             f"{profile.memory_gib:.1f}",
-            f"{profile.memory_bandwidth_gb_s:.3g}",
-            f"{profile.tflops:.3g}",
-            f"{profile.layer_overhead_ms:.3g}",
-            "-" if four_bit is None else f"{four_bit:.3g}",
+            device.constant("memory_bandwidth_gb_s"),
+            device.constant("tflops"),
+            device.constant("layer_overhead_ms"),
+            device.constant("dequantise_gweights_s"),
             f"±{device.roofline.error:.0%}",
         ]
         cells += _layer_cells({} if measured is None else measured.layer_ms)
         draft = measured.draft if measured is not None else None
         grown = None if draft is None else draft.grow_ms.get(_SHOWN_NODES)
-        cells.append("-" if grown is None else f"{grown:.3g} ms")
+        cells.append("not measured" if grown is None else f"{grown:.3g} ms")
         table.add_row(profile.title, *cells)
         if measured is not None and measured.layer_by_layer_ms is not None:
             table.add_row(LAYER_BY_LAYER, *[""] * 6, *_layer_cells(measured.layer_by_layer_ms), "")

@@ -175,7 +175,8 @@ def _download(hub_id: str, files: Sequence[str], hub: bool, ignored: Sequence[st
         if not hub:
             raise CheckpointError(
                 f"{hub_id}: no such directory, not downloaded before, and downloads from the hub are not "
-                "allowed (flowedge agent --hub allows them)"
+                f"allowed; on this device, run `flowedge models pull {hub_id} --hub`, or start its agent "
+                "with --hub (hub = true under [weights] in agent.toml)"
             ) from error
         raise CheckpointError(
             f"{hub_id}: no such directory, and it cannot be downloaded from the hub: {_reason(error)}"

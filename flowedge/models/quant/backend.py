@@ -16,6 +16,22 @@ CHUNK_WEIGHTS = 1 << 20  # weights in full precision at a time; quantising takes
 Tensors = dict[str, torch.Tensor]  # the encoded form of a quantised weight: CPU tensors by name
 
 
+def check_finite(rows: torch.Tensor, name: str) -> None:
+    """Check that a weight can be quantised.
+
+    Args:
+        rows: some of its rows, on the CPU; name: of the weight, for messages.
+
+    Raises:
+        CheckpointError: when a value is not finite: quantised, it would be a number like any other.
+    """
+    if not rows.isfinite().all():
+        raise CheckpointError(
+            f"{name} has values that are not finite (NaN or infinity) in {rows.dtype}, and cannot be "
+            "quantised; the file is damaged: download the model again"
+        )
+
+
 @dataclass(frozen=True)
 class WeightRows:
     """A weight matrix [out_features, in_features] that is read a few rows at a time.
@@ -39,16 +55,12 @@ class WeightRows:
         """Yield (first row, rows) in order; all chunks but the last have a multiple of `multiple` rows.
 
         Raises:
-            CheckpointError: when a value is not finite: quantised, it would be a number like any other.
+            CheckpointError: when a value is not finite.
         """
         rows = max(1, CHUNK_WEIGHTS // max(1, self.in_features * multiple)) * multiple
         for start in range(0, self.out_features, rows):
             chunk = self.read(start, min(start + rows, self.out_features))
-            if not chunk.isfinite().all():
-                raise CheckpointError(
-                    f"{self.name} has values that are not finite (NaN or infinity) in {chunk.dtype}, and "
-                    "cannot be quantised; the file is damaged: download the model again"
-                )
+            check_finite(chunk, self.name)
             yield start, chunk
 
 

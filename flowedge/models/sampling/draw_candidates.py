@@ -119,4 +119,6 @@ def _filter_bounds(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.
     perhaps = (before < params.top_p + error).sum(dim=-1, keepdim=True)
     first_unsure = ordered.gather(-1, surely.clamp(max=ordered.shape[-1] - 1))
     sure = torch.where(surely < ordered.shape[-1], first_unsure, -torch.inf)
-    return torch.maximum(sure, below_least), torch.maximum(ordered.gather(-1, perhaps - 1), least)
+    return torch.maximum(sure, below_least), torch.maximum(
+        ordered.gather(-1, (perhaps - 1).clamp(min=0)), least
+    )

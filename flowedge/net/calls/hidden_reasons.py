@@ -32,7 +32,9 @@ def told(method: str, caller: Caller, error: FlowEdgeError) -> FlowEdgeError:
     match error:
         case CheckpointError():
             return CheckpointError(
-                "the asked device cannot open a model, drafter or tokenizer as it is named; its log says why"
+                "the asked device cannot open a model, drafter or tokenizer as it is named; its log says "
+                "why. The files of a hub id have to be there: `flowedge models pull OWNER/NAME --hub` on it, "
+                "or `flowedge agent --hub`"
             )
         case DrainingError():
             return error

@@ -17,6 +17,7 @@ MAX_TEXTS = 1024  # in one list
 # Characters; None where the service has a limit of its own.
 LIMITS: Mapping[str, int | None] = {
     "flowedge.v1.GenerateRequest.prompt": None,
+    "flowedge.v1.ChatMessage.content": None,
     "flowedge.v1.StageRole.model": MAX_PATH,
     "flowedge.v1.DraftNodeRole.model": MAX_PATH,
     "flowedge.v1.DraftNodeRole.drafter": 4 * MAX_PATH,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -95,7 +95,10 @@ class DeviceProfile(SourcedDocument):
         tflops: 1e12 floating-point operations per second that matrix products of 16-bit weights reach.
         layer_overhead_ms: time that a layer takes at any size (kernel launches, the interpreter).
         dequantise_gweights_s: 1e9 weights per second that are converted from 4 or 8 bits to 16 bits, without
-            the memory traffic of it; None where the device runs no quantised weights.
+            the memory traffic of it; "hidden" where converting takes no time beyond that traffic; None where
+            the device runs no quantised weights.
+        not_measured: why a value is no measurement, or is missing, by its key; None in a profile that nobody
+            measured.
         measured: times of one model's layers on it, used instead of the roofline where they apply.
         quantised: times of one layer in each quantisation, to choose one by.
     """
@@ -105,10 +108,11 @@ class DeviceProfile(SourcedDocument):
     memory_efficiency: float = Field(gt=0, le=1)
     tflops: float = Field(gt=0)
     layer_overhead_ms: float = Field(ge=0)
-    dequantise_gweights_s: float | None = Field(default=None, gt=0)
+    dequantise_gweights_s: Annotated[float, Field(gt=0)] | Literal["hidden"] | None = None
     watts: Watts | None = None
     measured: MeasuredTimes | None = None
     quantised: MeasuredQuantisations | None = None
+    not_measured: dict[str, str] | None = None
 
     @property
     def bytes_per_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,11 @@ import numpy.typing as npt
 from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.model import LayerSize, weight_bytes
 
+_HIGHER, _AS_WELL = 10.0, 1.05  # a rate so many times as high; errors up to so many times as large
+
 Array = npt.NDArray[np.float64]
 
-FASTEST_UNPACKING = 1e12  # weights per second; unpacking then takes no time beyond its memory traffic
+FASTEST_UNPACKING = 1e12  # weights per second; faster unpacking cannot be told from none
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,16 @@ class Roofline:
 
     Attributes:
         error: root mean square of the relative errors over the samples of the fit.
+        bytes_per_s_is_bound, flops_is_bound: whether a rate ten times as high fits the samples as well. Then
+            the rate is a lower bound.
     """
 
     bytes_per_s: float
     flops: float
     overhead_s: float
     error: float = 0.0
+    bytes_per_s_is_bound: bool = False
+    flops_is_bound: bool = False
 
     def seconds(self, sample: LayerSample) -> float:
         """Return the time that the roofline predicts for a sample."""
@@ -90,16 +96,25 @@ def fit_roofline(samples: Sequence[LayerSample]) -> Roofline:
     solved = [found for knee in knees for found in _solutions(samples, knee)]
     judged = [(_error(samples, found), found) for found in solved]
     error, best = min(judged, key=lambda pair: pair[0])
-    return Roofline(best.bytes_per_s, best.flops, best.overhead_s, error)
+    fits_as_well = error * _AS_WELL + 1e-4
+    return replace(
+        best,
+        error=error,
+        bytes_per_s_is_bound=_error(samples, replace(best, bytes_per_s=_HIGHER * best.bytes_per_s))
+        < fits_as_well,
+        flops_is_bound=_error(samples, replace(best, flops=_HIGHER * best.flops)) < fits_as_well,
+    )
 
 
-def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], roofline: Roofline) -> float:
+def fit_unpacking(
+    samples: Sequence[LayerSample], plain: Sequence[LayerSample], roofline: Roofline
+) -> float | None:
     """Return how many weights per second are unpacked from 4 bits, without the memory traffic of unpacking.
 
     The time of a layer in nf4 over two rows or more is modelled as the sum of three parts: the time of the
     same layer with unquantised weights; the extra time by the roofline for writing every matrix and reading
     it back (see costs.product_s); and weights / rate. The rate with the least sum of squared relative errors
-    over `samples` is returned, at most FASTEST_UNPACKING.
+    over `samples` is returned. None if it is above FASTEST_UNPACKING, since no time tells it from any other.
 
     Args:
         plain: times of unquantised layers; where a layer is missing, the roofline's time is used.
@@ -122,7 +137,7 @@ def fit_unpacking(samples: Sequence[LayerSample], plain: Sequence[LayerSample], 
     share = np.array([sample.layer.weights for sample in samples]) / measured
     left = 1 - np.array(known) / measured
     seconds_per_weight = float(share @ left / (share @ share))
-    return 1 / max(seconds_per_weight, 1 / FASTEST_UNPACKING)
+    return None if seconds_per_weight <= 1 / FASTEST_UNPACKING else 1 / seconds_per_weight
 
 
 def _solutions(samples: Sequence[LayerSample], knee: float) -> list[Roofline]:

@@ -102,10 +102,15 @@ def refresh_revoked(store: CredentialStore) -> bool:
     return store.replace_revoked(_first(own.cluster.addresses, ask))
 
 
-def refresh_credentials(store: CredentialStore, now: datetime.datetime) -> None:
-    """Fetch the revocation list and renew the certificate if they are old. Waits REFRESH_S at most."""
+def refresh_credentials(
+    store: CredentialStore, now: datetime.datetime, list_age: datetime.timedelta = LIST_AGE
+) -> None:
+    """Fetch the revocation list and renew the certificate if they are old. Waits REFRESH_S at most.
+
+    list_age: the list is fetched if it is older.
+    """
     due = certificates.renewal_time(store.credentials.holder)
-    if now < min(store.revoked.next_update - FRESH + LIST_AGE, due):
+    if now < min(store.revoked.next_update - FRESH + list_age, due):
         return
 
     def refresh() -> None:

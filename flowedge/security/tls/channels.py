@@ -23,6 +23,7 @@ from flowedge.security.tls.peer_verification import (
     verify_peer,
     verify_peer_async,
 )
+from flowedge.security.tls.secret_channel import carrying, carrying_async
 
 Options = Sequence[tuple[str, Any]]
 _MAX_CHANNELS = 2  # calls on the previous channel may still be running
@@ -64,7 +65,8 @@ async def open_verified(
     """Open a channel as `open_channel`; also return the peer, None in plaintext."""
     if security.store is None:
         security.check_plaintext(address)
-        return grpc.aio.insecure_channel(address, options=options), None
+        plain = grpc.aio.insecure_channel(address, options=options)
+        return carrying_async(plain, security.secret), None
     peer = await verify_peer_async(address, security.check_valid(utc_now()), name)
     if member is not None and peer.holder.member.uri != member:
         raise refuse_peer(address, f"it is {peer.holder.member}, not the expected {member}")
@@ -77,7 +79,7 @@ def open_sync_verified(
     """`open_verified` for blocking code."""
     if security.store is None:
         security.check_plaintext(address)
-        return grpc.insecure_channel(address, options=options), None
+        return carrying(grpc.insecure_channel(address, options=options), security.secret), None
     peer = verify_peer(address, security.check_valid(utc_now()), name)
     return grpc.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
 

@@ -91,7 +91,9 @@ class _CredentialRenewal:
             delay = retry_delay(holder, now)
             self._retry = now + delay
             if now >= holder.not_after:
-                _log.error("the certificate expired on %s; join again: flowedge join", holder.not_after)
+                _log.error(
+                    "the certificate expired on %s; join again: flowedge join --replace", holder.not_after
+                )
             else:
                 _log.warning(
                     "the certificate, which expires on %s, was not renewed; next attempt in %d s: %s",

@@ -8,6 +8,8 @@ from typing import Any
 import grpc
 
 from flowedge.net.calls.admission import CallAdmission
+from flowedge.net.calls.caller import CallerCheck
+from flowedge.security.command_secret import SecretCheck
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
 from flowedge.security.tls.guard import Guard
@@ -20,12 +22,19 @@ def guard_of(security: Security) -> Guard | None:
     return Guard(lambda: store.revoked) if store is not None else None
 
 
+def check_of(security: Security, guard: Guard | None) -> CallerCheck | None:
+    """Return the check of the callers of a device's server; None if everyone may call it."""
+    return SecretCheck(security.secret) if guard is None and security.secret else guard
+
+
 def new_server(
     options: Sequence[tuple[str, Any]], security: Security, guard: Guard | None, admission: CallAdmission
 ) -> RenewableServer:
     """Make the server of a device, in plaintext if the device has no credentials.
 
-    guard: see `guard_of`; it is the check of the admission as well.
+    Args:
+        guard: see `guard_of`.
+        admission: of calls that `check_of` lets pass.
     """
     store = security.store
     if store is None or guard is None:

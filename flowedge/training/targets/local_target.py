@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flowedge.core.errors import NonFiniteError
 from flowedge.core.request import DecodeCounters, Finished
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder, eos_token_ids, load_tokenizer
@@ -47,7 +48,11 @@ class LocalTarget(TrainingTarget):
             ids = torch.from_numpy(tokens.astype(np.int64))
             chunks = list(self._forward(ids, self._block.new_cache(len(ids)), 0, self.taps))
             # A copy outside of inference mode, because autograd refuses tensors that were made in it.
-            yield torch.cat([chunk.float() for chunk in chunks])
+            features = torch.cat([chunk.float() for chunk in chunks])
+            if not features.isfinite().all():
+                dtype = str(self._block.dtype).removeprefix("torch.")
+                raise NonFiniteError.of("the hidden states of the target on this machine", dtype)
+            yield features
 
     def answers(self, questions: Iterable[Question]) -> Iterator[list[int]]:
         return map(self._answer, questions)

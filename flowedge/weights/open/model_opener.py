@@ -18,6 +18,7 @@ from flowedge.weights.fetch.fetcher import Fetched, Fetcher
 from flowedge.weights.fetch.progress import FetchProgress, mib
 from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.fetch.weights_client import fetch_document
+from flowedge.weights.known_models import is_reference
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.manifest import (
     CONFIG,
@@ -92,8 +93,10 @@ class ModelOpener:
         try:
             return await self._from_devices(request, manifest, verification)
         except DeviceLostError as error:
-            if not self._settings.hub:
-                raise
+            if not self._settings.hub or is_reference(request.model):
+                if not verification.damaged:
+                    raise
+                raise _after_damage(error, verification.damaged) from error
             await self._report(f"{error}; asking the hub for {request.model}")
             return OpenedModel(await self._run_opener(request, lambda opener: opener.from_hub()))
 
@@ -235,6 +238,15 @@ class ModelOpener:
         if not quiet:
             await self._report(_summary(fetched))
         await asyncio.to_thread(self._store.touch, sizes)
+
+
+def _after_damage(error: DeviceLostError, damaged: int) -> DeviceLostError:
+    """Return the error of objects that no device sends, with what to do where damaged ones were deleted."""
+    return DeviceLostError(
+        error.device,
+        f"{error.reason}; {damaged} objects in its cache were damaged and are deleted: `flowedge models "
+        "pull` with the model's directory or hub id puts them there again",
+    )
 
 
 def _summary(fetched: Fetched) -> str:

@@ -15,9 +15,13 @@ class Verification:
     """The objects that were found intact while one model is opened.
 
     Nothing is remembered beyond that: size and time of a file stay the same when a disk returns other bytes.
+
+    Attributes:
+        damaged: the number of objects that were deleted.
     """
 
     def __init__(self, store: ObjectStore) -> None:
+        self.damaged = 0
         self._store = store
         self._intact: set[str] = set()
 
@@ -34,7 +38,9 @@ class Verification:
         with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
             intact = list(threads.map(self._store.verify, cached))
         self._intact.update(digest for digest, good in zip(cached, intact, strict=True) if good)
-        return [digest for digest, good in zip(cached, intact, strict=True) if not good]
+        damaged = [digest for digest, good in zip(cached, intact, strict=True) if not good]
+        self.damaged += len(damaged)
+        return damaged
 
     def note_received(self, digests: Iterable[str]) -> None:
         """Note objects that were hashed while they were received."""

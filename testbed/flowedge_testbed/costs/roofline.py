@@ -34,17 +34,19 @@ def product_s(
     traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
     unpacking = 0.0
     if quant in UNPACKED:
-        unpacking = weights / (_dequantise_rate(device) * 1e9)
+        unpacking = _unpacking_s(device, weights)
         if rows > 1:
             traffic += 2 * weights * stored_bytes
     compute = 2 * rows * weights / device.flops
     return max(traffic / device.bytes_per_s, compute) + unpacking
 
 
-def _dequantise_rate(device: DeviceProfile) -> float:
-    if device.dequantise_gweights_s is None:
+def _unpacking_s(device: DeviceProfile, weights: float) -> float:
+    """Return the seconds that unpacking takes beyond its memory traffic."""
+    rate = device.dequantise_gweights_s
+    if rate is None:
         raise ValueError(f"{device.title} has no dequantise_gweights_s, so it runs no quantised weights")
-    return device.dequantise_gweights_s
+    return 0.0 if rate == "hidden" else weights / (rate * 1e9)
 
 
 def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant: Quantisation) -> float:

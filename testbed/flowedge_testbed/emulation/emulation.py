@@ -103,7 +103,7 @@ class Emulation:
 
     def sizes(self) -> dict[str, Any]:
         """Return all its numbers without names, so that models of the same size share their runs."""
-        prose = {"title", "source", "drafters"}
+        prose = {"title", "source", "drafters", "not_measured"}
         middles = [middle.sizes(prose) for middle in self.middles]
         return {
             "model": self.model.model_dump(exclude=prose),

@@ -112,15 +112,15 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
             counterpart(variant_of(entry)),
         )
         shown = paper if entry["dataset"] == "mt_bench" else None
-        spread = stdev(values) if len(values) > 1 else 0.0
+        known = [value for value in values if value is not None]
         rows.append(
             [
                 entry["profile"],
                 variant_of(entry).label,
                 entry["dataset"],
                 *(number(value, 3) for value in values),
-                number(fmean(values), 3),
-                f"{spread:.3f}",
+                number(fmean(known) if known else None, 3),
+                number(stdev(known) if len(known) > 1 else None, 3),
                 *("" if shown is None else f"*{number(shown, 3)}*" for _ in compared),
                 *(times(entry[name]) for name in _SPEEDUPS),
             ]

@@ -21,13 +21,17 @@ class Boards:
 
     Attributes:
         checkout, wheels: directories that the hosts install from.
+        more: other directories of this machine that the hosts can read, by their place there.
+        laptop: a host that is no board; None if none was booted.
     """
 
     directory: Path
     group: str
     checkout: Path
     wheels: Path
+    more: dict[str, Path] = field(default_factory=dict)
     hosts: list[Host] = field(default_factory=list)
+    laptop: Host | None = None
     _layers: Layers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,13 +57,20 @@ class Boards:
         host.power_off()
         self._layers.unmount(_IMAGE)
 
-    def boot(self, count: int) -> None:
-        """Boot `count` copies of the image, named board1, board2, ..."""
+    @property
+    def every(self) -> list[Host]:
+        """The boards, and the laptop if there is one."""
+        return self.hosts if self.laptop is None else [*self.hosts, self.laptop]
+
+    def boot(self, count: int, *, laptop: bool = False) -> None:
+        """Boot `count` copies of the image, named board1, board2, ..., and one more named laptop if asked."""
         below = [self._layers.upper(_IMAGE)]
         self.hosts = [self._host(f"board{number}", number, below) for number in range(1, count + 1)]
-        for host in self.hosts:
+        if laptop:
+            self.laptop = self._host("laptop", count + 1, below)
+        for host in self.every:
             host.boot()
-        for host in self.hosts:
+        for host in self.every:
             host.wait_booted()
 
     def address(self, host: Host) -> str:
@@ -74,5 +85,5 @@ class Boards:
             root=root,
             group=f"{self.group}/{name}",
             log=self.directory / f"{name}.log",
-            shared={CHECKOUT: self.checkout, WHEELS: self.wheels},
+            shared={CHECKOUT: self.checkout, WHEELS: self.wheels, **self.more},
         )

@@ -4,71 +4,155 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from testbed.tools.nspawn.boards import Boards
+from testbed.tools.nspawn.guide.document import Document
+from testbed.tools.nspawn.guide.person import Person
+from testbed.tools.nspawn.guide.real_model import REAL_MODEL
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.waiting import check, until
 
 AGENT = "flowedge-agent.service"
 DRAFT_NODE = "flowedge-draft-node.service"
-ENROL = "flowedge-enrol.service"
+_SETTINGS = "/etc/flowedge/agent.toml"
+_DRAFT_SETTINGS = "/etc/flowedge/draft-node.toml"
 _WARNINGS = 4  # of flowedge doctor
-_AUTHORITY = "/var/lib/flowedge-enrol"
-_IDENTITY = "/var/lib/flowedge"
-# What the person who made the cluster acts under; one thread a process, since boards share few cores here.
-# The cluster's key belongs to a user of its own.
-_AS_AUTHORITY = ("runuser", "--user", "flowedge-enrol", "--", "flowedge", "cluster")
-_ADMIN = ("env", f"FLOWEDGE_STATE_DIR={_AUTHORITY}", "OMP_NUM_THREADS=1")
 
 
 class Cluster:
-    """The commands that a person gives on the first board."""
+    """The commands of the document, given by the owner of the boards and by those who ask them."""
 
-    def __init__(self, boards: Boards) -> None:
+    def __init__(self, boards: Boards, document: Document) -> None:
         self._boards = boards
+        self._document = document
+        self.model = ""  # what the pipeline was told to run, if it is not the bundled model
+        self._real_commands: list[str] = []
 
     @property
     def draft_node(self) -> Host:
         """The first board."""
         return self._boards.hosts[0]
 
+    @property
+    def owner(self) -> Person:
+        """The person at the first board."""
+        return Person(self.draft_node)
+
+    @property
+    def asking(self) -> Person:
+        """The person who asks: at the laptop if there is one, or else at the first board."""
+        return Person(self._boards.laptop or self.draft_node)
+
     def make(self) -> None:
         """Make the cluster and have every board join it."""
-        first = self.draft_node
-        first.run([*_AS_AUTHORITY, "init", "proof", "--dir", _AUTHORITY])
-        first.run(["systemctl", "enable", "--quiet", "--now", ENROL])
+        for command in self._document.commands("Make the cluster, on board1"):
+            self.owner.does(command)
+        for_leader, for_stage = self._document.commands("Join the boards")
+        join, *then = self._document.commands("Join the boards", 1)
         for host in self._boards.hosts:
-            role = "draft-node" if host is first else "agent"
-            token = [*_AS_AUTHORITY, "token", "--dir", _AUTHORITY, "--role", role]
-            made = first.run(token).stdout.strip()
-            host.run(["flowedge", "join", "-", "--dir", _IDENTITY], text=made)
-            if host is not first:
-                host.run(["systemctl", "restart", AGENT])
+            token = self.owner.does(for_leader if host is self.draft_node else for_stage).stdout
+            Person(host).does(join, token)
+            for command in then:
+                Person(host).does(command)
 
-    def start_draft_node(self) -> None:
-        """Have the first board keep a pipeline over all other boards."""
-        first, others = self.draft_node, len(self._boards.hosts) - 1
-        first.run(["sed", "-i", f"s/^#count = .*/count = {others}/", "/etc/flowedge/draft-node.toml"])
-        first.run(["systemctl", "disable", "--quiet", "--now", AGENT])
-        first.run(["systemctl", "enable", "--quiet", "--now", DRAFT_NODE])
+    def join_people(self) -> None:
+        """Have the person at the first board join, and the one at the laptop."""
+        (token,) = self._document.commands("Join yourself")
+        (join,) = self._document.commands("Join yourself", 1)
+        people = [self.owner] if self._boards.laptop is None else [self.owner, self.asking]
+        for person in people:
+            person.does(join, self.owner.does(token).stdout)
 
-    def devices(self) -> list[dict[str, Any]]:
-        """Return the devices that `flowedge devices` finds by multicast."""
-        listed = self.draft_node.run([*_ADMIN, "flowedge", "devices", "--timeout", "3", "--json"]).stdout
-        devices: list[dict[str, Any]] = json.loads(listed)
-        return devices
-
-    def diagnose(self) -> None:
-        """Run `flowedge doctor` and accept warnings, which are about this machine.
+    def look(self) -> None:
+        """Give the commands that look at the boards; the doctor's warnings are about this machine.
 
         Raises:
             FlowEdgeError: when the doctor finds an error.
         """
-        asked = [*_ADMIN, "flowedge", "doctor", "--no-libraries", "--no-rate"]
-        done = self.draft_node.run(asked, check=False)
+        devices, doctor = self._document.commands("Look")
+        listed = self.asking.does(devices).stdout
+        check(all(host.name in listed for host in self._boards.hosts), f"flowedge devices: {listed}")
+        done = self.asking.does(f"{doctor} --no-libraries --no-rate", check=False)
         check(done.returncode in (0, _WARNINGS), f"flowedge doctor: {done.stdout}{done.stderr}")
+
+    def start_draft_node(self) -> None:
+        """Have the first board keep a pipeline over all other boards."""
+        settings = self._document.settings("The pipeline, on board1")
+        settings["pipeline"]["count"] = str(len(self._boards.hosts) - 1)
+        self.owner.edits(_DRAFT_SETTINGS, settings)
+        for command in self._document.commands("The pipeline, on board1"):
+            self.owner.does(command)
+
+    def ask(self, *, check: bool = True) -> None:
+        """Give the commands of the first token. The last of them checks against the plain model.
+
+        check: whether the last is given, which loads the plain model.
+        """
+        commands = self._document.commands("The first token")
+        for command in commands if check else commands[:-1]:
+            self.asking.does(f"{command} --max-new-tokens 32")
+
+    def take_real_model(self, files: Path) -> None:
+        """Have the pipeline run another model, which the first board alone has.
+
+        files: the model's directory as this process sees it.
+        """
+        settings = self._document.settings("A real model")
+        self.model, named = REAL_MODEL, settings["pipeline"]["model"].strip('"')
+        check(files.is_dir(), f"{files} is missing")
+        settings["pipeline"]["model"] = f'"{REAL_MODEL}"'
+        self.owner.edits(_DRAFT_SETTINGS, settings)
+        for command in self._document.commands("A real model"):
+            self.owner.does(command)
+        self._real_commands = [
+            command.replace(named, REAL_MODEL) for command in self._document.commands("A real model", 1)
+        ]
+
+    def ask_real_model(self) -> str:
+        """Ask the real model, and return the list of which board has which weights."""
+        generate, models = self._real_commands
+        self.asking.does(f"{generate} --max-new-tokens 16")
+        return self.asking.does(models).stdout
+
+    def metrics(self, host: Host) -> str:
+        """Give a board's metrics a fixed port, and return what is served there."""
+        person = Person(host)
+        person.edits(_SETTINGS, self._document.settings("What is going on"))
+        restart, fetch = self._document.commands("What is going on", 1)
+        person.does(restart)
+        return person.does(fetch).stdout
+
+    def status(self, host: Host) -> str:
+        """Return what the first command about the state of a board shows."""
+        return Person(host).does(f"sudo {self._document.commands('What is going on')[0]}").stdout
+
+    def revoke(self, host: Host) -> None:
+        """Revoke a board as the document revokes board3."""
+        listing, revoke = self._document.commands("Leave")
+        listed = self.owner.does(listing).stdout
+        check(host.name in listed, f"flowedge cluster list: {listed}")
+        self.owner.does(revoke.replace("board3", host.name))
+
+    def admit_again(self, host: Host) -> None:
+        """Let a revoked board join again."""
+        token = self.owner.does(f"sudo flowedge cluster token --name {host.name}").stdout
+        Person(host).does("sudo flowedge join --replace", token)
+        Person(host).does("sudo systemctl restart flowedge-agent")
+
+    def findings(self, host: Host) -> set[str]:
+        """Return the codes of what the doctor finds on a board, as the board sees it."""
+        asked = "sudo flowedge doctor --json --no-libraries --no-rate"
+        return {
+            found["code"] for found in json.loads(Person(host).does(asked, check=False).stdout)["findings"]
+        }
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return the devices that `flowedge devices` finds by multicast."""
+        listed = self.asking.does("flowedge devices --timeout 3 --json").stdout
+        devices: list[dict[str, Any]] = json.loads(listed)
+        return devices
 
     def pipeline(self) -> str:
         """Return the label of the ready pipeline over all boards, or an empty string."""
@@ -93,18 +177,7 @@ class Cluster:
         )
         return [(name, (layers[0], layers[1])) for layers, name in held]
 
-    def generate(self, prompt: str, tokens: int, *options: str) -> None:
-        """Ask the pipeline for an answer.
-
-        Raises:
-            DeviceError: when the command fails; it holds the output.
-        """
-        self.draft_node.run(self._generate(prompt, tokens, options))
-
     def start_generate(self, prompt: str, tokens: int) -> subprocess.Popen[str]:
         """Start asking the pipeline for an answer, and return the process."""
-        return self.draft_node.start(self._generate(prompt, tokens, ()))
-
-    def _generate(self, prompt: str, tokens: int, options: Sequence[str]) -> list[str]:
-        asked = ["--prompt", prompt, "--max-new-tokens", str(tokens), *options]
-        return [*_ADMIN, "flowedge", "generate", *asked]
+        named = f" --model {self.model} --drafter ngram" if self.model else ""
+        return self.asking.starts(f"flowedge generate --prompt '{prompt}' --max-new-tokens {tokens}{named}")

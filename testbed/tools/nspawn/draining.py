@@ -26,7 +26,7 @@ def drained_while_answering(cluster: Cluster) -> None:
     answer = cluster.start_generate("Count to a hundred.", TOKENS)
     until(lambda: _sessions(host) > seen or answer.poll() is not None, _UNDER_WAY_S, "an answer is under way")
     host.run(["systemctl", "stop", DRAFT_NODE], timeout_s=_STOP_S)
-    done = host.finish(answer, check=False)
+    done = cluster.asking.host.finish(answer, check=False)
     said = done.stdout + done.stderr
     whole = done.returncode == 0 and _WHOLE.search(said) is not None
     check(whole or _HANDED_BACK in said, f"the answer was cut ({done.returncode}): {said}")

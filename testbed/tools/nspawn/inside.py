@@ -1,4 +1,5 @@
-"""The first process of the namespaces, which boots the hosts, runs the proof and ends everything."""
+"""The first process of the namespaces, which boots the hosts, runs a form of the proof and ends "
+"everything."""
 
 from __future__ import annotations
 
@@ -9,21 +10,30 @@ from pathlib import Path
 from flowedge.core.errors import FlowEdgeError
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.enclosure import end_everything, end_with_parent
+from testbed.tools.nspawn.guide import prepared
+from testbed.tools.nspawn.guide.walk import Walk
 from testbed.tools.nspawn.proof import Proof
 from testbed.tools.nspawn.steps import Steps
 
+LONG, SHORT = "long", "short"
+
 
 def main(arguments: list[str]) -> int:
-    """Run the proof; the arguments are run_enclosed's, the checkout, the wheels and the number of boards."""
+    """Run the proof or its short form.
+
+    The arguments are run_enclosed's, the checkout, the wheels, the number of boards, and LONG or SHORT.
+    """
     directory, group = Path(arguments[0]), arguments[1]
     end_with_parent(directory, group)
     steps = Steps()
-    boards = Boards(directory, group, checkout=Path(arguments[2]), wheels=Path(arguments[3]))
+    short = arguments[5] == SHORT
+    more = prepared.shared() if short else {}
+    boards = Boards(directory, group, checkout=Path(arguments[2]), wheels=Path(arguments[3]), more=more)
     try:
-        Proof(boards, int(arguments[4]), steps).run()
+        (Walk if short else Proof)(boards, int(arguments[4]), steps).run()
     except FlowEdgeError as error:
         steps.fail(error)
-        for host in boards.hosts:
+        for host in boards.every:
             steps.tell(host.output_tail())
         return 1
     finally:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from testbed.tools.nspawn import installing, journal
 from testbed.tools.nspawn.boards import Boards
-from testbed.tools.nspawn.cluster import AGENT, Cluster
+from testbed.tools.nspawn.cluster import AGENT, DRAFT_NODE, Cluster
 from testbed.tools.nspawn.draining import drained_while_answering
+from testbed.tools.nspawn.guide.document import Document
+from testbed.tools.nspawn.guide.person import add_user
+from testbed.tools.nspawn.guide.real_model import write_real_model
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.steps import Steps
 from testbed.tools.nspawn.waiting import check, until
 
-PROMPT = "Write a JavaScript function that reverses a string."
 RESTARTED_S = 180.0
+REVOKED_S = 240.0  # agents fetch the list about every minute
 READY_S = 600.0  # for a pipeline to be found, loaded and connected
 
 
@@ -31,24 +34,29 @@ class Proof:
         """
         self._boards.prepare()
         self._boards.make_image(self._install_from_nothing)
-        self._boards.boot(self._count)
-        self._steps.done(f"{self._count} boards booted systemd")
+        self._boards.boot(self._count, laptop=True)
+        self._steps.done(f"{self._count} boards and a laptop booted systemd")
         for host in self._boards.hosts:
             installing.install_again(host)
         self._steps.done("install.sh again on each: nothing to install, the agents run")
-        cluster = Cluster(self._boards)
+        cluster = Cluster(self._boards, Document.read(self._boards.checkout))
         cluster.make()
         self._steps.done("a cluster was made, and every board joined it with a token of its own")
+        cluster.join_people()
+        self._steps.done("a user of board1 and a user of the laptop joined as clients")
         cluster.start_draft_node()
         self._serves(cluster, "agents found each other by multicast, the model lies in blocks")
-        cluster.diagnose()
-        self._steps.done("flowedge doctor found no error")
+        cluster.look()
+        self._steps.done("flowedge devices lists all boards, flowedge doctor found no error")
         self._killed(cluster, self._boards.hosts[-1])
         self._restarted(cluster, self._boards.hosts[1])
         drained_while_answering(cluster)
         self._steps.done("systemctl stop of the draft node drained it: the answer under way was not cut")
         self._stopped(self._boards.hosts[-1])
         self._journals()
+        self._real_model(cluster)
+        self._metrics(cluster, self._boards.hosts[-1])
+        self._revoked(cluster, self._boards.hosts[-1])
         installing.uninstall(self._boards.hosts[-1])
         self._steps.done("uninstall.sh --purge left nothing")
         self._steps.end("everything was shown")
@@ -56,6 +64,7 @@ class Proof:
     def _install_from_nothing(self, host: Host) -> None:
         self._steps.done("a host without FlowEdge booted systemd")
         installing.install(host)
+        add_user(host)
         self._steps.done("install.sh --offline on it")
 
     def _serves(self, cluster: Cluster, how: str) -> None:
@@ -63,7 +72,7 @@ class Proof:
         layers = cluster.wait_ready(READY_S)
         blocks = ", ".join(f"{name} {start} to {stop - 1}" for name, (start, stop) in layers)
         self._steps.done(f"{how}: {blocks}")
-        cluster.generate(PROMPT, 32, "--check")
+        cluster.ask()
         self._steps.done("generate --check: identical to the plain model")
 
     def _killed(self, cluster: Cluster, host: Host) -> None:
@@ -88,6 +97,36 @@ class Proof:
         result = _property(host, "Result")
         check(result == "success", f"systemctl stop of {host.name}'s agent ended with {result}")
         self._steps.done(f"systemctl stop of the agent of {host.name}: {result}")
+
+    def _real_model(self, cluster: Cluster) -> None:
+        """Have the pipeline run a model of the shape of the document's, which the first board alone has."""
+        first, last = self._boards.hosts[0], self._boards.hosts[-1]
+        last.run(["systemctl", "start", AGENT])
+        cluster.take_real_model(write_real_model(first.root))
+        first.run(["systemctl", "start", DRAFT_NODE])  # it was stopped while it answered
+        blocks = cluster.wait_ready(READY_S)
+        listed = cluster.ask_real_model()
+        check(all(name in listed for name, _ in blocks), f"flowedge models lists not all boards: {listed}")
+        self._steps.done(
+            "a model that only board1 had: the other boards fetched their layers, and it answers"
+        )
+
+    def _metrics(self, cluster: Cluster, host: Host) -> None:
+        served = cluster.metrics(host)
+        check("flowedge_draining 0.0" in served, f"the metrics of {host.name}: {served}")
+        status = cluster.status(host)
+        check("Status:" in status, f"systemctl status of {host.name}: {status}")
+        self._steps.done(f"{host.name} serves metrics on the port that was set")
+
+    def _revoked(self, cluster: Cluster, host: Host) -> None:
+        cluster.revoke(host)
+        refused = f"the other boards refuse {host.name}"
+        until(lambda: "certificate-revoked" in cluster.findings(host), REVOKED_S, refused)
+        until(lambda: not cluster.pipeline(), REVOKED_S, "the pipeline over the revoked board has ended")
+        self._steps.done(f"{host.name} was revoked; its doctor says so, and no pipeline uses it")
+        cluster.admit_again(host)
+        cluster.wait_ready(READY_S)
+        self._steps.done(f"{host.name} joined again with a new token, and the pipeline stands")
 
     def _journals(self) -> None:
         by_host = {h.name: journal.parse(h.name, h.run(journal.COMMAND).stdout) for h in self._boards.hosts}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.core.errors import DeviceError
 from flowedge.discovery.discovery import discover
+from flowedge.discovery.settings import DiscoverySettings
 
 _DEADLINE_S = 30.0
 
@@ -20,9 +22,10 @@ def measure_discovery() -> float:
         DeviceError: when an agent cannot be found.
     """
     started = time.monotonic()
-    with LocalCluster(1, name="overhead") as cluster:
+    group = secrets.token_hex(3)
+    with LocalCluster(1, name="overhead", group=group) as cluster:
         names = [agent.name for agent in cluster.agents]
-        found = asyncio.run(discover(_DEADLINE_S, want=names))
+        found = asyncio.run(discover(_DEADLINE_S, want=names, settings=DiscoverySettings(group=group)))
         took = time.monotonic() - started
     missing = sorted(set(names) - {device.name for device in found})
     if missing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
 from flowedge.cli.pipelines.opening import open_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
@@ -54,6 +56,7 @@ class Network:
             return self.records
 
         monkeypatch.setattr("flowedge.cli.pipelines.network.discover", discover)
+        monkeypatch.setattr("flowedge.cli.pipelines.answering.discover", discover)
 
         def describe(address: str, name: str | None = None) -> Device:
             if address not in devices:
@@ -62,10 +65,15 @@ class Network:
                 raise ValueError("an answer that nobody foresaw")
             return replace(devices[address], id=address[-1])
 
-        monkeypatch.setattr("flowedge.cli.pipelines.network.describe", describe)
+        monkeypatch.setattr("flowedge.cli.pipelines.answering.describe", describe)
         monkeypatch.setattr(
             "flowedge.cli.pipelines.opening.assemble", lambda spec, report, **_: self.assembled.append(spec)
         )
+
+
+@pytest.fixture(autouse=True)
+def no_draft_node_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLOWEDGE_STATE_DIR", str(tmp_path / "state"))
 
 
 def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PROTOCOL_VERSION) -> Network:
@@ -142,6 +150,12 @@ def test_loopback_and_network_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> 
     found = network(monkeypatch, "10.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     assert use() == "127.0.0.1:2"
     assert found.assembled[0].stages == ("127.0.0.1:3",)
+
+
+def test_the_draft_node_of_a_pipeline_on_this_machine_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    network(monkeypatch, "127.0.0.1:2", "127.0.0.1:3")
+    use()
+    assert LastDraftNodes("").recall() == KnownDraftNode("127.0.0.1:2", "2", "127.0.0.1:2")
 
 
 def test_nobody_on_the_network(monkeypatch: pytest.MonkeyPatch) -> None:

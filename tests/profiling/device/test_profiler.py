@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +24,13 @@ from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like
 from flowedge.profiling.device.layer_timing import RECORDING_RUNS, compared_times
 from flowedge.profiling.device.profiler import _quantised_times
+from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.profiling.documents.roofline_fit import Roofline
 from flowedge.profiling.measured_profiles import FittedDevice, device_profile
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.profiling.run import Profiled
 from flowedge.system.compute import DeviceTrial
+from flowedge_testbed.costs.roofline import product_s
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.support.fake_cuda import CUDA, fake_cuda, really
 
@@ -39,12 +45,27 @@ class UnrecordableMaker:
         raise RuntimeError(f"{len(functions)} functions cannot be recorded")
 
 
-@pytest.fixture
-def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def quick_profile() -> Iterator[None]:
     """Make a profile quick: three numbers of rows, and small layers in two quantisations."""
-    monkeypatch.setattr(profiler, "ROWS", ROWS)
-    monkeypatch.setattr(profiler, "COMPARED", ("none", "w8a16"))
-    monkeypatch.setattr(profiler, "COMPARED_HIDDEN", {"cpu": 256})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiler, "ROWS", ROWS)
+        patch.setattr(profiler, "COMPARED", ("none", "w8a16"))
+        patch.setattr(profiler, "COMPARED_HIDDEN", {"cpu": 256})
+        yield
+
+
+@pytest.fixture
+def few_layers() -> Iterator[None]:
+    with quick_profile():
+        yield
+
+
+@pytest.fixture(scope="module")
+def found() -> DeviceMeasurement:
+    """A measurement without CUDA graphs."""
+    with quick_profile():
+        return measured(OPTIONS.model_copy(update={"cuda_graphs": False}))
 
 
 def small_block() -> LayerBlock:
@@ -81,10 +102,53 @@ def test_all_layers_are_timed_in_both_ways(
     printed = capsys.readouterr().out
     assert f"w8a16, {LAYER_BY_LAYER}" in printed
     assert printed.count(LAYER_BY_LAYER) == 3
+    assert "not measured" in printed.splitlines()[1], "no layer in nf4 was timed, so nothing unpacks"
+    why = "4-bit Gweights/s: not measured, for want of layers in nf4 (none was timed)"
+    assert f"{profile.title}: {why}" in printed
+    assert f"{profile.title}: draft layer: not measured, since no drafter with weights was given" in printed
 
 
-def test_without_graphs_there_is_one_table(few_layers: None) -> None:
-    found = measured(OPTIONS.model_copy(update={"cuda_graphs": False}))
+def test_unpacking_too_fast_to_be_seen_is_no_number(found: DeviceMeasurement) -> None:
+    at_once = tuple(time.model_copy(update={"seconds": 1e-7}) for time in found.quantised["none"])
+    fitted = device_profile(found.model_copy(update={"quantised": {**found.quantised, "nf4": at_once}}))
+    profile = fitted.profile
+    assert profile.dequantise_gweights_s == "hidden"
+    assert fitted.constant("dequantise_gweights_s") == "not measured"
+    assert "4-bit Gweights/s: not measured, since it is hidden behind memory traffic" in fitted.reasons
+    written = profile.model_dump(exclude_none=True, exclude_unset=True)
+    assert DeviceProfile.model_validate(written) == profile
+    slower = profile.model_copy(update={"dequantise_gweights_s": 1})
+    assert product_s(profile, 1e6, 1, "nf4") == pytest.approx(product_s(slower, 1e6, 1, "nf4") - 1e-3)
+    refused = found.model_copy(update={"quant_problems": {"nf4": "ImportError: no bitsandbytes"}})
+    broken = device_profile(refused)
+    assert broken.profile.dequantise_gweights_s is None
+    assert "quantised.nf4: ImportError: no bitsandbytes" in broken.reasons
+
+
+@pytest.mark.parametrize(
+    ("key", "changed", "shown"),
+    [
+        ("tflops", {"flops_is_bound": True}, "at least 2"),
+        ("memory_bandwidth_gb_s", {"bytes_per_s_is_bound": True}, "at least 1"),
+        ("layer_overhead_ms", {"overhead_s": 0.0}, "not measured"),
+        ("layer_overhead_ms", {}, "0.5"),
+    ],
+)
+def test_a_constant_that_no_time_determines_is_told_so(
+    found: DeviceMeasurement,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    changed: dict[str, Any],
+    shown: str,
+) -> None:
+    roofline = replace(Roofline(1e9, 2e12, 5e-4), **changed)
+    monkeypatch.setattr("flowedge.profiling.measured_profiles.fit_roofline", lambda _: roofline)
+    fitted = device_profile(found)
+    assert fitted.constant(key) == shown
+    assert (key in (fitted.profile.not_measured or {})) == bool(changed)
+
+
+def test_without_graphs_there_is_one_table(found: DeviceMeasurement) -> None:
     profile = device_profile(found).profile
     assert profile.measured is not None
     assert profile.quantised is not None

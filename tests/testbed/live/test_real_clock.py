@@ -19,13 +19,17 @@ from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live.timeline import TimelineEvent
+from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge_testbed.live.live_run import trace_of
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.live.timelines import DeviceTimeline
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
 from flowedge_testbed.workers import read_record, read_trace
+from tests.security.clusters import Cluster as SecureCluster
+from tests.security.clusters import members
 from tests.support.processes import AgentProcess, agents
+from tests.support.seams import set_own_security
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -119,6 +123,22 @@ def test_agents_are_measured(
     bench(emulating, tmp_path / "replay", clock="replay")
     assert outputs(tmp_path / "replay") == outputs(out)
     assert len(outputs(out)) == 1
+
+
+@pytest.mark.slow
+def test_agents_of_a_cluster_are_measured_with_its_credentials(
+    scenario_file: ScenarioFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_own_security(monkeypatch, None)
+    home = SecureCluster(tmp_path, 1)  # its service is off
+    states = [home.member("d0", CertificateRole.DRAFT_NODE), home.member("v1", CertificateRole.AGENT)]
+    client = home.member("anna", CertificateRole.CLIENT)
+    with members(states) as agents_of_it:
+        changes = {**LIVE, "strategies": ["flowspec"], "hosts": hosts_of(agents_of_it)}
+        command = ["bench", str(scenario_file(**changes)), "--clock", "real", "--out", str(tmp_path / "out")]
+        assert flowedge([*command, "--cluster-dir", str(client)]) == 0
+    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert [run["tokens"] for run in runs] == [12]
 
 
 def test_a_pipeline_that_is_there_is_used_and_left(

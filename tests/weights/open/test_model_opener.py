@@ -98,6 +98,21 @@ def test_rot_of_a_cached_config_is_found_before_it_is_read(tmp_path: Path, direc
     asyncio.run(run())
 
 
+def test_damage_without_a_source_ends_in_an_error_that_says_what_to_do(
+    tmp_path: Path, directory: Path
+) -> None:
+    taker = local_weights_at(tmp_path / "taker")
+    model = import_model(taker, str(directory), hub=False, on_transfer=lambda *_: None)
+    manifest = taker.known_models.manifest(model)
+    assert manifest is not None
+    wanted = block_tensors(Checkpoint(directory), START, STOP)[0]
+    rot(taker.store.path(manifest.tensors_by_name[wanted].sha256))
+    with pytest.raises(
+        DeviceLostError, match=r"1 of \d+ objects are missing.*1 objects .* `flowedge models pull`"
+    ):
+        asyncio.run(open_block(taker, sources_of(model, "127.0.0.1:1"), "/nowhere", directory))
+
+
 def sources_of(model: str, address: str, quantised: str = "") -> pb.WeightSources:
     return pb.WeightSources(manifest=model, name="model", draft_node=address, quantised=quantised)
 

@@ -1,0 +1,174 @@
+"""The agents of the network that answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from flowedge.agent.config.loading import load_config
+from flowedge.client import Client, Device
+from flowedge.client.device import IDLE
+from flowedge.client.survey import other_device, reading_answer
+from flowedge.core.errors import AccessError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.discovery.discovery import discover
+from flowedge.net.address import is_loopback
+from flowedge.security.process import current
+
+ASK_S = 20.0  # after which no further announced agent is asked
+_AT_ONCE = 32  # agents that are asked at the same time
+_ADDRESSES = 4  # of one device that are tried
+
+_log = logging.getLogger(__name__)
+
+
+def find_devices(discover_s: float, least: int) -> dict[str, Device]:
+    """Return the agents found on the network, by address; see `ask_all` for the rest."""
+    settings = load_config().config.discovery
+    advertised = asyncio.run(discover(discover_s, settings=settings))
+    return ask_all(advertised, settings.peers, discover_s, least)
+
+
+def ask_all(
+    advertised: list[AdvertisedDevice], peers: tuple[str, ...], discover_s: float, least: int
+) -> dict[str, Device]:
+    """Return the agents that answer, by address; agents on loopback if fewer than `least` are on the network.
+
+    Args:
+        peers: addresses that the configuration names.
+        discover_s: the seconds of the search, to name in errors.
+
+    Raises:
+        DeadlineError: when no agent is announced.
+        FlowEdgeError: when announced agents do not answer; the error of the first.
+        ProtocolError: when all agents run other versions of the protocol.
+        AccessError: when all agents belong to other clusters.
+    """
+    if not advertised and not peers:
+        raise DeadlineError(
+            f"no agent answered within {discover_s:g} s: start agents with `flowedge agent`, name "
+            "them with --peers host:port,..., or use --stages N to start them here for this run"
+        )
+    ours = _of_this_protocol(_of_this_cluster(advertised, peers), peers)
+    named = _answering_peers(peers)
+    known = {device.instance for device in named.values() if device.instance}
+    found = [device for device in ours if device.instance not in known]
+    answers, problem = _first_answers(found)
+    if not answers and not named and problem is not None:
+        raise problem
+    return named | _reachable(answers, least - len(named))
+
+
+def _of_this_protocol(devices: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
+    """Return the devices that speak this machine's protocol; the log names the others."""
+    mismatches = [device.mismatch for device in devices if device.mismatch]
+    if mismatches and len(mismatches) == len(devices) and not peers:
+        raise ProtocolError(mismatches[0])
+    for mismatch in mismatches:
+        _log.warning("left out: %s", mismatch)
+    return [device for device in devices if not device.mismatch]
+
+
+def _first_answers(devices: list[AdvertisedDevice]) -> tuple[dict[str, Device], FlowEdgeError | None]:
+    """Return the devices that answer, by address, and the error of the first device that does not.
+
+    Announcements are not proof of anything: a device that does not answer is left out, and named in the log.
+    """
+    answers: dict[str, Device] = {}
+    problems: list[FlowEdgeError] = []
+    deadline = time.monotonic() + ASK_S
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        # In an order that nobody can foresee, so that nobody can keep others from being asked in time.
+        shuffled = random.sample(devices, len(devices))
+        asked = {device: pool.submit(_try, device, deadline) for device in shuffled}
+    for device in devices:
+        answer = asked[device].result()
+        if isinstance(answer, FlowEdgeError):
+            _log.warning("%s is left out: %s", device.name, answer)
+            problems.append(answer)
+        else:
+            answers[answer[0]] = answer[1]
+    return answers, next(iter(problems), None)
+
+
+def _try(advertised: AdvertisedDevice, deadline: float) -> tuple[str, Device] | FlowEdgeError:
+    if time.monotonic() > deadline:
+        return DeadlineError(f"it was not asked within {ASK_S:g} s: too many others did not answer")
+    try:
+        return first_answer(advertised)
+    except FlowEdgeError as error:
+        return error
+
+
+def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
+    """Return the devices of this machine's cluster; the log names the others."""
+    # Not by id: anybody can announce the id of another device.
+    foreign = {device: current().foreign(device.name, device.cluster) for device in advertised}
+    reasons = [reason for reason in foreign.values() if reason is not None]
+    for reason in reasons:
+        _log.warning("ignored: %s", reason)
+    if reasons and len(reasons) == len(advertised) and not peers:
+        raise AccessError(
+            f"all agents that answered belong to other clusters: {'; '.join(reasons)}. Join their cluster "
+            "with a token (flowedge join), or have them join this machine's"
+        )
+    return [device for device in advertised if foreign[device] is None]
+
+
+def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
+    """Return the agents named in the configuration that answer, by address."""
+    devices = {}
+    for peer in peers:
+        try:
+            with reading_answer(peer):
+                devices[peer] = describe(peer)
+        except FlowEdgeError as error:
+            _log.warning("the peer %s of the configuration is left out: %s", peer, error)
+    return devices
+
+
+def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
+    """Return the first address at which a device answers, and its answer.
+
+    Raises:
+        FlowEdgeError: the error at the last address, when the device answers at no address.
+    """
+    *others, last = advertised.addresses[:_ADDRESSES]
+    for address in others:
+        try:
+            return address, _answer_at(address, advertised)
+        except FlowEdgeError as error:
+            _log.info("%s is not reached at %s: %s", advertised.name, address, error)
+    return last, _answer_at(last, advertised)
+
+
+def _answer_at(address: str, advertised: AdvertisedDevice) -> Device:
+    with reading_answer(address):
+        device = describe(address, advertised.name)
+    if device.id != advertised.id:
+        raise other_device(address, advertised, device)
+    return device
+
+
+def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
+    """Return the addresses of idle agents, and "name (role)" of the others for people."""
+    idle = [address for address, device in devices.items() if device.role == IDLE]
+    busy = [f"{device.name} ({device.role})" for device in devices.values() if device.role != IDLE]
+    return idle, ", ".join(busy)
+
+
+def _reachable(answers: dict[str, Device], least: int) -> dict[str, Device]:
+    """Return devices that can reach each other: on the network or, if there are too few, on loopback."""
+    networked = {address: device for address, device in answers.items() if not is_loopback(address)}
+    if len(networked) >= least:
+        return networked
+    return {address: device for address, device in answers.items() if is_loopback(address)}
+
+
+def describe(address: str, name: str | None = None) -> Device:
+    """Ask the agent at an address what it is; if `name` is given, its certificate must have that name."""
+    with Client(address, name=name) as client:
+        return client.describe()

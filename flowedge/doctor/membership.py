@@ -1,0 +1,96 @@
+"""Whether this device and the agents around it accept each other's certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowedge.client.survey import Refusal
+from flowedge.doctor.clocks import Validity
+from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
+
+_AGAIN = (
+    "`flowedge cluster token --name NAME` where the cluster was made, then `flowedge join --replace` {where} "
+    "(`sudo flowedge join --replace` for the agent of the service), and restart the agent."
+)
+NOT_JOINED = WARNING(
+    "not-joined",
+    "this device has joined no cluster, so that no other device reaches its agent, which listens on loopback",
+    "Join one: `flowedge cluster token` where the cluster was made, then `flowedge join` here (`sudo "
+    "flowedge join` for the agent of the service), and restart the agent.",
+)
+REVOKED = ERROR(
+    "certificate-revoked",
+    "a certificate of this device was revoked, so that no other device talks to it",
+    f"If the device may take part again: {_AGAIN.format(where='here')}",
+)
+NOT_ACCEPTED = ERROR(
+    "not-accepted",
+    "an agent does not accept the certificate of this device",
+    f"Join again: {_AGAIN.format(where='here')}",
+)
+PEER_NOT_ACCEPTED = ERROR(
+    "peer-not-accepted",
+    "this device does not accept the certificate of an agent: it was revoked, expired or is of another "
+    "cluster",
+    f"If the agent belongs here, join it again: {_AGAIN.format(where='there')}",
+)
+OTHER_CLUSTER = INFO(
+    "other-cluster",
+    "an agent on the network belongs to another cluster or to none, and is left alone",
+    "Nothing, if it is not yours. To have it in this cluster: `flowedge cluster token` where the cluster was "
+    "made, then `flowedge join` there.",
+)
+KINDS = (NOT_JOINED, REVOKED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OTHER_CLUSTER)
+_KIND = {
+    Refusal.BY_AGENT: NOT_ACCEPTED,
+    Refusal.BY_CALLER: PEER_NOT_ACCEPTED,
+    Refusal.FOREIGN: OTHER_CLUSTER,
+}
+
+
+@dataclass(frozen=True)
+class OwnCertificate:
+    """A certificate of this device or of its user.
+
+    Attributes:
+        member: its name and roles.
+        revoked: whether it is on the revocation list that this device has.
+    """
+
+    member: str
+    validity: Validity
+    revoked: bool
+
+
+@dataclass(frozen=True)
+class RefusalFacts:
+    """An agent with which no call is possible, because one side does not accept the other.
+
+    Attributes:
+        own: whether the agent runs on this device.
+    """
+
+    agent: str
+    refusal: Refusal
+    reason: str
+    own: bool = False
+
+
+def judge_membership(
+    own: Sequence[OwnCertificate], refusals: Sequence[RefusalFacts], device: str
+) -> list[Finding]:
+    """Judge the own certificates and the refusals.
+
+    Refusals that follow from a revoked certificate, or from having none, are no findings of their own.
+    """
+    if refusals and not own:
+        more = f", and {len(refusals) - 1} more agents" if len(refusals) > 1 else ""
+        return [Finding(NOT_JOINED, device, f"{refusals[0].reason}{more}")]
+    revoked = [Finding(REVOKED, device, f"the certificate of {each.member}") for each in own if each.revoked]
+    refused = [
+        Finding(_KIND[facts.refusal], facts.agent, facts.reason)
+        for facts in refusals
+        if not (revoked and (facts.own or facts.refusal is Refusal.BY_AGENT))
+    ]
+    return revoked + refused

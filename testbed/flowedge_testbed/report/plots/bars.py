@@ -1,0 +1,123 @@
+"""Bars of tokens/s: a row of panels for each model and temperature, a panel for each dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from flowedge_testbed.report.entries import Entry, mean_of, unique
+from flowedge_testbed.report.plots.style import (
+    MARGIN,
+    Heading,
+    colour,
+    empty_figure,
+    text_width,
+    three_digits,
+    wrapped,
+)
+from flowedge_testbed.report.same_results import EqualModels, EqualVariants, equal_models, equal_variants
+
+LABEL_SIZE = 8.0  # points
+_ROW_TITLE_SIZE = 9.0
+_BAR = 0.19  # inches, as all lengths here; the place of one bar
+_LINE = 0.17  # height of a line of a row's title
+_PANEL = 1.75  # width
+_GAP = 0.15  # between panels
+_BEFORE_ROW = 0.16
+_NAMES = 0.2  # height of the datasets' names
+_LONGEST_LABEL = 3.2
+_ROOM = 1.42  # of the longest bar, for its value
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """The bars of equal models at one temperature."""
+
+    models: EqualModels
+    temperature: float
+    entries: Sequence[Entry]
+    methods: Sequence[EqualVariants]
+
+    @property
+    def title(self) -> str:
+        return f"{self.models.label}, temperature {self.temperature:g}"
+
+    def speed(self, method: EqualVariants, dataset: str | None) -> float | None:
+        """Return tokens/s on a dataset, or as a mean over all; None if the method did not run there."""
+        own = [e for e in method.first.of(self.entries) if dataset is None or e["dataset"] == dataset]
+        return mean_of(own, "tokens_per_s")
+
+
+def bar_rows(entries: Sequence[Entry]) -> list[BarRow]:
+    """Return the rows of panels, with equal models and, within a row, equal methods only once."""
+    rows = []
+    for models in equal_models(entries):
+        for temperature in unique(entry["temperature"] for entry in entries):
+            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
+            if mine:
+                rows.append(BarRow(models, temperature, mine, equal_variants(mine)))
+    return rows
+
+
+def draw_bars(entries: Sequence[Entry], heading: Heading) -> Figure:
+    """Draw the rows of panels: each bar with its value, the longest of a panel in bold."""
+    rows, datasets = bar_rows(entries), unique(entry["dataset"] for entry in entries)
+    columns = [None, *datasets] if len(datasets) > 1 else datasets
+    labels = {
+        method.label: "\n".join(wrapped(method.label, LABEL_SIZE, _LONGEST_LABEL))
+        for row in rows
+        for method in row.methods
+    }
+    left = 2 * MARGIN + max(
+        text_width(line, LABEL_SIZE) for label in labels.values() for line in label.split("\n")
+    )
+    width = max(left + len(columns) * (_PANEL + _GAP) + MARGIN, 6.0)
+    titles = [wrapped(row.title, _ROW_TITLE_SIZE, width - 2 * MARGIN, bold=True) for row in rows]
+    heights = [
+        _BEFORE_ROW + len(title) * _LINE + _NAMES + _BAR * len(row.methods)
+        for row, title in zip(rows, titles, strict=True)
+    ]
+    figure, whole = empty_figure(width, sum(heights) + MARGIN, heading)
+    top = sum(heights) + MARGIN
+    for row, title, height in zip(rows, titles, heights, strict=True):
+        figure.text(
+            MARGIN / width, (top - _BEFORE_ROW) / whole, "\n".join(title), fontsize=_ROW_TITLE_SIZE,
+            fontweight="bold", va="top", ha="left", parse_math=False,
+        )  # fmt: skip
+        most = max((row.speed(method, name) or 0 for method in row.methods for name in columns), default=0)
+        for place, dataset in enumerate(columns):
+            bars = _BAR * len(row.methods)
+            frame = (left + place * (_PANEL + _GAP), top - height, _PANEL, bars)
+            panel = figure.add_axes((frame[0] / width, frame[1] / whole, frame[2] / width, frame[3] / whole))
+            panel.set_xlim(0, _ROOM * most or 1)
+            name = f"mean of {len(datasets)} datasets" if dataset is None else dataset
+            panel.set_title(
+                f"{name}, tokens/s" if place == 0 else name, fontsize=LABEL_SIZE, loc="left", pad=3
+            )
+            _draw_panel(panel, row, dataset, [labels[m.label] for m in row.methods] if place == 0 else [])
+        top -= height
+    return figure
+
+
+def _draw_panel(panel: Any, row: BarRow, dataset: str | None, labels: Sequence[str]) -> None:
+    speeds = [row.speed(method, dataset) for method in row.methods]
+    best = max((speed for speed in speeds if speed is not None), default=None)
+    for place, (method, speed) in enumerate(zip(row.methods, speeds, strict=True)):
+        variant = method.first
+        panel.barh(
+            place, speed or 0, 0.78, color=colour(variant.method), hatch="" if variant.plain else "/////",
+            edgecolor="white" if not variant.plain else "black", linewidth=0.4,
+        )  # fmt: skip
+        panel.annotate(
+            "not measured" if speed is None else three_digits(speed),
+            (speed or 0, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5,
+            fontweight="bold" if speed == best and len(speeds) > 1 else "normal",
+        )  # fmt: skip
+    panel.set_ylim(len(speeds) - 0.5, -0.5)
+    panel.set_yticks(range(len(speeds)) if labels else [], labels, fontsize=LABEL_SIZE)
+    panel.tick_params(axis="y", length=0)
+    panel.set_xticks([])
+    panel.spines[["top", "right", "bottom"]].set_visible(False)

@@ -1,0 +1,125 @@
+"""The five lines that a report begins with: what was run, on what, what was fastest, doubts, the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowedge.drafting.choice import BUNDLED
+from flowedge_testbed.prompts import OWN
+from flowedge_testbed.report.entries import Entry, mean_of, unique, variants
+from flowedge_testbed.report.origin import Origin
+from flowedge_testbed.report.same_results import EqualVariants, equal_models, equal_variants
+from flowedge_testbed.results import BASELINES
+from flowedge_testbed.scenario import Scenario
+
+FEW_PROMPTS = 10  # of a dataset; with fewer, chance decides between methods that are close
+
+
+@dataclass(frozen=True)
+class BenchSummary:
+    """A benchmark in five lines, each a name and a text."""
+
+    lines: tuple[tuple[str, str], ...]
+
+    @property
+    def markdown(self) -> str:
+        return "\n".join(f"- **{name}:** {text}" for name, text in self.lines)
+
+    @property
+    def plain(self) -> list[str]:
+        """The lines for a terminal."""
+        return [f"{name}: {text.strip('`')}" for name, text in self.lines]
+
+
+def summarise(scenario: Scenario, results: Mapping[str, Any], origin: Origin, command: str) -> BenchSummary:
+    """Return the summary of a benchmark; `command` is the command that gives the same results."""
+    entries: list[Entry] = results["runs"]
+    methods = len(unique(entry["method"] for entry in entries))
+    run = f"{scenario.title}: {methods} {'method' if methods == 1 else 'methods'}, {origin.prompts}"
+    return BenchSummary(
+        (
+            ("Run", f"{run}{', --quick' if results['quick'] else ''}"),
+            ("On", f"{origin.devices}; {origin.tokens}"),
+            ("Fastest", "; ".join(_fastest(entries))),
+            ("Distrust", "; ".join(doubts(scenario, results))),
+            ("Command", f"`{command}`"),
+        )
+    )
+
+
+def _fastest(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the fastest method of each model, by temperature."""
+    for models in equal_models(entries):
+        told = []
+        for temperature in unique(entry["temperature"] for entry in entries):
+            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
+            if mine:
+                told.append(f"{fastest(mine)} at temperature {temperature:g}")
+        yield f"{models.label}: {', '.join(told)}"
+
+
+def fastest(entries: Sequence[Entry]) -> str:
+    """Return which method has the most tokens/s, and by how much, in entries of one model and temperature.
+
+    The figures are means over datasets and points of a sweep. Methods that lack a figure are left out.
+    """
+    speeds = [
+        (mean_of(method.first.of(entries), "tokens_per_s"), method) for method in equal_variants(entries)
+    ]
+    ranked = sorted(
+        ((speed, method) for speed, method in speeds if speed), key=lambda pair: pair[0], reverse=True
+    )
+    if not ranked:
+        return "no speed was measured, since no answer has more than one token,"
+    speed, winner = ranked[0]
+    others = {f"the next, {method.label}": other for other, method in ranked[1:2]}
+    shown = {member for _, method in ranked[:2] for member in method.members}
+    for other, method in ranked:
+        for member in method.members:
+            if member.plain and member.method in BASELINES and member not in shown:
+                others[member.method] = other
+    told = [f"{speed / other:.2f} x {name}" for name, other in others.items()]
+    points = unique(tuple(entry["point"].items()) for entry in entries)
+    if len(points) > 1:
+        told.append(f"fastest at {_points_won(entries, winner)} of {len(points)} points of the sweep")
+    lead = f" ({', '.join(told)})" if told else ""
+    return f"{winner.label} with {speed:.3g} tokens/s{lead}"
+
+
+def _points_won(entries: Sequence[Entry], method: EqualVariants) -> int:
+    """Return the number of points of the sweep at which no method has more tokens/s."""
+    won = 0
+    for point in unique(tuple(entry["point"].items()) for entry in entries):
+        there = [entry for entry in entries if tuple(entry["point"].items()) == point]
+        best = max(mean_of(variant.of(there), "tokens_per_s") or 0.0 for variant in variants(there))
+        won += mean_of(method.first.of(there), "tokens_per_s") == best
+    return won
+
+
+def doubts(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
+    """Return the reasons to distrust the figures, the gravest first; there is always one."""
+    entries: list[Entry] = results["runs"]
+    found = []
+    if results["outputs_differ"]:
+        found.append(f"OUTPUTS DIFFER from the first method's: {', '.join(results['outputs_differ'])}")
+    if scenario.clock == "real":
+        found.append("other work on the devices is in the figures, and a second run takes another time")
+    else:
+        found.append("no device was measured: times are computed from the profiles of devices and links")
+        pair = "the bundled models'" if scenario.pair.model == BUNDLED else "the real models'"
+        found.append(f"how many draft tokens are accepted is {pair}, not the emulated models'")
+    if scenario.clock == "paced":
+        found.append("a busy machine overruns the emulated times (schedule in run.json)")
+    fewest = min(found_set["prompts"] for found_set in results["datasets"].values())
+    if fewest < FEW_PROMPTS:
+        counted = "1 prompt" if fewest == 1 else f"{fewest} prompts"
+        found.append(f"only {counted} of a dataset: a lead of some percent may be chance")
+    if OWN in results["datasets"]:
+        found.append("the scenario's datasets were not found, so these are the project's own prompts")
+    looping = sum(entry["looping_requests"] for entry in entries)
+    if looping:
+        asked = sum(entry["requests"] for entry in entries)
+        found.append(f"{looping} of {asked} answers loop, which drafters foresee")
+    return found

@@ -1,0 +1,124 @@
+"""What an answer leaves on standard output and standard error, also when it does not end well."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from flowedge.cli.main import run
+from flowedge.client import Client
+from flowedge.v1 import generation_pb2 as pb
+from tests.client.fake_node import chunk, keep_alive, serving, started
+from tests.support.processes import CLI
+
+PROMPT = "Tell me a story about a lamp."
+
+
+def test_quiet_answers_of_a_file_are_set_apart(
+    cluster4: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in (PROMPT, "Hello!")))
+    options = ["--max-new-tokens", "12", "--check", "--quiet"]
+    assert run(["generate", "--peers", cluster4, "--prompts", str(prompts), *options]) == 0
+    captured = capsys.readouterr()
+    with Client(cluster4) as client:
+        texts = [client.generate(text, max_new_tokens=12).result().text for text in (PROMPT, "Hello!")]
+    assert captured.out == f"{texts[0]}\n\n{texts[1]}\n"
+    assert captured.err == ""
+
+
+def test_standard_input_in_a_pipe_and_a_stop_string(cluster4: str) -> None:
+    with Client(cluster4) as client:
+        whole = client.generate(PROMPT, max_new_tokens=24).result().text
+    word = whole.split()[3]
+    command = [
+        *CLI,
+        "generate",
+        "--peers",
+        cluster4,
+        "--prompt",
+        "-",
+        "--max-new-tokens",
+        "24",
+        "--stop",
+        word,
+    ]
+    done = subprocess.run(
+        [*command, "-q"], input=PROMPT + "\n", capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == whole.partition(word)[0] + "\n"
+    assert done.stderr == ""
+
+
+def test_an_error_in_an_answer_begins_on_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        yield started()
+        yield chunk("Once upon", 1, 2)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the lamp went out")
+
+    with serving(script) as (_, address):
+        assert run(["generate", "--peers", address, "--prompt", PROMPT, "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "Once upon\n"
+    assert captured.err.startswith("flowedge: ")
+    assert "the lamp went out" in captured.err
+
+
+def test_ctrl_c_ends_the_answer_and_the_request() -> None:
+    cancelled = threading.Event()
+
+    def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        context.add_callback(cancelled.set)
+        yield started()
+        yield chunk("Once upon", 1, 2)
+        while context.is_active():
+            yield keep_alive()
+            time.sleep(0.1)
+
+    with serving(script) as (_, address):
+        command = [*CLI, "generate", "--peers", address, "--prompt", PROMPT]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.read(9) == "Once upon"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == "\n"
+    assert "cancelled" in err and "Traceback" not in err
+    assert cancelled.wait(10), "the draft node does not work on"
+
+
+def test_a_system_message_reaches_the_draft_node_in_a_conversation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        yield started()
+        context.abort(grpc.StatusCode.UNAVAILABLE, "enough")
+
+    with serving(script) as (node, address):
+        options = ["--system", "Be brief.", "--stop", "a", "--stop", "b"]
+        assert run(["generate", "--peers", address, "--prompt", PROMPT, *options]) == 1
+    capsys.readouterr()
+    (request,) = node.requests
+    messages = [(message.role, message.content) for message in request.conversation.messages]
+    assert messages == [("system", "Be brief."), ("user", PROMPT)]
+    assert list(request.stop) == ["a", "b"]
+
+
+def test_a_draft_node_refuses_a_system_message_that_its_template_would_lose(
+    cluster4: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", "--peers", cluster4, "--prompt", PROMPT, "--system", "Be brief."]) == 2
+    assert (
+        "chat template takes no system message (it takes the message for the user's)"
+        in capsys.readouterr().err
+    )

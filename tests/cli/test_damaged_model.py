@@ -1,0 +1,68 @@
+"""`flowedge generate` with a damaged model: an error that names the device and its layers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flowedge.cli.check import Checker
+from flowedge.cli.prompt_answer import Verdict
+from flowedge.core.sampling import SamplingParams
+from tests.drafting.conftest import BUNDLED_MODEL
+from tests.support.processes import LOAD_S, AgentProcess, FlowEdgeProcess
+
+DAMAGE = b"\xff" * 100_000
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the bundled model with 100 kB of 0xFF in the middle of its weights."""
+    directory = shutil.copytree(BUNDLED_MODEL, tmp_path_factory.mktemp("damaged") / "model")
+    weights = directory / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.seek(weights.stat().st_size // 2)
+        file.write(DAMAGE)
+    return directory
+
+
+def generate(damaged: Path, *options: str) -> list[str]:
+    """Return what a command prints that fails."""
+    model = ["--model", str(damaged), "--drafter", "ngram", "--check", "--max-new-tokens", "8"]
+    command = FlowEdgeProcess("generate", *model, "--prompt", "Count to five.", *options)
+    try:
+        command.start()
+        assert command.wait(LOAD_S) == 1
+        return command.lines
+    finally:
+        command.kill()
+
+
+def assert_named(lines: list[str], device: str) -> None:
+    error = lines[-1]
+    assert error.startswith("flowedge: device ") and f"{device}: " in error
+    assert "rows that layers 0 to 3 computed are not finite" in error
+    assert "flowedge models verify" in error
+    assert not any("identical" in line for line in lines)
+
+
+def test_at_temperature_0(damaged: Path, idle_agents: list[AgentProcess]) -> None:
+    draft_node, first, second = idle_agents[:3]
+    peers = ",".join(agent.address for agent in (draft_node, first, second))
+    assert_named(generate(damaged, "--peers", peers), first.name)
+
+
+def test_at_temperature_1_on_agents_of_the_command(damaged: Path) -> None:
+    assert_named(generate(damaged, "--stages", "2", "--temperature", "1"), "-v1")
+
+
+def test_the_check_fails_where_the_plain_model_is_damaged(damaged: Path) -> None:
+    """Whatever the answer of the devices: argmax of NaN is token 0, and equals itself."""
+    checker = Checker(str(damaged), "none", "float32")
+    for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=3)):
+        verdict = checker.judge([11, 12, 13], [0, 0], sampling, "length", 2)
+        assert not verdict.passed and verdict.tokens == 0
+        assert "nothing to compare with: the plain model's logits are not finite" in verdict.line()
+    nothing = checker.judge([11, 12, 13], [], SamplingParams(), "stop", 2)
+    assert not nothing.passed and isinstance(nothing, Verdict)

@@ -1,0 +1,246 @@
+"""Wrong inputs of whole commands: one line says what is wrong and what to do, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.walk.commands import EndedCommand, UserHome
+
+HERE = ("generate", "--stages", "2", "--prompt", "Hi")
+NGRAM = (*HERE, "--drafter", "ngram")
+EARLY = "told only after agents and PyTorch are up"
+
+
+@dataclass(frozen=True)
+class WrongInput:
+    """A command that cannot be carried out.
+
+    Attributes:
+        arguments: SERVER stands for the address of an HTTP server.
+        said: parts of the complaint: the wrong thing, and what to do.
+        codes: exit codes that are right; 2 is wrong usage, 1 another failure.
+        today: why the command does not complain like that yet; empty if it does.
+    """
+
+    name: str
+    arguments: tuple[str | bytes, ...]
+    said: tuple[str, ...]
+    codes: tuple[int, ...] = (2,)
+    stdin: bytes = b""
+    unsaid: tuple[str, ...] = ()
+    today: str = ""
+
+
+WRONG = [
+    # Mistakes that are known at once.
+    WrongInput("split sum", (*HERE, "--split", "5,5"), ("5,5", "10", "8"), today=EARLY),
+    WrongInput("split zero", (*HERE, "--split", "8,0"), ("8,0", "layer"), today=EARLY),
+    WrongInput("split count", (*HERE, "--split", "4,2,2"), ("4,2,2", "3 stages", "2")),
+    WrongInput("split text", (*HERE, "--split", "four"), ("four", "2,3,3")),
+    WrongInput("more stages than layers", (*HERE[:2], "9", *HERE[3:]), ("9 stages", "8"), today=EARLY),
+    WrongInput("demo stages", ("demo", "--stages", "9"), ("9 stages", "8"), today=EARLY),
+    WrongInput(
+        "too many tokens",
+        (*HERE, "--max-new-tokens", "100000"),
+        ("100000", "max-new-tokens", "2048"),
+        (1, 2),
+        today=EARLY,
+    ),
+    WrongInput(
+        "too long a prompt",
+        ("generate", "--stages", "2", "--prompt", "word " * 20_000),
+        ("prompt", "tokens", "2048"),
+        (1, 2),
+        today=EARLY,
+    ),
+    WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "hub id"), today=EARLY),
+    WrongInput("drafter word", (*HERE, "--drafter", "eagel"), ("eagel", "bundled"), today=EARLY),
+    WrongInput("model path", (*NGRAM, "--model", "/nowhere"), ("/nowhere", "hub id"), (1, 2), today=EARLY),
+    WrongInput("model folder", (*NGRAM, "--model", "empty"), ("empty", "directory"), (1, 2), today=EARLY),
+    WrongInput(
+        "GGUF as a folder", (*NGRAM, "--model", "a.gguf"), ("a.gguf", "directory"), (1, 2), today=EARLY
+    ),
+    WrongInput(
+        "folder of a GGUF file", (*NGRAM, "--model", "ggufs"), ("ggufs", "b.gguf"), (1, 2), today=EARLY
+    ),
+    WrongInput("no GGUF file", (*NGRAM, "--model", "no.gguf"), ("no.gguf", "GGUF"), (1, 2), today=EARLY),
+    # Boards and clusters.
+    WrongInput(
+        "agent for all", ("agent", "--host", "0.0.0.0"), ("0.0.0.0", "flowedge join", "--insecure"), (1, 2)
+    ),
+    WrongInput("no credentials", ("devices", "--cluster-dir", "empty"), ("empty", "flowedge join")),
+    WrongInput(
+        "bench without credentials",
+        ("bench", "paced", "--out", "runs", "--cluster-dir", "empty"),
+        ("empty", "flowedge join"),
+        today="bench has no --cluster-dir",
+    ),
+    WrongInput("token", ("join", "-"), ("flowedge1-", "flowedge cluster token"), stdin=b"nonsense\n"),
+    WrongInput(
+        "role",
+        ("cluster", "token", "--role", "king"),
+        ("king", "client"),
+        unsaid=("Value error",),
+        today="pydantic's words",
+    ),
+    # Types, names and files.
+    WrongInput("misspelt option", (*HERE, "--temprature", "1"), ("--temprature", "--temperature")),
+    WrongInput(
+        "misspelt command",
+        ("generat",),
+        ("generat", "generate"),
+        today="no command is proposed",
+    ),
+    WrongInput("bytes in a prompt", (*HERE[:-1], b"caf\xe9"), ("--prompt", "UTF-8"), today=EARLY),
+    WrongInput("bytes in a file", ("generate", "--prompts", "latin.jsonl"), ("latin.jsonl", "UTF-8")),
+    WrongInput("no prompts file", ("generate", "--prompts", "missing.jsonl"), ("missing.jsonl",)),
+    WrongInput("config of bytes", ("agent", "--config", "latin.toml"), ("latin.toml", "UTF-8", "save")),
+    WrongInput("config unclosed", ("agent", "--config", "open.toml"), ("open.toml", "invalid value")),
+    WrongInput("config folder", ("agent", "--config", "empty"), ("empty", "directory")),
+    WrongInput("config missing", ("agent", "--config", "missing.toml"), ("missing.toml", "No such file")),
+    WrongInput(
+        "HTTP server",
+        ("release", "SERVER"),
+        ("SERVER", "FlowEdge agent"),
+        (1, 2),
+        unsaid=("SETTINGS", "UNAVAILABLE"),
+        today="gRPC's words",
+    ),
+    WrongInput(
+        "HTTP server as a peer",
+        ("generate", "--prompt", "Hi", "--peers", "SERVER,127.0.0.1:1"),
+        ("SERVER", "FlowEdge agent"),
+        (1, 2),
+        unsaid=("SETTINGS", "UNAVAILABLE"),
+        today="gRPC's words",
+    ),
+]
+
+
+class _Silent(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
+        """Leave the test's output alone."""
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[str]:
+    """The address of an HTTP server that is no agent."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> UserHome:
+    """A home with files that are not what their names promise."""
+    path = tmp_path_factory.mktemp("home")
+    for folder in ("empty", "a.gguf", "ggufs"):
+        (path / folder).mkdir()
+    (path / "ggufs" / "b.gguf").write_bytes(b"GGUF")
+    (path / "no.gguf").write_bytes(b"not a model")
+    (path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9"}\n')
+    (path / "latin.toml").write_bytes(b'name = "caf\xe9"\n')
+    (path / "open.toml").write_text("peers = [\n", encoding="utf-8")
+    return UserHome(path)
+
+
+def check_refusal(ended: EndedCommand, wrong: WrongInput, server: str) -> None:
+    """Assert that nothing was started or printed but one line that says what is wrong."""
+    assert len(ended.started) == 1, f"processes were started: {ended.started[1:]}"
+    assert not ended.torch, "PyTorch was imported before the complaint"
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    complaint = ended.complaint
+    for part in wrong.said:
+        assert part.replace("SERVER", server).lower() in complaint.lower()
+    for part in wrong.unsaid:
+        assert part not in complaint
+    assert ended.code in wrong.codes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(
+            wrong,
+            id=wrong.name,
+            marks=pytest.mark.xfail(strict=False, reason=wrong.today) if wrong.today else (),
+        )
+        for wrong in WRONG
+    ],
+)
+def test_a_wrong_input_is_refused_at_once(wrong: WrongInput, home: UserHome, http_server: str) -> None:
+    given = [
+        part.replace("SERVER", http_server) if isinstance(part, str) else part for part in wrong.arguments
+    ]
+    check_refusal(home.flowedge(*given, stdin=wrong.stdin, alone=True), wrong, http_server)
+
+
+CALLS = """
+import json
+from flowedge.client import Client
+
+def told(address, **arguments):
+    try:
+        with Client(address) as client:
+            list(client.generate("Hi", **arguments))
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+print(json.dumps({
+    "stop": told("127.0.0.1:1", stop=[1]),
+    "misspelt": told("127.0.0.1:1", temprature=1),
+    "server": told("SERVER"),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def client_errors(home: UserHome, http_server: str) -> dict[str, list[str]]:
+    """The name and the text of the errors of wrong calls of the Python client."""
+    ended = home.python(CALLS.replace("SERVER", http_server))
+    assert ended.code == 0, ended.stderr
+    found: dict[str, list[str]] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "names", "said"),
+    [
+        pytest.param(
+            "stop", ("BadRequestError",), ("stop", "1"),
+            marks=pytest.mark.xfail(strict=False, reason="a TypeError of protobuf"),
+        ),
+        pytest.param(
+            "misspelt", ("BadRequestError", "TypeError"), ("temprature", "temperature"),
+            marks=pytest.mark.xfail(strict=False, reason="the option that is meant is not named"),
+        ),
+        pytest.param(
+            "server", ("ProtocolError",), ("FlowEdge",),
+            marks=pytest.mark.xfail(strict=False, reason="a DeviceLostError with gRPC's words"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_of_the_client_has_an_error_of_ours(
+    client_errors: dict[str, list[str]], call: str, names: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    name, text = client_errors[call]
+    assert name in names
+    for part in said:
+        assert part in text
+
+
+def test_a_command_that_starts_a_process_is_seen_and_ended(home: UserHome) -> None:
+    ended = home.python("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])")
+    assert len(ended.started) == 2
+    assert ended.torch
+    with pytest.raises(TimeoutError):
+        home.python("import time; time.sleep(60)", deadline_s=1)
