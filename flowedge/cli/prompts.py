@@ -101,4 +101,4 @@ def _usable(prompt: Any, where: str) -> str:
         raise BadRequestError(f"{where}: the prompt is not text")
     if not prompt.strip():
         raise BadRequestError(f"{where}: the prompt is empty")
-    return checked_utf8(prompt, where)
+    return checked_utf8(prompt, f"{where}: the prompt")

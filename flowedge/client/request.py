@@ -105,11 +105,12 @@ class GenerateOptions:
         if (prompt is None) == (prompt_ids is None):
             raise BadRequestError("give either prompt or prompt_ids")
         if prompt is not None:
-            text = _checked_prompt(prompt)
+            checked = _checked_prompt(prompt)
             if self.system is None:
-                request.prompt = text
+                request.prompt = checked
             else:
-                request.conversation.messages.extend(pb.ChatMessage(**each) for each in self.messages(text))
+                messages = (pb.ChatMessage(**each) for each in self.messages(checked))
+                request.conversation.messages.extend(messages)
         if prompt_ids is not None:
             if self.system is not None:
                 raise BadRequestError(

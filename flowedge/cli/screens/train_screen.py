@@ -142,7 +142,8 @@ def _stop_shown(screen: TrainScreen, out: Path) -> Iterator[TrainScreen]:
             screen.say("stopped before this run has trained anything. The same command tries again.")
         else:
             screen.say(
-                f"stopped; step {screen.saved_step} is saved in {out}. The same command goes on from there, "
-                "with --restart it begins anew."
+                f"stopped; step {screen.saved_step} is saved in {out}. The same command continues from "
+                "there, "
+                "with --restart it starts over."
             )
         raise
