@@ -61,7 +61,7 @@ class LinkSender:
         )
         if described.id != self.peer_id:
             raise BadRequestError(
-                f"the agent at {self.peer} is {described.name}, another than the caller means; was it "
+                f"the agent at {self.peer} is {described.name}, not the device that was meant; was it "
                 "started again, or does the address lead to another device?"
             )
 

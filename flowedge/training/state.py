@@ -143,4 +143,4 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path}: cannot be read ({error}); --restart begins the training anew")
+    return CheckpointError(f"{path}: cannot be read ({error}); --restart starts the training over")

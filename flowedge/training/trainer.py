@@ -102,7 +102,7 @@ class Trainer:
                 }
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"the training's checkpoint does not fit the head ({error}); --restart begins anew"
+                f"the training's checkpoint does not fit the head ({error}); --restart starts over"
             ) from error
         self.progress = state.progress
 

@@ -38,7 +38,9 @@ def test_a_file_is_one_prompt(tmp_path: Path) -> None:
 def test_a_lone_surrogate_in_a_file_of_lines_is_named(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b\\ud800"}\n')
-    with pytest.raises(BadRequestError, match=r"prompts\.jsonl:2: the prompt is not valid UTF-8: its character 2 is U\+D800"):
+    with pytest.raises(
+        BadRequestError, match=r"prompts\.jsonl:2: the prompt is not valid UTF-8: its character 2 is U\+D800"
+    ):
         PromptSources(prompts=file).read()
 
 
