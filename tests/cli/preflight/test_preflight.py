@@ -98,7 +98,7 @@ def test_the_demo_is_checked_as_well(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["demo", "--max-new-tokens", "3000"]) == 1
     assert "bundled takes 2048 tokens" in capsys.readouterr().err
     assert run(["demo", "--prompt", "\udcff"]) == 2
-    assert "not UTF-8" in capsys.readouterr().err
+    assert "not valid UTF-8" in capsys.readouterr().err
 
 
 def test_gguf_files_of_a_folder_are_named(
